@@ -1,7 +1,6 @@
 //! The identity of this node: an id that outlives restarts and address changes, and traces of its earlier runs.
 
-use futures_util::TryStreamExt;
-use netlink_packet_route::link::LinkAttribute;
+use netstate::netlink::host::HostReader;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs;
@@ -51,19 +50,9 @@ fn namespace() -> Option<u64> {
 
 /// The MACs of flannel's devices on this host: a lease that names one of them was this host's.
 pub async fn flannel_macs() -> Vec<String> {
-    let Ok((connection, handle, _)) = rtnetlink::new_connection() else { return Vec::new() };
-    let task = tokio::spawn(connection);
-    let links: Vec<_> = handle.link().get().execute().try_collect().await.unwrap_or_default();
-    task.abort();
-    links
-        .iter()
-        .filter(|link| link.attributes.iter().any(|attr| matches!(attr, LinkAttribute::IfName(name) if name.starts_with("flannel"))))
-        .flat_map(|link| &link.attributes)
-        .filter_map(|attr| match attr {
-            LinkAttribute::Address(mac) if mac.len() == 6 => Some(mac.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")),
-            _ => None,
-        })
-        .collect()
+    let Ok(mut reader) = HostReader::open() else { return Vec::new() };
+    let links = reader.links().await.unwrap_or_default();
+    links.iter().filter(|link| link.name.starts_with("flannel")).filter_map(|link| Some(link.mac?.to_string())).collect()
 }
 
 #[cfg(test)]

@@ -16,10 +16,11 @@ mod trouble;
 mod whose;
 
 pub use choice::{Chosen, Rule, SelectError};
-pub use facts::{Address, DefaultRoute, HostFacts, Interface, Kind, RouteAnswer};
+pub use facts::{HostFacts, NoWay};
 pub use follow::followed;
 pub use found::Found;
 pub use hint::{interfaces_text, store_via_underlay, trap_hint};
+pub use netstate::host::{Address, Interface, NoRoute, Route, RouteAnswer};
 pub use options::{Pattern, Selector};
 pub use request::{Families, KnownAddresses, Request, StoreAt};
 pub use select::select;

@@ -18,7 +18,7 @@ const LAW: &[(&str, &[&str])] = &[
     ("traffic-rules", &["subnet-lease", "types"]),
     ("backends", &["netstate", "packet-engine", "subnet-lease", "types"]),
     ("run-dir", &["subnet-lease", "types"]),
-    ("doctor", &["run-dir", "subnet-lease", "traffic-rules", "types"]),
+    ("doctor", &["netstate", "run-dir", "subnet-lease", "traffic-rules", "types"]),
     ("install-file", &[]),
     ("probing", &["subnet-lease", "types"]),
     ("node-api", &["doctor", "probing", "run-dir", "types"]),

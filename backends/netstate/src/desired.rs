@@ -41,6 +41,7 @@ impl Desired {
             desired.add(objects, if halves { &last.1 } else { &[] });
             last = (Some(peer), keys);
         }
+        drop(all);
         desired.state.pack();
         desired
     }

@@ -14,6 +14,7 @@ pub mod failure;
 mod fake;
 pub mod fit;
 pub mod forwarding;
+pub mod host;
 pub mod inspect;
 pub mod kernel;
 pub mod link;

@@ -7,6 +7,7 @@ mod ethtool;
 mod freed;
 mod generic;
 mod header;
+pub mod host;
 mod ipip;
 mod links;
 pub mod lookup;

@@ -2,6 +2,7 @@
 
 use crate::carrier::Kind;
 use crate::facts::daemon::Choice;
+use crate::facts::host::Interface;
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use crate::persist;
@@ -94,9 +95,9 @@ pub fn near(facts: &Facts, choice: Option<&Choice>, ipv6: bool) -> Vec<IpNet> {
         IpAddr::V4(address) => !address.is_link_local(),
         IpAddr::V6(address) => !address.is_unicast_link_local(),
     };
-    let nets = interface.into_iter().flat_map(|interface| &interface.addresses);
+    let nets = interface.into_iter().flat_map(Interface::nets);
     let nets = nets.filter(|net| net.addr().is_ipv6() == ipv6 && of_hosts(net) && (1..net.max_prefix_len()).contains(&net.prefix_len()));
-    IpNet::aggregate(&nets.map(IpNet::trunc).collect())
+    IpNet::aggregate(&nets.map(|net| net.trunc()).collect())
 }
 
 /// The fewest prefixes for these addresses; if they are too many, their neighbourhoods.

@@ -11,6 +11,7 @@ mod ports;
 mod problems;
 mod proc;
 mod tally;
+mod unread;
 
 pub use firewalls::Programs;
 pub use kubernetes::{daemon_log, namespace_of_pod};
@@ -96,7 +97,7 @@ impl Look {
 fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
     let ways = host.ways.known().into_iter().flatten().filter(|way| way.kind == WayKind::Peer && way.to.is_ipv4());
     let other = ways.filter(|way| {
-        let by = way.by.as_ref().ok().and_then(|(index, _)| host.interface(*index));
+        let by = way.by.as_ref().ok().and_then(|answer| host.interface(answer.index));
         by.is_some_and(|interface| interface.name != underlay && !interface.loopback)
     });
     other.map(|way| way.to).collect()

@@ -302,7 +302,7 @@ mod tests {
     fn problem_of_a_reason_is_read_back_and_earlier_plugins_still_find_its_text() {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("subnet.env");
-        let taken = Detail::PortTaken { number: 8472, udp: true, purpose: types::problem::PortPurpose::Tunnel };
+        let taken = types::Detail::PortTaken { number: 8472, udp: true, purpose: types::problem::PortPurpose::Tunnel };
         let problem = Problem { code: "port-taken".into(), text: "UDP port 8472 is taken".to_owned(), detail: taken, parts: Vec::new() };
         let said = Status { reasons: vec![Reason::new("kernel", problem.clone()), ("store", "silent").into()], ..Status::default() };
         Writer::new(&env).put(&said).unwrap();

@@ -1,11 +1,9 @@
 //! Asks by ARP whether other hosts are on a link: behind the NAT that VirtualBox and QEMU give to each machine, nobody answers.
 
-use super::facts::{HostFacts, Interface};
+use super::facts::HostFacts;
 use super::whose::nat_network;
-use futures_util::TryStreamExt;
-use netlink_packet_route::AddressFamily;
-use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
-use rtnetlink::Handle;
+use netstate::host::Interface;
+use netstate::netlink::host::HostReader;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,23 +19,23 @@ const LOOK: Duration = Duration::from_millis(100);
 const DISCARD: u16 = 9;
 
 /// Which of these hosts answer on the links of this host that may be such a NAT, with the interface's index.
-pub async fn answering(handle: &Handle, facts: &HostFacts, hosts: &[IpAddr]) -> Vec<(u32, IpAddr)> {
+pub async fn answering(reader: &mut HostReader, facts: &HostFacts, hosts: &[IpAddr]) -> Vec<(u32, IpAddr)> {
     let mut found = Vec::new();
     for interface in &facts.interfaces {
         let Some(net) = nat_network(interface, facts) else { continue };
         let others = hosts.iter().filter(|ip| net.contains(*ip) && facts.owner(**ip).is_none());
-        let router = facts.defaults.iter().filter(|route| route.index == Some(interface.index)).filter_map(|route| route.gateway);
+        let router = facts.defaults.iter().filter(|route| route.index == Some(interface.index)).filter_map(|route| route.via);
         let routers: Vec<IpAddr> = router.collect();
         let asked: Vec<IpAddr> = others.filter(|ip| !routers.contains(ip)).take(ASKED).copied().collect();
         if !asked.is_empty() {
-            found.extend(ask(handle, interface, net.addr(), &asked).await.map(|ip| (interface.index, ip)));
+            found.extend(ask(reader, interface, net.addr(), &asked).await.map(|ip| (interface.index, ip)));
         }
     }
     found
 }
 
 /// The first of these addresses that answers: one is enough to know that the link joins hosts.
-async fn ask(handle: &Handle, interface: &Interface, source: IpAddr, asked: &[IpAddr]) -> Option<IpAddr> {
+async fn ask(reader: &mut HostReader, interface: &Interface, source: IpAddr, asked: &[IpAddr]) -> Option<IpAddr> {
     // An empty datagram makes the kernel ask for the address of the link layer.
     match UdpSocket::bind((source, 0)) {
         Ok(socket) => {
@@ -51,10 +49,8 @@ async fn ask(handle: &Handle, interface: &Interface, source: IpAddr, asked: &[Ip
     }
     let until = Instant::now() + ANSWER;
     loop {
-        let table: Result<Vec<NeighbourMessage>, _> = handle.neighbours().get().set_address_family(AddressFamily::Inet).execute().try_collect().await;
-        let known = table.unwrap_or_default();
-        let here = known.iter().filter(|entry| entry.header.ifindex == interface.index).filter_map(resolved);
-        if let Some(ip) = here.into_iter().find(|ip| asked.contains(ip)) {
+        let known = reader.answered(interface.index).await.unwrap_or_default();
+        if let Some(ip) = known.into_iter().find(|ip| asked.contains(ip)) {
             return Some(ip);
         }
         if Instant::now() >= until {
@@ -62,15 +58,4 @@ async fn ask(handle: &Handle, interface: &Interface, source: IpAddr, asked: &[Ip
         }
         tokio::time::sleep(LOOK).await;
     }
-}
-
-/// The address of an entry of the neighbour table that has been answered for.
-pub(super) fn resolved(entry: &NeighbourMessage) -> Option<IpAddr> {
-    let answered = [NeighbourState::Reachable, NeighbourState::Stale, NeighbourState::Delay, NeighbourState::Probe];
-    let address = entry.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
-        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
-        _ => None,
-    });
-    address.filter(|_| answered.contains(&entry.header.state))
 }

@@ -1,11 +1,13 @@
 //! A candidate interface, and what makes a choice of it: addresses, MTU, what is published.
 
 use super::choice::{Chosen, Rule};
-use super::facts::{DefaultRoute, HostFacts, Interface};
+use super::facts::HostFacts;
 use super::request::Request;
 use backends::Underlay;
+use netstate::host::{Interface, Route};
 use std::net::IpAddr;
 use subnet_lease::Dual;
+use types::Family;
 
 /// Why a selector yields no interface.
 pub(super) struct Failure {
@@ -53,8 +55,8 @@ impl<'a> Candidate<'a> {
 
 /// The interface of the default route; with both families, that of both default routes.
 pub(super) fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
-    let v4 = if request.v4() { Some(default_of(false, facts)?) } else { None };
-    let v6 = if request.v6() { Some(default_of(true, facts)?) } else { None };
+    let v4 = if request.v4() { Some(default_of(Family::V4, facts)?) } else { None };
+    let v6 = if request.v6() { Some(default_of(Family::V6, facts)?) } else { None };
     let first = |found: &Option<Vec<&'a Interface>>| found.as_ref().and_then(|list| list.first().copied());
     let interface = match (first(&v4), first(&v6)) {
         (Some(a), Some(b)) => match v6.iter().flatten().find(|interface| interface.index == a.index) {
@@ -73,15 +75,15 @@ pub(super) fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Resu
 }
 
 /// Interfaces of a family's default routes, in order of preference.
-fn default_of(ipv6: bool, facts: &HostFacts) -> Result<Vec<&Interface>, Failure> {
-    let v = if ipv6 { "v6 " } else { "" };
-    let routes: Vec<&DefaultRoute> = facts.defaults.iter().filter(|route| route.ipv6 == ipv6).collect();
+fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Failure> {
+    let v = family.pick("", "v6 ");
+    let routes: Vec<&Route> = facts.defaults.iter().filter(|route| route.family() == family).collect();
     let mut skipped = Vec::new();
     let mut found = Vec::new();
     for route in &routes {
         let interface = route.index.and_then(|index| facts.by_index(index));
         match interface {
-            _ if !route.carries => skipped.push(format!("the one with metric {} rejects packets", route.metric)),
+            _ if !route.carries() => skipped.push(format!("the one with metric {} rejects packets", route.metric)),
             None => skipped.push(format!("found default route of metric {} but could not determine interface", route.metric)),
             Some(interface) if interface.loopback => skipped.push(format!("the one with metric {} leads to {}", route.metric, interface.name)),
             Some(interface) if !interface.up => skipped.push(format!("{} is down", interface.name)),
@@ -107,15 +109,15 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
     if interface.mtu == 0 {
         return Err(wrong(format!("failed to determine MTU for {} interface", interface.name)));
     }
-    let own = |ipv6: bool, fixed: Option<(IpAddr, Rule)>| match fixed {
+    let own = |family: Family, fixed: Option<(IpAddr, Rule)>| match fixed {
         Some(fixed) => Ok(fixed),
-        None => match interface.usable(ipv6).first() {
+        None => match interface.usable(family).first() {
             Some(ip) => Ok((*ip, Rule::Best)),
-            None => Err(absent(no_address(interface, ipv6))),
+            None => Err(absent(no_address(interface, family))),
         },
     };
-    let v4 = if request.v4() { Some(own(false, candidate.v4)?) } else { None };
-    let v6 = if request.v6() { Some(own(true, candidate.v6)?) } else { None };
+    let v4 = if request.v4() { Some(own(Family::V4, candidate.v4)?) } else { None };
+    let v6 = if request.v6() { Some(own(Family::V6, candidate.v6)?) } else { None };
     let ip4 = v4.as_ref().and_then(|(ip, _)| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None });
     let ip6 = v6.as_ref().and_then(|(ip, _)| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None });
     let addresses = Dual::from_options(ip4, ip6).ok_or_else(|| wrong("the network uses no address family".to_owned()))?;
@@ -134,7 +136,7 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
         flag: candidate.flag,
         named: named || request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6(),
         by_default: candidate.by_default,
-        told: (request.public_ip, request.public_ipv6),
+        told: Dual::from_options(request.public_ip, request.public_ipv6),
         warnings: candidate.warnings,
         rule_v4: v4.map_or(Rule::Best, |(_, rule)| rule),
         rule_v6: v6.map_or(Rule::Best, |(_, rule)| rule),
@@ -142,9 +144,8 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
 }
 
 /// Why an interface has no usable address of a family.
-fn no_address(interface: &Interface, ipv6: bool) -> String {
-    let family = if ipv6 { "IPv6" } else { "IPv4" };
-    let of_family: Vec<_> = interface.addresses.iter().filter(|address| address.ip().is_ipv6() == ipv6).collect();
+fn no_address(interface: &Interface, family: Family) -> String {
+    let of_family: Vec<_> = interface.addresses.iter().filter(|address| Family::from(address.net) == family).collect();
     let states: Vec<String> = of_family.iter().map(|address| format!("{}: {}", address.ip(), address.state())).collect();
     let detail = if states.is_empty() { "it has none".to_owned() } else { states.join(", ") };
     format!("failed to find {family} address for interface {}: {detail}", interface.name)
@@ -155,7 +156,7 @@ pub(super) fn names(facts: &HostFacts) -> String {
     let list: Vec<String> = facts
         .interfaces
         .iter()
-        .filter(|interface| interface.is_shown(facts))
+        .filter(|interface| facts.is_shown(interface))
         .map(|interface| {
             let down = if interface.up { "" } else { ", down" };
             format!("{}:[{}{down}]", interface.name, interface.addresses_text())

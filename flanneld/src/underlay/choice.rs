@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use options::Pattern;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use subnet_lease::Addresses;
 
 /// How the address of a family was found, and how its replacement is found when it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Chosen {
     /// Whether it was chosen only because it holds the default route.
     pub by_default: bool,
     /// `--public-ip` and `--public-ipv6`, which stay fixed when the interface's addresses change.
-    pub told: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    pub told: Option<Addresses>,
     /// Warnings about the choice.
     pub warnings: Vec<String>,
     /// How its IPv4 address was found.

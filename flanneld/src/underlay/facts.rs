@@ -1,190 +1,93 @@
 //! Facts about this host's interfaces, addresses and routes.
 
 use ipnet::IpNet;
+use netstate::host::{Address, Interface, NoRoute, Route, RouteAnswer, Sort, is_link_local};
+use std::fmt;
 use std::net::IpAddr;
+use types::problem::{Coded, text};
 
 /// Everything that the choice of an interface depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
     /// Interfaces, ordered by index.
     pub interfaces: Vec<Interface>,
-    /// Default routes of the main table, the preferred ones first.
-    pub defaults: Vec<DefaultRoute>,
+    /// Default routes of the main table, each path by itself, the preferred ones first.
+    pub defaults: Vec<Route>,
     /// Networks that an interface reaches without a gateway, by the routes of the main table.
     pub links: Vec<(u32, IpNet)>,
-    /// Answers to route look-ups; an error is the kernel's text.
-    pub routes: Vec<(IpAddr, Result<RouteAnswer, String>)>,
+    /// Answers to route look-ups.
+    pub routes: Vec<(IpAddr, Result<RouteAnswer, NoRoute>)>,
     /// Addresses of other hosts that answered ARP, with the index of the interface; asked only where an interface may be behind a machine's own NAT.
     pub answering: Vec<(u32, IpAddr)>,
 }
 
-/// What an interface is, as far as the choice depends on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// A network card, or something on top of one: VLAN, bond, macvlan.
-    #[default]
-    Link,
-    /// An end of a pair: a pod's, or a host's in a lab.
-    Veth,
-    /// A bridge.
-    Bridge,
-    /// A tunnel, a dummy, or something else that is no link to other hosts by itself.
-    Virtual,
+/// Why no interface leads to an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoWay {
+    /// The kernel has no route.
+    Route(NoRoute),
+    /// The interface of the route is gone.
+    Gone {
+        /// Its index.
+        index: u32,
+    },
+    /// The route was not looked up.
+    NotAsked,
 }
 
-/// One interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
-    /// Its index.
-    pub index: u32,
-    /// Its name.
-    pub name: String,
-    /// Whether it is administratively up.
-    pub up: bool,
-    /// Whether it has a carrier.
-    pub carrier: bool,
-    /// Whether it is the loopback interface.
-    pub loopback: bool,
-    /// What it is.
-    pub kind: Kind,
-    /// The index of the bridge or bond that it is a port of.
-    pub master: Option<u32>,
-    /// Its MTU.
-    pub mtu: u32,
-    /// Its addresses, in the kernel's order.
-    pub addresses: Vec<Address>,
-}
-
-/// One address of an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// The address with its prefix length.
-    pub net: IpNet,
-    /// Whether it is permanent.
-    pub permanent: bool,
-    /// Whether it is deprecated.
-    pub deprecated: bool,
-    /// Whether it is an IPv6 privacy address.
-    pub temporary: bool,
-    /// Whether duplicate address detection is still running.
-    pub tentative: bool,
-    /// Whether duplicate address detection failed: another host has it.
-    pub dad_failed: bool,
-}
-
-impl Address {
-    /// A permanent address without any flag.
-    pub fn plain(net: IpNet) -> Self {
-        Self { net, permanent: true, deprecated: false, temporary: false, tentative: false, dad_failed: false }
-    }
-
-    /// The address itself.
-    pub fn ip(&self) -> IpAddr {
-        self.net.addr()
-    }
-
-    /// Whether it can be the source of packets between nodes.
-    pub fn usable(&self) -> bool {
-        !self.deprecated && !self.tentative && !self.dad_failed && (global(self.ip()) || link_local(self.ip()))
-    }
-
-    /// Why it is not usable, in words.
-    pub(super) fn state(&self) -> &'static str {
-        if self.dad_failed {
-            "another host has it (dadfailed)"
-        } else if self.tentative {
-            "still tentative"
-        } else if self.deprecated {
-            "deprecated"
-        } else {
-            "not for traffic between hosts"
+impl Coded for NoWay {
+    fn code(&self) -> &'static str {
+        match self {
+            NoWay::Route(why) => why.code(),
+            NoWay::Gone { .. } => "route-interface-gone",
+            NoWay::NotAsked => "route-not-asked",
         }
     }
+}
 
-    /// Order of preference; the lowest first.
-    fn rank(&self) -> (bool, bool, bool) {
-        (!global(self.ip()), !self.permanent, self.temporary)
+impl fmt::Display for NoWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            NoWay::Route(why) => why.fmt(f),
+            NoWay::Gone { index } => write!(f, "interface {index} of the route is gone"),
+            NoWay::NotAsked => f.write_str("the route was not looked up"),
+        })
     }
 }
 
-/// Go's `IsGlobalUnicast`: private addresses count.
-fn global(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(v4) => !(v4.is_unspecified() || v4.is_loopback() || v4.is_multicast() || v4.is_link_local() || v4.is_broadcast()),
-        IpAddr::V6(v6) => !(v6.is_unspecified() || v6.is_loopback() || v6.is_multicast() || v6.is_unicast_link_local()),
-    }
-}
-
-/// Whether an address is link-local.
-pub(super) fn link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    }
-}
-
-/// One default route, or one path of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DefaultRoute {
-    /// Whether it is an IPv6 route.
-    pub ipv6: bool,
-    /// The outgoing interface, if any.
-    pub index: Option<u32>,
-    /// The router, if any.
-    pub gateway: Option<IpAddr>,
-    /// Its metric.
-    pub metric: u32,
-    /// Whether it forwards packets: false for `unreachable`, `blackhole`, `prohibit`.
-    pub carries: bool,
-}
-
-/// Where the kernel would send a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RouteAnswer {
-    /// The outgoing interface; the loopback interface for this host's own addresses.
-    pub index: u32,
-    /// The source address.
-    pub source: Option<IpAddr>,
-}
-
-impl Interface {
-    /// Usable addresses of a family, the preferred first.
-    pub fn usable(&self, ipv6: bool) -> Vec<IpAddr> {
-        let mut addresses: Vec<&Address> = self.addresses.iter().filter(|address| address.ip().is_ipv6() == ipv6 && address.usable()).collect();
-        addresses.sort_by_key(|address| address.rank());
-        addresses.into_iter().map(Address::ip).collect()
-    }
-
-    /// Whether it may reach other hosts, judging by what it is and by its addresses: pods' links and bridges do not.
-    pub fn joins_hosts(&self, facts: &HostFacts) -> bool {
-        let has_room = |address: &Address| address.net.prefix_len() < address.net.max_prefix_len() && !link_local(address.ip());
-        let is_link = match self.kind {
-            Kind::Link | Kind::Veth => true,
-            Kind::Bridge => facts.interfaces.iter().any(|port| port.master == Some(self.index) && port.kind == Kind::Link),
-            Kind::Virtual => false,
-        };
-        self.up && !self.loopback && self.master.is_none() && is_link && self.addresses.iter().any(|address| address.usable() && has_room(address))
-    }
-
-    /// Whether it is worth a place in a message: neither the loopback interface nor what belongs to pods.
-    pub fn is_shown(&self, facts: &HostFacts) -> bool {
-        let of_pods = matches!(self.kind, Kind::Veth | Kind::Bridge) && !self.joins_hosts(facts);
-        !self.loopback && self.master.is_none() && !of_pods
-    }
-
-    /// Whether it has an address.
-    pub fn owns(&self, ip: IpAddr) -> bool {
-        self.addresses.iter().any(|address| address.ip() == ip)
-    }
-
-    /// Its addresses as text: the usable ones, else all.
-    pub fn addresses_text(&self) -> String {
-        let usable: Vec<String> = self.addresses.iter().filter(|address| address.usable()).map(|address| address.ip().to_string()).collect();
-        if usable.is_empty() { "no usable address".to_owned() } else { usable.join(", ") }
-    }
-}
+impl std::error::Error for NoWay {}
 
 impl HostFacts {
+    /// Whether a route matters for the choice.
+    pub fn needs(route: &Route) -> bool {
+        route.is_default() || route.link().is_some()
+    }
+
+    /// Takes the default routes, and the networks that need no gateway, from the routes of the main table.
+    pub fn take(&mut self, routes: Vec<Route>) {
+        self.links = routes.iter().filter_map(|route| Some((route.link()?, route.to))).collect();
+        self.defaults = routes.into_iter().filter(Route::is_default).flat_map(Route::split).collect();
+        self.defaults.sort_by_key(|route| (route.family(), route.metric));
+    }
+
+    /// Whether an interface may reach other hosts, judging by what it is and by its addresses: pods' links and bridges do not.
+    pub fn joins_hosts(&self, interface: &Interface) -> bool {
+        let is_link = match interface.sort() {
+            Sort::Link | Sort::Veth => true,
+            Sort::Bridge => self.interfaces.iter().any(|port| port.master == Some(interface.index) && port.sort() == Sort::Link),
+            Sort::Virtual => false,
+        };
+        let has_room = |net: IpNet| net.prefix_len() < net.max_prefix_len() && !is_link_local(net.addr());
+        let is_between = interface.addresses.iter().any(|address| address.usable() && has_room(address.net));
+        interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
+    }
+
+    /// Whether an interface is worth a place in a message: neither the loopback interface nor what belongs to pods.
+    pub fn is_shown(&self, interface: &Interface) -> bool {
+        let of_pods = matches!(interface.sort(), Sort::Veth | Sort::Bridge) && !self.joins_hosts(interface);
+        !interface.loopback && interface.master.is_none() && !of_pods
+    }
+
     /// The interface with an index.
     pub fn by_index(&self, index: u32) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.index == index)
@@ -203,7 +106,7 @@ impl HostFacts {
     /// All addresses of this host. Link-local ones only of the underlay, since every pod's link has a meaningless one.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         let of = |interface: &Interface| -> Vec<IpNet> {
-            let counts = |address: &&Address| interface.index == underlay || !link_local(address.ip());
+            let counts = |address: &&Address| interface.index == underlay || !is_link_local(address.ip());
             interface.addresses.iter().filter(counts).map(|address| address.net).collect()
         };
         // Our own devices come and go, and their addresses reach no node.
@@ -219,17 +122,17 @@ impl HostFacts {
     ///
     /// # Errors
     /// Why the kernel has no route.
-    pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), String> {
+    pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), NoWay> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));
         }
         match self.routes.iter().find(|(asked, _)| *asked == target) {
             Some((_, Ok(answer))) => {
-                let interface = self.by_index(answer.index).ok_or_else(|| format!("interface {} of the route is gone", answer.index))?;
+                let interface = self.by_index(answer.index).ok_or(NoWay::Gone { index: answer.index })?;
                 Ok((interface, answer.source))
             }
-            Some((_, Err(why))) => Err(why.clone()),
-            None => Err("the route was not looked up".to_owned()),
+            Some((_, Err(why))) => Err(NoWay::Route(why.clone())),
+            None => Err(NoWay::NotAsked),
         }
     }
 }

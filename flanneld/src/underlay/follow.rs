@@ -1,12 +1,13 @@
 //! Follows the chosen interface while the daemon runs: by index, else by name; it always has an address.
 
 use super::choice::{Chosen, Rule};
-use super::facts::link_local;
-use super::facts::{HostFacts, Interface};
+use super::facts::HostFacts;
 use backends::Underlay;
 use ipnet::IpNet;
+use netstate::host::{Interface, is_link_local};
 use std::net::IpAddr;
 use subnet_lease::Addresses;
+use types::Family;
 
 /// The current underlay, given how it was chosen and its previous state.
 ///
@@ -26,7 +27,9 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
         now.mtu = interface.mtu;
     }
     now.addresses = addresses(chosen, last, interface, facts);
-    now.public = now.addresses.map(|v4| chosen.told.0.unwrap_or(v4), |v6| chosen.told.1.unwrap_or(v6));
+    let told = chosen.told.as_ref();
+    now.public =
+        now.addresses.map(|v4| told.and_then(|told| told.v4()).copied().unwrap_or(v4), |v6| told.and_then(|told| told.v6()).copied().unwrap_or(v6));
     now.local = facts.local(now.index);
     now.links = links(last, &now.addresses, interface, facts);
     now
@@ -45,7 +48,7 @@ fn links(last: &Underlay, addresses: &Addresses, interface: &Interface, facts: &
 
 fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &HostFacts) -> Addresses {
     let next = |current: IpAddr, rule: &Rule| -> IpAddr {
-        let usable = interface.usable(current.is_ipv6());
+        let usable = interface.usable(Family::from(current));
         // The source address may belong to another interface (a router's lo).
         if usable.contains(&current) || !interface.owns(current) && facts.owner(current).is_some() {
             return current;
@@ -57,7 +60,7 @@ fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &Ho
             Rule::Inside(net) => usable.into_iter().find(|ip| net.contains(ip)),
         };
         // A link that comes back up first has only a link-local IPv6 address, which cannot replace a global one.
-        new.filter(|new| !link_local(*new) || link_local(current)).unwrap_or(current)
+        new.filter(|new| !is_link_local(*new) || is_link_local(current)).unwrap_or(current)
     };
     last.addresses.map(
         |v4| match next(IpAddr::V4(v4), &chosen.rule_v4) {

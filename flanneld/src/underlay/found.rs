@@ -37,7 +37,7 @@ impl Found {
     /// The addresses of the chosen interface with their networks.
     pub fn nets(&self) -> Vec<IpNet> {
         let interface = self.facts.by_index(self.chosen.underlay.index);
-        interface.map(|interface| interface.addresses.iter().map(|address| address.net).collect()).unwrap_or_default()
+        interface.map(|interface| interface.nets().collect()).unwrap_or_default()
     }
 
     /// Whether packets to an address leave through the chosen interface, judging by their source address; false for an address of this host.

@@ -1,8 +1,9 @@
 //! Warns of the Vagrant trap: the interface of the default route is often not the one that reaches the other nodes.
 
 use super::choice::Chosen;
-use super::facts::{HostFacts, Interface};
+use super::facts::HostFacts;
 use super::request::{Request, StoreAt};
+use netstate::host::Interface;
 use options::Selector;
 use std::net::IpAddr;
 

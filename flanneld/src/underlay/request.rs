@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use subnet_lease::Dual;
 use subnet_lease::manager::Claimant;
+use types::Family;
 
 /// The address families that the network uses.
 pub type Families = Dual<(), ()>;
@@ -65,6 +66,11 @@ impl KnownAddresses {
 }
 
 impl Request {
+    /// Whether a family is used.
+    pub fn uses(&self, family: Family) -> bool {
+        family.pick(self.v4(), self.v6())
+    }
+
     /// Whether IPv4 is used.
     pub fn v4(&self) -> bool {
         self.families.v4().is_some()

@@ -2,12 +2,14 @@
 
 use super::candidate::{Candidate, Failure, absent, default_route, finish, names, wrong};
 use super::choice::{Chosen, Rule, SelectError};
-use super::facts::{HostFacts, Interface};
+use super::facts::HostFacts;
 use super::request::{Request, StoreAt};
 use super::whose;
 use ipnet::IpNet;
+use netstate::host::Interface;
 use options::{Pattern, Selector};
 use std::net::IpAddr;
+use types::Family;
 
 /// Chooses the interface.
 ///
@@ -124,14 +126,17 @@ fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -
     }
 }
 
+/// Whether an interface has a usable address of each family that the network uses.
+fn has_each(request: &Request, interface: &Interface) -> bool {
+    Family::ALL.into_iter().all(|family| !request.uses(family) || !interface.usable(family).is_empty())
+}
+
 /// The first interface with a usable address inside the network; for the other family, its best address.
 fn cidr<'a>(net: IpNet, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
-    let ipv6 = net.max_prefix_len() == 128;
-    let inside = |interface: &Interface| interface.usable(ipv6).into_iter().find(|ip| net.contains(ip));
+    let inside = |interface: &Interface| interface.usable(Family::from(net)).into_iter().find(|ip| net.contains(ip));
     let up = facts.interfaces.iter().filter(|interface| interface.up);
     // An interface with both families takes precedence over one that only has the address.
-    let fits =
-        |interface: &&Interface| (!request.v4() || !interface.usable(false).is_empty()) && (!request.v6() || !interface.usable(true).is_empty());
+    let fits = |interface: &&Interface| has_each(request, interface);
     let found = up.clone().filter(fits).chain(up).find_map(|interface| inside(interface).map(|ip| (interface, ip)));
     let (interface, ip) =
         found.ok_or_else(|| absent(format!("no interface that is up has a usable address inside {net}; this host has {}", names(facts))))?;
@@ -140,16 +145,12 @@ fn cidr<'a>(net: IpNet, selector: &Selector, request: &Request, facts: &'a HostF
 
 /// Matches addresses of all interfaces first, then names. Skips interfaces that lack a family.
 fn regex<'a>(pattern: &Pattern, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
-    let fit: Vec<&Interface> = facts
-        .interfaces
-        .iter()
-        .filter(|interface| interface.up && !interface.loopback)
-        .filter(|interface| (!request.v4() || !interface.usable(false).is_empty()) && (!request.v6() || !interface.usable(true).is_empty()))
-        .collect();
-    let matching = |interface: &Interface, ipv6: bool| interface.usable(ipv6).into_iter().find(|ip| pattern.matches(&ip.to_string()));
+    let fit: Vec<&Interface> =
+        facts.interfaces.iter().filter(|interface| interface.up && !interface.loopback).filter(|interface| has_each(request, interface)).collect();
+    let matching = |interface: &Interface, family| interface.usable(family).into_iter().find(|ip| pattern.matches(&ip.to_string()));
     for interface in &fit {
-        let v4 = if request.v4() { matching(interface, false) } else { None };
-        let v6 = if request.v6() { matching(interface, true) } else { None };
+        let v4 = if request.v4() { matching(interface, Family::V4) } else { None };
+        let v6 = if request.v6() { matching(interface, Family::V6) } else { None };
         if v4.is_some() == request.v4() && v6.is_some() == request.v6() {
             let texts: Vec<String> = v4.iter().chain(&v6).map(ToString::to_string).collect();
             let candidate = Candidate::new(interface, format!("named by {selector} (its address {} matches)", texts.join(" and ")));

@@ -3,9 +3,11 @@
 use super::trouble::{Alarm, trouble};
 use super::*;
 use ipnet::IpNet;
+use netstate::route::RouteKind;
 use std::net::IpAddr;
 use std::time::Duration;
 use subnet_lease::Dual;
+use types::Family;
 
 /// A Vagrant machine: NAT with the default route on enp0s3, the cluster's network on enp0s8, a third interface that is down.
 fn vagrant() -> HostFacts {
@@ -16,9 +18,8 @@ fn vagrant() -> HostFacts {
         carrier: up,
         loopback: name == "lo",
         mtu: 1500,
-        kind: Kind::Link,
-        master: None,
         addresses: addresses.iter().map(|net| Address::plain(net.parse().unwrap())).collect(),
+        ..Interface::default()
     };
     HostFacts {
         interfaces: vec![
@@ -28,20 +29,20 @@ fn vagrant() -> HostFacts {
             interface(4, "enp0s9", false, &["172.16.0.1/24"]),
             interface(5, "v4only", true, &["198.51.100.1/24"]),
         ],
-        defaults: vec![default(false, 2, 100), default(true, 2, 100)],
+        defaults: vec![default(Family::V4, 2, 100), default(Family::V6, 2, 100)],
         routes: vec![
             (ip("192.168.56.10"), Ok(RouteAnswer { index: 3, source: Some(ip("192.168.56.11")) })),
             (ip("fd00:56::10"), Ok(RouteAnswer { index: 3, source: Some(ip("fd00:56::11")) })),
             (ip("8.8.8.8"), Ok(RouteAnswer { index: 2, source: Some(ip("10.0.2.15")) })),
-            (ip("203.0.113.9"), Err("Network is unreachable (os error 101)".to_owned())),
+            (ip("203.0.113.9"), Err(NoRoute::Refused { errno: libc::ENETUNREACH, words: String::new() })),
         ],
         answering: Vec::new(),
         links: vec![(2, net("10.0.2.0/24")), (3, net("192.168.56.0/24")), (3, net("fd00:56::/64")), (5, net("198.51.100.0/24"))],
     }
 }
 
-fn default(ipv6: bool, index: u32, metric: u32) -> DefaultRoute {
-    DefaultRoute { ipv6, index: Some(index), gateway: None, metric, carries: true }
+fn default(family: Family, index: u32, metric: u32) -> Route {
+    Route { index: Some(index), metric, ..Route::new(net(family.pick("0.0.0.0/0", "::/0"))) }
 }
 
 fn net(text: &str) -> IpNet {
@@ -154,9 +155,14 @@ fn the_table_of_refusals() {
 fn default_routes_that_lead_nowhere() {
     let mut facts = vagrant();
     // Best metric, but it refuses packets, leads to lo, to an interface that is down, or nowhere.
-    let refusing = DefaultRoute { carries: false, ..default(false, 3, 0) };
-    facts.defaults =
-        vec![refusing, default(false, 1, 1), default(false, 4, 2), DefaultRoute { index: None, ..default(false, 0, 3) }, default(false, 3, 50)];
+    let refusing = Route { kind: RouteKind::Other(libc::RTN_UNREACHABLE), ..default(Family::V4, 3, 0) };
+    facts.defaults = vec![
+        refusing,
+        default(Family::V4, 1, 1),
+        default(Family::V4, 4, 2),
+        Route { index: None, ..default(Family::V4, 0, 3) },
+        default(Family::V4, 3, 50),
+    ];
     assert_eq!(chosen(&request(V4, vec![]), &facts), "enp0s8 192.168.56.11");
     facts.defaults.pop();
     let error = refused(&request(V4, vec![]), &facts);
@@ -171,13 +177,13 @@ fn default_routes_that_lead_nowhere() {
 #[test]
 fn both_default_routes_on_one_interface() {
     let mut facts = vagrant();
-    facts.defaults = vec![default(false, 2, 0), default(true, 3, 0)];
+    facts.defaults = vec![default(Family::V4, 2, 0), default(Family::V6, 3, 0)];
     let error = refused(&request(BOTH, vec![]), &facts);
     assert!(error.text.contains("v6 default route interface enp0s8 must be the same with v4 default route interface enp0s3"), "{error}");
     assert!(!error.may_come);
-    facts.defaults.push(default(true, 2, 9));
+    facts.defaults.push(default(Family::V6, 2, 9));
     assert_eq!(chosen(&request(BOTH, vec![]), &facts), "enp0s3 10.0.2.15 and fd17::2");
-    facts.defaults = vec![default(false, 2, 0)];
+    facts.defaults = vec![default(Family::V4, 2, 0)];
     assert!(refused(&request(BOTH, vec![]), &facts).may_come, "the IPv6 one may come by an advertisement");
 }
 

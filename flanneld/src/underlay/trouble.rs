@@ -1,7 +1,8 @@
 //! Problems of the chosen interface while the daemon runs, and when they are reported.
 
-use super::facts::{HostFacts, Interface};
+use super::facts::HostFacts;
 use backends::Underlay;
+use netstate::host::Interface;
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;

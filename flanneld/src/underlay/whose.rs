@@ -6,13 +6,15 @@ mod tests;
 
 use super::candidate::{Candidate, Failure, absent, default_route, finish, names};
 use super::choice::{Chosen, Rule};
-use super::facts::{HostFacts, Interface};
+use super::facts::HostFacts;
 use super::request::{KnownAddresses, Request};
 use backends::Underlay;
 use ipnet::IpNet;
+use netstate::host::Interface;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use subnet_lease::manager::Claimant;
+use types::Family;
 
 /// The router of VirtualBox's and QEMU's own NAT, in which each machine is alone.
 const NAT_ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
@@ -66,9 +68,8 @@ pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> 
 /// The network of an interface in which VirtualBox or QEMU alone is the router.
 pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<IpNet> {
     let router = IpAddr::V4(NAT_ROUTER);
-    let leads_there = facts.defaults.iter().any(|route| route.index == Some(interface.index) && route.gateway == Some(router));
-    let nets = interface.addresses.iter().map(|address| address.net);
-    nets.filter(|_| leads_there).find(|net| net.prefix_len() >= 24 && net.contains(&router) && net.addr() != router)
+    let leads_there = facts.defaults.iter().any(|route| route.index == Some(interface.index) && route.via == Some(router));
+    interface.nets().filter(|_| leads_there).find(|net| net.prefix_len() >= 24 && net.contains(&router) && net.addr() != router)
 }
 
 /// Whether an interface is behind such a NAT: it has the router, and no other host was found there.
@@ -136,7 +137,7 @@ impl<'a> Search<'a> {
             }
         }
         let seen: Vec<u32> = self.passed_over.iter().map(|(chosen, _)| chosen.underlay.index).collect();
-        let is_other = |interface: &&Interface| interface.joins_hosts(self.facts) && !seen.contains(&interface.index);
+        let is_other = |interface: &&Interface| self.facts.joins_hosts(interface) && !seen.contains(&interface.index);
         let mut others = self.facts.interfaces.iter().filter(is_other);
         match (others.next(), others.next()) {
             (Some(interface), None) => self.consider(Ok(Candidate::new(interface, "the only other one that joins hosts"))),
@@ -197,7 +198,7 @@ fn leading<'a>(known: &KnownAddresses, request: &Request, facts: &'a HostFacts, 
 }
 
 fn is_wanted(ip: IpAddr, request: &Request) -> bool {
-    if ip.is_ipv6() { request.v6() } else { request.v4() }
+    request.uses(Family::from(ip))
 }
 
 /// The warning about a choice for want of a better one.

@@ -10,6 +10,7 @@ use subnet_lease::manager::{Claim, HostFacts, Lost};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
 use subnet_lease::protocol::hold::hold;
+use subnet_lease::protocol::problem::LeaseProblem;
 use subnet_lease::protocol::registry::{Answer, Request, Unanswered};
 use subnet_lease::protocol::tenure::Tenure;
 use subnet_lease::{Dual, LeaseAttrs, NetworkConfig, NodeId, Subnets};
@@ -17,7 +18,7 @@ use subnet_lease::{Dual, LeaseAttrs, NetworkConfig, NodeId, Subnets};
 /// What runs on the machine.
 pub enum Process {
     Off { restart: Duration },
-    Acquiring(Coroutine<Result<Tenure, String>>),
+    Acquiring(Coroutine<Result<Tenure, LeaseProblem>>),
     Holding(Coroutine<Lost>, String),
 }
 

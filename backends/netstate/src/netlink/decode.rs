@@ -109,6 +109,11 @@ impl SeenNeighbor {
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0 && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
 
+    /// Whether another host has answered for it.
+    pub fn answered(&self) -> bool {
+        self.state & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE) != 0
+    }
+
     /// Whether the kernel asks for its hardware address, and nobody has answered.
     pub fn unanswered(&self) -> bool {
         self.state & (NUD_INCOMPLETE | NUD_FAILED) != 0

@@ -46,8 +46,10 @@ pub const AF_INET6: u8 = 10;
 pub const IFLA_ADDRESS: u16 = 1;
 pub const IFLA_IFNAME: u16 = 3;
 pub const IFLA_MTU: u16 = 4;
+pub const IFLA_MASTER: u16 = 10;
 pub const IFLA_TXQLEN: u16 = 13;
 pub const IFLA_LINKINFO: u16 = 18;
+pub const IFLA_STATS64: u16 = 23;
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_AF_SPEC: u16 = 26;
@@ -56,6 +58,8 @@ pub const IFLA_INET6_CONF: u16 = 2;
 pub const DEVCONF_ACCEPT_RA: usize = 3;
 /// linux/if.h.
 pub const IFF_UP: u32 = 1;
+pub const IFF_LOOPBACK: u32 = 8;
+pub const IFF_LOWER_UP: u32 = 0x10000;
 
 /// linux/if_link.h: vxlan link attributes.
 pub const IFLA_VXLAN_ID: u16 = 1;
@@ -78,7 +82,14 @@ pub const IFLA_IPTUN_PMTUDISC: u16 = 10;
 /// linux/if_addr.h: address attributes and flags.
 pub const IFA_ADDRESS: u16 = 1;
 pub const IFA_LOCAL: u16 = 2;
+pub const IFA_FLAGS: u16 = 8;
 pub const IFA_F_NODAD: u8 = 2;
+pub const IFA_F_TEMPORARY: u32 = 0x01;
+pub const IFA_F_OPTIMISTIC: u32 = 0x04;
+pub const IFA_F_DADFAILED: u32 = 0x08;
+pub const IFA_F_DEPRECATED: u32 = 0x20;
+pub const IFA_F_TENTATIVE: u32 = 0x40;
+pub const IFA_F_PERMANENT: u32 = 0x80;
 
 /// linux/neighbour.h: neighbour attributes, states and flags.
 pub const NDA_DST: u16 = 1;
@@ -86,6 +97,10 @@ pub const NDA_LLADDR: u16 = 2;
 pub const NDA_IFINDEX: u16 = 8;
 pub const NDA_PROTOCOL: u16 = 12;
 pub const NUD_INCOMPLETE: u16 = 0x01;
+pub const NUD_REACHABLE: u16 = 0x02;
+pub const NUD_STALE: u16 = 0x04;
+pub const NUD_DELAY: u16 = 0x08;
+pub const NUD_PROBE: u16 = 0x10;
 pub const NUD_FAILED: u16 = 0x20;
 pub const NUD_NOARP: u16 = 0x40;
 pub const NUD_PERMANENT: u16 = 0x80;
@@ -98,6 +113,7 @@ pub const RTA_OIF: u16 = 4;
 pub const RTA_GATEWAY: u16 = 5;
 pub const RTA_PRIORITY: u16 = 6;
 pub const RTA_PREFSRC: u16 = 7;
+pub const RTA_MULTIPATH: u16 = 9;
 pub const RTA_TABLE: u16 = 15;
 pub const RTA_VIA: u16 = 18;
 /// struct rtvia: the family comes before the address.
@@ -176,4 +192,5 @@ pub const IFINFOMSG: usize = 16;
 pub const IFADDRMSG: usize = 8;
 pub const NDMSG: usize = 12;
 pub const RTMSG: usize = 12;
+pub const RTNEXTHOP: usize = 8;
 pub const GENLMSG: usize = 4;

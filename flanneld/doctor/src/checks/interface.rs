@@ -3,14 +3,14 @@
 use super::way_out::{add_line, candidates, edit_unit, lead_out, nat_marks};
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::host::Interface;
+use crate::facts::host::{Interface, address, joins_hosts};
 use crate::facts::mesh::{Path, State};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use types::{Detail, Problem};
+use types::{Detail, Family, Problem};
 
 /// The check of the interface that was chosen.
 pub const WRONG_INTERFACE: &str = "wrong-interface";
@@ -196,14 +196,14 @@ fn all_silent(paths: &[&Path], young: bool) -> bool {
 
 /// Whether an address is on the link of an interface.
 fn beside(interface: &Interface, ip: IpAddr) -> bool {
-    interface.addresses.iter().any(|net| net.contains(&ip))
+    interface.nets().any(|net| net.contains(&ip))
 }
 
 /// The ways to peers, but for those that are on the link of another interface alone.
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
         let others = facts.host.interfaces.known().into_iter().flatten().filter(|other| other.index != interface.index);
-        others.filter(|other| other.joins_hosts()).any(|other| beside(other, ip))
+        others.filter(|other| joins_hosts(other)).any(|other| beside(other, ip))
     };
     paths(facts).iter().filter(move |path| beside(interface, path.address) || !another(path.address))
 }
@@ -345,7 +345,7 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
         Some((*ip, owner, nat_marks(facts, owner)?))
     });
     let Some((ip, owner, marks)) = behind_nat else { return Vec::new() };
-    let Some(right) = choice.address(ip.is_ipv6()) else { return Vec::new() };
+    let Some(right) = address(choice, Family::from(ip)) else { return Vec::new() };
     vec![
         Finding::new(
             "node-internal-ip",

@@ -11,6 +11,7 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
+use netstate::names::Mac;
 use std::collections::BTreeMap;
 use types::Detail;
 
@@ -172,7 +173,7 @@ fn vtep_mac(facts: &Facts) -> Vec<Finding> {
     // A daemon that lives puts it back itself.
     let nobody = facts.daemon.running.known() == Some(&false) || facts.daemon.silent.known().is_some_and(|silent| !silent.is_empty());
     let Some((device, published)) = facts.leases.vtep.known().filter(|_| nobody) else { return Vec::new() };
-    let Some(interface) = facts.host.named(device).filter(|interface| !interface.mac.eq_ignore_ascii_case(published)) else { return Vec::new() };
+    let Some(interface) = facts.host.named(device).filter(|interface| interface.mac != Mac::parse(published)) else { return Vec::new() };
     vec![
         Finding::new(
             "vtep-mac",
@@ -181,7 +182,10 @@ fn vtep_mac(facts: &Facts) -> Vec<Finding> {
             format!("{device} has another hardware address than the one that the peers use"),
             "packets from other nodes arrive and are dropped; systemd-udevd does this (MACAddressPolicy), and flanneld puts it right where it runs",
         )
-        .seen(format!("{} here, {published} in the lease", interface.mac), format!("ip link show {device}"))
+        .seen(
+            format!("{} here, {published} in the lease", interface.mac.map(|mac| mac.to_string()).unwrap_or_default()),
+            format!("ip link show {device}"),
+        )
         .run(restart(facts)),
     ]
 }

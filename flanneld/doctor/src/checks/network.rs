@@ -79,7 +79,7 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
         if interface.loopback || interface.name.starts_with("flannel") || interface.name == "cni0" {
             continue;
         }
-        for net in &interface.addresses {
+        for net in &interface.nets().collect::<Vec<_>>() {
             let whole = net.trunc();
             let within = network.networks.nets().any(|networks| overlap(&networks, &whole));
             let in_own = network.own.nets().any(|own| own.contains(net));
@@ -196,7 +196,7 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else { return Vec::new() };
     let mut findings = Vec::new();
     for bridge in interfaces(facts).iter().filter(|interface| is_pods_bridge(&interface.name) && interface.kind == "bridge") {
-        for net in &bridge.addresses {
+        for net in &bridge.nets().collect::<Vec<_>>() {
             let family = if net.addr().is_ipv6() { network.own.v6().map(|net| IpNet::V6(*net)) } else { network.own.v4().map(|net| IpNet::V4(*net)) };
             let Some(own) = family.filter(|own| !own.contains(&net.addr())) else { continue };
             // A bridge may be Docker's or another network's, and every bridge has a link-local address.

@@ -88,7 +88,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     let ways = facts.host.ways.known().into_iter().flatten().filter(|way| facts.store.addresses.contains(&way.to));
     for way in ways {
         finding = match &way.by {
-            Ok((index, _)) => match facts.host.interface(*index) {
+            Ok(answer) => match facts.host.interface(answer.index) {
                 Some(interface) => finding.seen(format!("{} would be reached by {}", way.to, interface.name), format!("ip route get {}", way.to)),
                 None => finding,
             },

@@ -53,8 +53,7 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
 /// The device of ours by which a way to an address inside the network leaves. The underlay may be another network's device.
 fn tunnel<'a>(facts: &'a Facts, way: &Way) -> Option<&'a str> {
     let network = facts.network.known().filter(|network| network.networks.nets().any(|net| net.contains(&way.to)))?;
-    let (index, _) = way.by.as_ref().ok()?;
-    let interface = facts.host.interface(*index)?;
+    let interface = facts.host.interface(way.by.as_ref().ok()?.index)?;
     let is_underlay = facts.daemon.choice.known().is_some_and(|choice| choice.interface == interface.name);
     let is_ours = interface.name.starts_with("flannel") && !is_underlay && !network.own.nets().any(|own| own.contains(&way.to));
     is_ours.then_some(interface.name.as_str())

@@ -4,10 +4,11 @@ use super::daemon_set;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, names_store};
 use crate::facts::daemon::Launch;
-use crate::facts::host::{Interface, WayKind};
+use crate::facts::host::{Interface, WayKind, address as address_of, joins_hosts};
 use crate::finding::{EVERYWHERE, Finding};
 use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
+use types::Family;
 
 /// VirtualBox's and QEMU's own NAT: each machine is alone behind it. A NAT *network* has the gateway 10.0.2.1 and joins its machines.
 const NAT_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
@@ -15,7 +16,7 @@ const NAT_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 /// What shows that an interface leads to the NAT of this one virtual machine.
 pub fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
     let behind = facts.host.routes.known()?.iter().any(|route| route.via == Some(NAT_GATEWAY) && route.index == Some(interface.index));
-    let address = interface.addresses.iter().find(|net| net.contains(&NAT_GATEWAY) && net.prefix_len() >= 24).filter(|_| behind)?;
+    let address = interface.nets().find(|net| net.contains(&NAT_GATEWAY) && net.prefix_len() >= 24).filter(|_| behind)?;
     Some(format!("{address} with the gateway {NAT_GATEWAY}: VirtualBox's or QEMU's own NAT"))
 }
 
@@ -32,23 +33,23 @@ pub struct Candidate<'a> {
 /// Other interfaces than the chosen one, the likeliest first: those by which the store, the API server and other Nodes are reached, then
 /// those that are just there.
 pub fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
-    let ipv6 = facts.network.known().is_some_and(|network| !network.v4());
+    let family = if facts.network.known().is_some_and(|network| !network.v4()) { Family::V6 } else { Family::V4 };
     let mut found: Vec<Candidate<'a>> = Vec::new();
     let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind != WayKind::Peer);
     for way in ways {
-        let Ok((index, source)) = &way.by else { continue };
-        let Some(interface) = facts.host.interface(*index).filter(|interface| interface.index != chosen.index && interface.joins_hosts()) else {
+        let Ok(answer) = &way.by else { continue };
+        let Some(interface) = facts.host.interface(answer.index).filter(|interface| interface.index != chosen.index && joins_hosts(interface)) else {
             continue;
         };
-        let Some(address) = source.or(interface.address(ipv6).map(|net| net.addr())) else { continue };
-        if found.iter().all(|known| known.interface.index != *index) && nat_marks(facts, interface).is_none() {
+        let Some(address) = answer.source.or(address_of(interface, family).map(|net| net.addr())) else { continue };
+        if found.iter().all(|known| known.interface.index != answer.index) && nat_marks(facts, interface).is_none() {
             let text = format!("{} at {} is reached by {}, {address}", way.whose, way.to, interface.name);
             found.push(Candidate { interface, address: address.to_string(), leads: Some((text, format!("ip route get {}", way.to))) });
         }
     }
     for interface in facts.host.interfaces.known().into_iter().flatten() {
-        let other = interface.index != chosen.index && interface.joins_hosts() && found.iter().all(|known| known.interface.index != interface.index);
-        if let Some(address) = interface.address(ipv6).filter(|_| other && nat_marks(facts, interface).is_none()) {
+        let other = interface.index != chosen.index && joins_hosts(interface) && found.iter().all(|known| known.interface.index != interface.index);
+        if let Some(address) = address_of(interface, family).filter(|_| other && nat_marks(facts, interface).is_none()) {
             found.push(Candidate { interface, address: address.to_string(), leads: None });
         }
     }

@@ -3,7 +3,10 @@
 use crate::fact::Fact;
 use crate::firewalls::Firewalls;
 use ipnet::IpNet;
+use netstate::host::is_link_local;
+pub use netstate::host::{Address, Interface, NoRoute, Route, RouteAnswer};
 use std::net::IpAddr;
+use types::Family;
 use types::problem::PortPurpose;
 
 /// The host.
@@ -13,7 +16,7 @@ pub struct Host {
     pub name: String,
     /// Its interfaces, by index.
     pub interfaces: Fact<Vec<Interface>>,
-    /// The routes of the main table.
+    /// The routes of the main table that forward packets.
     pub routes: Fact<Vec<Route>>,
     /// Where packets to some addresses leave: those of the store, the peers and the API server.
     pub ways: Fact<Vec<Way>>,
@@ -39,71 +42,19 @@ pub struct Host {
     pub daemons: Fact<usize>,
 }
 
-/// An interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
-    /// Its index.
-    pub index: u32,
-    /// Its name.
-    pub name: String,
-    /// Its kind, as in `ip -d link`: `bridge`, `vxlan`, `veth`; empty for hardware.
-    pub kind: String,
-    /// Whether it is up.
-    pub up: bool,
-    /// Whether it has a carrier.
-    pub carrier: bool,
-    /// Whether it is the loopback interface.
-    pub loopback: bool,
-    /// Its MTU.
-    pub mtu: u32,
-    /// Its hardware address in text.
-    pub mac: String,
-    /// The index of the bridge that it belongs to.
-    pub master: Option<u32>,
-    /// Its addresses with their prefix lengths.
-    pub addresses: Vec<IpNet>,
-    /// VNI and UDP port of a vxlan device.
-    pub vxlan: Option<(u32, u16)>,
+/// The first address of an interface, of a family, that other machines can use.
+pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
+    let usable = |net: &IpNet| Family::from(net) == family && !is_link_local(net.addr()) && !net.addr().is_loopback();
+    interface.nets().find(usable)
 }
 
-impl Interface {
-    /// Whether it has an address.
-    pub fn owns(&self, ip: IpAddr) -> bool {
-        self.addresses.iter().any(|net| net.addr() == ip)
-    }
-
-    /// Its first address of a family that other machines can use.
-    pub fn address(&self, ipv6: bool) -> Option<IpNet> {
-        let usable = |ip: IpAddr| match ip {
-            IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_loopback(),
-            IpAddr::V6(v6) => !v6.is_unicast_link_local() && !v6.is_loopback(),
-        };
-        self.addresses.iter().find(|net| net.addr().is_ipv6() == ipv6 && usable(net.addr())).copied()
-    }
-
-    /// Whether it may join this host to others: not pods', not a tunnel's, not a container engine's.
-    pub fn joins_hosts(&self) -> bool {
-        const OTHERS: [&str; 11] = ["flannel", "cni", "docker", "br-", "virbr", "cali", "cilium", "lxc", "kube-", "weave", "podman"];
-        let virtual_kind = matches!(self.kind.as_str(), "veth" | "vxlan" | "tun" | "dummy" | "ipip" | "wireguard" | "nodelocaldns");
-        // A veth may be the uplink of a host that is a container itself.
-        let kind = !virtual_kind || self.kind == "veth" && self.master.is_none();
-        self.up && !self.loopback && kind && !OTHERS.iter().any(|prefix| self.name.starts_with(prefix))
-    }
-}
-
-/// A route of the main table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// Its destination.
-    pub to: IpNet,
-    /// Its gateway.
-    pub via: Option<IpAddr>,
-    /// The index of its interface.
-    pub index: Option<u32>,
-    /// Its protocol, as in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld's.
-    pub protocol: u8,
-    /// Its metric.
-    pub metric: u32,
+/// Whether an interface may join this host to others: not pods', not a tunnel's, not a container engine's.
+pub fn joins_hosts(interface: &Interface) -> bool {
+    const OTHERS: [&str; 11] = ["flannel", "cni", "docker", "br-", "virbr", "cali", "cilium", "lxc", "kube-", "weave", "podman"];
+    let virtual_kind = matches!(interface.kind.as_str(), "veth" | "vxlan" | "tun" | "dummy" | "ipip" | "wireguard" | "nodelocaldns");
+    // A veth may be the uplink of a host that is a container itself.
+    let kind = !virtual_kind || interface.kind == "veth" && interface.master.is_none();
+    interface.up && !interface.loopback && kind && !OTHERS.iter().any(|prefix| interface.name.starts_with(prefix))
 }
 
 /// Where packets to an address leave.
@@ -116,7 +67,7 @@ pub struct Way {
     /// What it is.
     pub kind: WayKind,
     /// The interface and the source address, or why there is no route.
-    pub by: Result<(u32, Option<IpAddr>), String>,
+    pub by: Result<RouteAnswer, NoRoute>,
 }
 
 /// Whose address a way leads to.

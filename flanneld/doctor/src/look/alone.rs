@@ -61,7 +61,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     if let Some(network) = &network {
         let underlay = daemon.choice.known().map(|choice| choice.interface.clone()).unwrap_or_default();
         host.sysctls = Fact::Known(super::sysctls(&underlay));
-        let near = host.named(&underlay).into_iter().flat_map(|interface| &interface.addresses).map(ipnet::IpNet::trunc).collect();
+        let near = host.named(&underlay).into_iter().flat_map(Interface::nets).map(|net| net.trunc()).collect();
         let around = Surroundings { underlay: Some(underlay).filter(|name| !name.is_empty()), peers: Vec::new(), near };
         host.firewalls = look.programs.firewalls(network, &around).await;
     } else {
@@ -175,6 +175,6 @@ fn choice(options: &Options, chosen: Option<&Choice>, host: &crate::facts::host:
             (host.interface(default.index?)?.name.clone(), "the default route's".to_owned(), None)
         }
     };
-    let addresses = host.named(&interface).map(|interface| interface.addresses.iter().map(ipnet::IpNet::addr).collect()).unwrap_or_default();
+    let addresses = host.named(&interface).map(|interface| interface.nets().map(|net| net.addr()).collect()).unwrap_or_default();
     Some(Choice { interface, addresses, why, named: flag.is_some(), flag })
 }

@@ -1,6 +1,7 @@
 //! What container runtimes and their plugins keep in files, and what other pod networks left.
 
 use super::places::Places;
+use super::unread::Unread;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::host::{Foreign, Host};
@@ -16,11 +17,11 @@ const LIMIT: u64 = 256 * 1024;
 const ADDRESSES: usize = 5000;
 
 /// The names of a folder, sorted as runtimes do; `None` if there is no such folder.
-fn names(folder: &Path) -> Result<Option<Vec<String>>, String> {
+fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("{} cannot be read: {error}", folder.display())),
+        Err(error) => return Err(Unread::Folder(folder.to_owned(), error)),
     };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).take(ADDRESSES).collect();
     names.sort();
@@ -51,7 +52,7 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     let names = match names(folder) {
         Ok(Some(names)) => names,
         Ok(None) => return Fact::Absent,
-        Err(why) => return Fact::Unavailable(why),
+        Err(why) => return Fact::unavailable(why),
     };
     let read = |name: String| {
         // Multus calls the network that is configured beside it. What is not JSON is nobody's.
@@ -73,7 +74,7 @@ pub(super) fn kept(places: &Places, in_pod: bool, network: Option<&Network>, hos
             return Fact::unavailable(format!("the pod of flanneld does not see {}: its DaemonSet does not mount it", folder.display()));
         }
         Ok(None) => return Fact::Absent,
-        Err(why) => return Fact::Unavailable(why),
+        Err(why) => return Fact::unavailable(why),
     };
     // A runtime that is in use may be beside what another one left.
     let is_told = !places.other_runtimes.iter().any(|socket| socket.exists());

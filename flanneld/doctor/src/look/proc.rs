@@ -1,5 +1,6 @@
 //! What /proc and /etc tell.
 
+use super::unread::Unread;
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Fill, Neighbours, Sysctls};
 use std::collections::BTreeSet;
@@ -88,7 +89,7 @@ pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     match std::fs::read_to_string(file) {
         Ok(text) => Fact::Known(text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Fact::Absent,
-        Err(error) => Fact::unavailable(format!("{}: {error}", file.display())),
+        Err(error) => Fact::unavailable(Unread::File(file.to_owned(), error)),
     }
 }
 
@@ -110,8 +111,8 @@ pub(super) fn neighbours() -> Fact<Neighbours> {
 }
 
 /// The counters of checksum errors.
-pub(super) fn checksums() -> Result<Checksums, String> {
-    let text = std::fs::read_to_string("/proc/self/net/snmp").map_err(|error| format!("/proc/net/snmp: {error}"))?;
+pub(super) fn checksums() -> Result<Checksums, Unread> {
+    let text = std::fs::read_to_string("/proc/self/net/snmp").map_err(|error| Unread::File("/proc/net/snmp".into(), error))?;
     Ok(Checksums { udp: counter(&text, "Udp:", "InCsumErrors"), tcp: counter(&text, "Tcp:", "InCsumErrors") })
 }
 

@@ -1,11 +1,11 @@
 //! For each check, the change of a healthy node's facts that raises it.
 
-use super::healthy::{interface, peer};
+use super::healthy::{address, interface, peer};
 use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, LastWords};
-use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, Sysctls, Way, WayKind};
+use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, RouteAnswer, Sysctls, Way, WayKind};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{Path, State};
@@ -16,6 +16,7 @@ use crate::firewalls::Firewalld;
 use crate::firewalls::{Firewalls, Numbered, Table};
 use crate::need::Need;
 use crate::nftables::{Barrier, Base};
+use netstate::names::Mac;
 use std::collections::BTreeMap;
 use types::problem::{PortPurpose, StoreCause};
 use types::{Detail, Problem};
@@ -82,11 +83,11 @@ fn stopped(facts: &mut Facts, detail: Detail, text: &str) {
 
 /// VirtualBox's NAT on the interface that was chosen, and a host-only one beside it.
 pub fn behind_nat(facts: &mut Facts) {
-    named(facts, "eth0").addresses = vec!["10.0.2.15/24".parse().unwrap()];
+    named(facts, "eth0").addresses = vec![address("10.0.2.15/24")];
     inside(&mut facts.kubernetes).internal.clear();
     let routes: &mut Vec<Route> = inside(&mut facts.host.routes);
     routes[0].via = Some("10.0.2.2".parse().unwrap());
-    inside(&mut facts.host.ways)[0].by = Ok((5, Some("198.51.100.1".parse().unwrap())));
+    inside(&mut facts.host.ways)[0].by = Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
 }
 
 fn all(facts: &mut Facts, state: &State, underlay: bool) {
@@ -263,7 +264,7 @@ pub const CASES: &[(&str, Spoil)] = &[
         });
     }),
     ("foreign-route", |facts| {
-        let route = Route { to: "10.244.2.0/24".parse().unwrap(), via: Some("192.0.2.77".parse().unwrap()), index: Some(2), protocol: 4, metric: 0 };
+        let route = Route { via: Some("192.0.2.77".parse().unwrap()), index: Some(2), protocol: 4, ..Route::new("10.244.2.0/24".parse().unwrap()) };
         inside(&mut facts.host.routes)[1] = route;
     }),
     ("foreign-device", |facts| {
@@ -276,7 +277,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("vtep-mac", |facts| {
         inside(&mut facts.daemon.silent).push("no heartbeat".to_owned());
-        named(facts, "flannel.1").mac = "02:00:00:00:00:99".to_owned();
+        named(facts, "flannel.1").mac = Mac::parse("02:00:00:00:00:99");
     }),
     ("rules", |facts| {
         reason(
@@ -291,17 +292,17 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))),
     ("network-overlap", |facts| {
         let to = "10.244.2.128/25".parse().unwrap();
-        inside(&mut facts.host.routes).push(Route { to, via: Some("192.0.2.1".parse().unwrap()), index: Some(2), protocol: 4, metric: 0 });
+        inside(&mut facts.host.routes).push(Route { via: Some("192.0.2.1".parse().unwrap()), index: Some(2), protocol: 4, ..Route::new(to) });
     }),
     ("network-overlap", |facts| inside(&mut facts.kubernetes).service = Some("10.244.200.1".parse().unwrap())),
     ("network-overlap", |facts| inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap())),
     ("tunnel-loop", |facts| {
         let (to, whose) = ("10.244.200.2".parse().unwrap(), "node-2".to_owned());
-        inside(&mut facts.host.ways).push(Way { to, whose, kind: WayKind::Peer, by: Ok((3, None)) });
+        inside(&mut facts.host.ways).push(Way { to, whose, kind: WayKind::Peer, by: Ok(RouteAnswer { index: 3, source: None }) });
     }),
-    ("stale-bridge", |facts| named(facts, "cni0").addresses.push("10.244.9.1/24".parse().unwrap())),
+    ("stale-bridge", |facts| named(facts, "cni0").addresses.push(address("10.244.9.1/24"))),
     ("stale-bridge", |facts| {
-        named(facts, "docker0").addresses.push("10.244.9.1/24".parse().unwrap());
+        named(facts, "docker0").addresses.push(address("10.244.9.1/24"));
         facts.pods.docker = Fact::Known("10.244.9.1/24".parse().unwrap());
     }),
     ("mtu", |facts| {

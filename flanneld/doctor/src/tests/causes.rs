@@ -126,11 +126,11 @@ fn ten_thousand_routes_are_looked_through_once() {
     let peers = (0..10_000).map(|number| crate::facts::leases::Peer { subnets: Subnets::V4(net(number)), ..peer("node", 9) });
     facts.leases.peers = Fact::Known(peers.collect());
     let route = |number: u32, protocol, metric| Route {
-        to: net(number).into(),
         via: Some("198.51.100.7".parse().unwrap()),
         index: Some(5),
         protocol,
         metric,
+        ..Route::new(net(number).into())
     };
     // Each has one of ours, and another program's that is worse; the last one's is better.
     let routes = (0..10_000).flat_map(|number| [route(number, 241, 10), route(number, 4, if number == 9_999 { 10 } else { 20 })]);

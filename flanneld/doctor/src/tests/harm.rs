@@ -1,13 +1,13 @@
 //! What is typed does no harm, and what is gone after a reboot says so.
 
 use super::cases::{CASES, behind_nat, last_words, named_by, of_store, problem};
-use super::healthy::{healthy, path};
+use super::healthy::{address, healthy, path};
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{Choice, Launch};
-use crate::facts::host::{Foreign, Module, Route};
+use crate::facts::host::{Foreign, Module, Route, RouteAnswer};
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
 use crate::facts::store::{Access, Etcd};
@@ -103,7 +103,7 @@ fn silent_beside_the_store() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
     let Fact::Known(ways) = &mut facts.host.ways else { panic!("ways") };
-    ways[0].by = Ok((5, Some("198.51.100.1".parse().unwrap())));
+    ways[0].by = Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
     mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay) = (State::Cut, false));
     facts
@@ -271,10 +271,7 @@ fn an_address_is_freed_if_no_runtime_has_its_container() {
 fn docker_is_restarted_for_an_address_that_flannel_gave_it_and_for_no_other() {
     let mut facts = healthy();
     let Fact::Known(interfaces) = &mut facts.host.interfaces else { panic!("interfaces") };
-    interfaces
-        .iter_mut()
-        .filter(|interface| interface.name == "docker0")
-        .for_each(|bridge| bridge.addresses = vec!["10.244.9.1/24".parse().unwrap()]);
+    interfaces.iter_mut().filter(|interface| interface.name == "docker0").for_each(|bridge| bridge.addresses = vec![address("10.244.9.1/24")]);
     // An operator's own.
     assert_eq!(causes(&facts), ["network-overlap"]);
     assert!(only(&facts, "network-overlap").remedy.commands.is_empty());
@@ -287,10 +284,11 @@ fn docker_is_restarted_for_an_address_that_flannel_gave_it_and_for_no_other() {
 fn a_route_of_several_ways_is_shown_and_not_rewritten() {
     let mut facts = healthy();
     let Fact::Known(routes) = &mut facts.host.routes else { panic!("routes") };
-    routes[1] = Route { to: "10.244.2.0/24".parse().unwrap(), via: None, index: None, protocol: 186, metric: 20 };
+    routes[1] = Route { protocol: 186, metric: 20, ..Route::new("10.244.2.0/24".parse().unwrap()) };
     assert_eq!(only(&facts, "foreign-route").remedy.commands, ["ip route show 10.244.2.0/24"]);
     let Fact::Known(routes) = &mut facts.host.routes else { panic!("routes") };
-    routes[1] = Route { to: "10.244.2.0/24".parse().unwrap(), via: Some("fe80::1".parse().unwrap()), index: Some(2), protocol: 186, metric: 20 };
+    routes[1] =
+        Route { via: Some("fe80::1".parse().unwrap()), index: Some(2), protocol: 186, metric: 20, ..Route::new("10.244.2.0/24".parse().unwrap()) };
     let commands = only(&facts, "foreign-route").remedy.commands;
     assert!(commands[0].contains(" via inet6 fe80::1 dev eth0 onlink metric 4096 && "), "{commands:?}");
 }

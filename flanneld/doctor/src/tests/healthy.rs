@@ -2,7 +2,7 @@
 
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, DaemonPod, Launch};
-use crate::facts::host::{Checksums, Fill, Host, Interface, Neighbours, Route, Sysctls, Way, WayKind};
+use crate::facts::host::{Address, Checksums, Fill, Host, Interface, Neighbours, Route, RouteAnswer, Sysctls, Way, WayKind};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer};
 use crate::facts::mesh::{Mesh, Path, State};
@@ -10,6 +10,7 @@ use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
 use crate::facts::store::{Access, Etcd, Store};
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
+use netstate::names::Mac;
 use subnet_lease::Subnets;
 
 pub fn subnets(v4: &str, v6: &str) -> Subnets {
@@ -20,6 +21,10 @@ pub fn own() -> Subnets {
     subnets("10.244.1.0/24", "fd10:244:0:1::/64")
 }
 
+pub fn address(net: &str) -> Address {
+    Address::plain(net.parse().unwrap())
+}
+
 pub fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
     Interface {
         index,
@@ -27,8 +32,8 @@ pub fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
         up: true,
         carrier: true,
         mtu: 1500,
-        mac: format!("02:00:00:00:00:{index:02x}"),
-        addresses: addresses.iter().map(|net| net.parse().unwrap()).collect(),
+        mac: Some(Mac([2, 0, 0, 0, 0, u8::try_from(index).unwrap()])),
+        addresses: addresses.iter().map(|net| address(net)).collect(),
         ..Interface::default()
     }
 }
@@ -72,11 +77,10 @@ pub fn healthy() -> Facts {
     let veth = Interface { kind: "veth".to_owned(), mtu: 1450, master: Some(4), ..interface(6, "veth1", &[]) };
     let docker = Interface { kind: "bridge".to_owned(), ..interface(7, "docker0", &["172.17.0.1/16"]) };
     let route = |to: &str, via: Option<&str>, index, protocol| Route {
-        to: to.parse().unwrap(),
         via: via.map(|via| via.parse().unwrap()),
         index: Some(index),
         protocol,
-        metric: 0,
+        ..Route::new(to.parse().unwrap())
     };
     let host = Host {
         name: "node-1".to_owned(),
@@ -90,7 +94,7 @@ pub fn healthy() -> Facts {
             to: "192.0.2.250".parse().unwrap(),
             whose: "the store".to_owned(),
             kind: WayKind::Store,
-            by: Ok((2, Some("192.0.2.1".parse().unwrap()))),
+            by: Ok(RouteAnswer { index: 2, source: Some("192.0.2.1".parse().unwrap()) }),
         }]),
         sysctls: Fact::Known(Sysctls {
             underlay: "eth0".to_owned(),

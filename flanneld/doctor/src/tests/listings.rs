@@ -317,7 +317,7 @@ fn routes_inside_the_network_matter_where_they_win() {
     let of = |to: &str, protocol, index| {
         let mut facts = healthy();
         let Fact::Known(routes) = &mut facts.host.routes else { panic!("no routes") };
-        routes.push(Route { to: to.parse().unwrap(), via: None, index: Some(index), protocol, metric: 0 });
+        routes.push(Route { index: Some(index), protocol, ..Route::new(to.parse().unwrap()) });
         report(&facts).findings.iter().map(|finding| (finding.check.clone(), finding.severity)).collect::<Vec<_>>()
     };
     let found = |severity| vec![("network-overlap".to_owned(), severity)];

@@ -190,6 +190,6 @@ impl Node {
         let lowest = (datagram.way, datagram.from, IpNet::V4(Ipv4Net::default()));
         let same = |(way, from, _): &&(Way, IpAddr, IpNet)| (*way, *from) == (datagram.way, datagram.from);
         let peers = || self.addresses.range(lowest..).take_while(same).filter_map(|(.., key)| self.peers.get(key));
-        peers().find(|peer| peer.who == from).or_else(|| peers().next())
+        peers().find(|peer| peer.who == from).or_else(|| peers().next()).map(Box::as_ref)
     }
 }

@@ -23,7 +23,8 @@ pub struct Node {
     pub(super) own: Own,
     /// This node's row as it was written last, and when.
     pub(super) row: Option<(Duration, Vec<u8>)>,
-    pub(super) peers: BTreeMap<IpNet, Peer>,
+    /// Boxed, because a map that grows by single insertions has half empty nodes.
+    pub(super) peers: BTreeMap<IpNet, Box<Peer>>,
     /// Who asks from where.
     pub(super) addresses: BTreeSet<(Way, IpAddr, IpNet)>,
     pub(super) waiting: HashMap<u64, Waiting>,
@@ -117,8 +118,11 @@ impl Node {
                 new.push((key, target.who().unwrap_or(0)));
             }
             let peer = match known {
-                Some(known) => Peer { target, ..known },
-                None => Peer::new(target, now, (self.random)()),
+                Some(mut known) => {
+                    known.target = target;
+                    known
+                }
+                None => Box::new(Peer::new(target, now, (self.random)())),
             };
             self.peers.insert(key, peer);
         }

@@ -142,7 +142,7 @@ impl Node {
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
             asked_age_ms: peer.asked_at.map(|at| age(now, at)),
         };
-        let mut cells: Vec<Wire> = self.peers.values().map(cell).collect();
+        let mut cells: Vec<Wire> = self.peers.values().map(|peer| cell(peer)).collect();
         if !fit(cells.len()) {
             cells.sort_by_cached_key(Wire::rank);
         }

@@ -1,7 +1,7 @@
 //! Whose address it is, as a table: hosts of labs and data centres, and what their Nodes say.
 
 use super::*;
-use crate::underlay::{Address, DefaultRoute, Families, Kind, RouteAnswer, StoreAt, select};
+use crate::underlay::{Address, Families, NoRoute, Route, RouteAnswer, StoreAt, select};
 use options::Selector;
 use subnet_lease::Dual;
 
@@ -32,19 +32,19 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
     let interface = |(index, text): (u32, &&str)| {
         let (name, addresses) = text.split_once(' ').unwrap_or((text, ""));
         let kind = match name.trim_end_matches(char::is_numeric) {
-            _ if name.starts_with("veth") => Kind::Veth,
-            "cni" | "docker" | "br" => Kind::Bridge,
-            "flannel." | "wg" | "dummy" => Kind::Virtual,
-            _ => Kind::Link,
+            _ if name.starts_with("veth") => "veth",
+            "cni" | "docker" | "br" => "bridge",
+            "flannel." | "wg" | "dummy" => "dummy",
+            _ => "",
         };
         let addresses = addresses.split_whitespace().map(|net| Address::plain(net.parse().unwrap())).collect();
-        Interface { index, name: name.to_owned(), up: true, carrier: true, mtu: 1500, kind, addresses, ..Interface::default() }
+        Interface { index, name: name.to_owned(), up: true, carrier: true, mtu: 1500, kind: kind.to_owned(), addresses, ..Interface::default() }
     };
-    let default = |ipv6, gateway: Option<IpAddr>| DefaultRoute { ipv6, index: Some(2), gateway, metric: 0, carries: true };
+    let default = |to: &str, via: Option<IpAddr>| Route { via, index: Some(2), ..Route::new(to.parse().unwrap()) };
     HostOf {
         facts: HostFacts {
             interfaces: std::iter::once(loopback).chain((2..).zip(interfaces).map(interface)).collect(),
-            defaults: vec![default(false, Some(ip(router))), default(true, None)],
+            defaults: vec![default("0.0.0.0/0", Some(ip(router))), default("::/0", None)],
             ..HostFacts::default()
         },
         known: KnownAddresses::default(),
@@ -113,8 +113,8 @@ impl HostOf {
                 let net = interface.addresses.iter().find(|address| address.net.contains(&target))?;
                 Some(RouteAnswer { index: interface.index, source: Some(net.ip()) })
             });
-            let far = self.facts.by_index(2).map(|first| RouteAnswer { index: 2, source: first.usable(target.is_ipv6()).first().copied() });
-            self.facts.routes.push((target, near.or(far).ok_or_else(|| "Network is unreachable".to_owned())));
+            let far = self.facts.by_index(2).map(|first| RouteAnswer { index: 2, source: first.usable(Family::from(target)).first().copied() });
+            self.facts.routes.push((target, near.or(far).ok_or(NoRoute::Refused { errno: libc::ENETUNREACH, words: String::new() })));
         }
         select(&request, &self.facts)
     }

@@ -1,0 +1,265 @@
+//! This host's interfaces and routes, whoever made them: what the choice of the underlay and the doctor judge.
+
+use crate::names::Mac;
+use crate::route::RouteKind;
+use ipnet::IpNet;
+use std::fmt;
+use std::net::IpAddr;
+use types::Family;
+use types::problem::{Coded, text};
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its kind, as in `ip -d link`: `bridge`, `vxlan`, `veth`; empty for hardware.
+    pub kind: String,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// Whether it has a carrier.
+    pub carrier: bool,
+    /// Whether it is the loopback interface.
+    pub loopback: bool,
+    /// The index of the bridge or bond that it is a port of.
+    pub master: Option<u32>,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Its hardware address, where that is an Ethernet address.
+    pub mac: Option<Mac>,
+    /// VNI and UDP port of a vxlan device.
+    pub vxlan: Option<(u32, u16)>,
+    /// How many packets it has received.
+    pub received: u64,
+    /// Its addresses, in the kernel's order.
+    pub addresses: Vec<Address>,
+}
+
+/// What an interface is, as far as it tells whether other hosts are behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// A network card, or something on top of one: VLAN, bond, macvlan.
+    Link,
+    /// An end of a pair: a pod's, or a host's in a lab.
+    Veth,
+    /// A bridge.
+    Bridge,
+    /// A tunnel, a dummy, or something else that is no link to other hosts by itself.
+    Virtual,
+}
+
+impl Interface {
+    /// What it is.
+    pub fn sort(&self) -> Sort {
+        match self.kind.as_str() {
+            "" | "vlan" | "bond" | "team" | "macvlan" | "ipvlan" | "ipoib" | "macsec" => Sort::Link,
+            "veth" => Sort::Veth,
+            "bridge" => Sort::Bridge,
+            _ => Sort::Virtual,
+        }
+    }
+
+    /// Usable addresses of a family, the preferred first.
+    pub fn usable(&self, family: Family) -> Vec<IpAddr> {
+        let mut addresses: Vec<&Address> = self.addresses.iter().filter(|address| Family::from(address.net) == family && address.usable()).collect();
+        addresses.sort_by_key(|address| address.rank());
+        addresses.into_iter().map(Address::ip).collect()
+    }
+
+    /// Whether it has an address.
+    pub fn owns(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().any(|address| address.ip() == ip)
+    }
+
+    /// Its addresses with their prefix lengths.
+    pub fn nets(&self) -> impl Iterator<Item = IpNet> {
+        self.addresses.iter().map(|address| address.net)
+    }
+
+    /// Its addresses as text: the usable ones, else all.
+    pub fn addresses_text(&self) -> String {
+        let usable: Vec<String> = self.addresses.iter().filter(|address| address.usable()).map(|address| address.ip().to_string()).collect();
+        if usable.is_empty() { "no usable address".to_owned() } else { usable.join(", ") }
+    }
+}
+
+/// One address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The address with its prefix length.
+    pub net: IpNet,
+    /// Whether it is permanent.
+    pub permanent: bool,
+    /// Whether it is deprecated.
+    pub deprecated: bool,
+    /// Whether it is an IPv6 privacy address.
+    pub temporary: bool,
+    /// Whether duplicate address detection is still running.
+    pub tentative: bool,
+    /// Whether duplicate address detection failed: another host has it.
+    pub dad_failed: bool,
+}
+
+impl Address {
+    /// A permanent address without any flag.
+    pub fn plain(net: IpNet) -> Self {
+        Self { net, permanent: true, deprecated: false, temporary: false, tentative: false, dad_failed: false }
+    }
+
+    /// The address itself.
+    pub fn ip(&self) -> IpAddr {
+        self.net.addr()
+    }
+
+    /// Whether it can be the source of packets between nodes.
+    pub fn usable(&self) -> bool {
+        !self.deprecated && !self.tentative && !self.dad_failed && (is_global(self.ip()) || is_link_local(self.ip()))
+    }
+
+    /// Why it is not usable, in words.
+    pub fn state(&self) -> &'static str {
+        if self.dad_failed {
+            "another host has it (dadfailed)"
+        } else if self.tentative {
+            "still tentative"
+        } else if self.deprecated {
+            "deprecated"
+        } else {
+            "not for traffic between hosts"
+        }
+    }
+
+    /// Order of preference; the lowest first.
+    fn rank(&self) -> (bool, bool, bool) {
+        (!is_global(self.ip()), !self.permanent, self.temporary)
+    }
+}
+
+/// Go's `IsGlobalUnicast`: private addresses count.
+fn is_global(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => !(v4.is_unspecified() || v4.is_loopback() || v4.is_multicast() || v4.is_link_local() || v4.is_broadcast()),
+        IpAddr::V6(v6) => !(v6.is_unspecified() || v6.is_loopback() || v6.is_multicast() || v6.is_unicast_link_local()),
+    }
+}
+
+/// Whether an address is link-local.
+pub fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// A route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Its destination.
+    pub to: IpNet,
+    /// Its gateway; `None` for a route of several paths.
+    pub via: Option<IpAddr>,
+    /// The index of its interface; `None` for a route of several paths.
+    pub index: Option<u32>,
+    /// The paths of a route that has several.
+    pub paths: Vec<Path>,
+    /// What it does with packets.
+    pub kind: RouteKind,
+    /// Its protocol, as in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld's.
+    pub protocol: u8,
+    /// Its metric.
+    pub metric: u32,
+}
+
+/// One way that packets take by a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The gateway.
+    pub via: Option<IpAddr>,
+    /// The index of the interface.
+    pub index: Option<u32>,
+}
+
+impl Route {
+    /// A route that forwards packets, through no interface yet.
+    pub fn new(to: IpNet) -> Self {
+        Self { to, via: None, index: None, paths: Vec::new(), kind: RouteKind::Unicast, protocol: 0, metric: 0 }
+    }
+
+    /// Whether it is a default route.
+    pub fn is_default(&self) -> bool {
+        self.to.prefix_len() == 0
+    }
+
+    /// Whether it forwards packets: not `unreachable`, `blackhole`, `prohibit`.
+    pub fn carries(&self) -> bool {
+        self.kind == RouteKind::Unicast
+    }
+
+    /// The interface that reaches the destination without a gateway.
+    pub fn link(&self) -> Option<u32> {
+        self.index.filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
+    }
+
+    /// A route for each of its paths.
+    pub fn split(self) -> Vec<Route> {
+        match self.paths.is_empty() {
+            true => vec![self],
+            false => self.paths.iter().map(|path| Route { via: path.via, index: path.index, paths: Vec::new(), ..self }).collect(),
+        }
+    }
+
+    /// Its family.
+    pub fn family(&self) -> Family {
+        Family::from(self.to)
+    }
+}
+
+/// Where the kernel sends a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteAnswer {
+    /// The outgoing interface; the loopback interface for this host's own addresses.
+    pub index: u32,
+    /// The source address.
+    pub source: Option<IpAddr>,
+}
+
+/// Why the kernel sends a packet nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoRoute {
+    /// The kernel refuses, with this errno and its words.
+    Refused {
+        /// The errno.
+        errno: i32,
+        /// The kernel's words; mostly there are none.
+        words: String,
+    },
+    /// The kernel gave no answer.
+    Unanswered,
+    /// The answer names no outgoing interface.
+    WithoutInterface,
+}
+
+impl Coded for NoRoute {
+    fn code(&self) -> &'static str {
+        match self {
+            NoRoute::Refused { .. } => "no-route",
+            NoRoute::Unanswered => "route-unanswered",
+            NoRoute::WithoutInterface => "route-without-interface",
+        }
+    }
+}
+
+impl fmt::Display for NoRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            NoRoute::Refused { errno, words } if words.trim().is_empty() => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
+            NoRoute::Refused { errno, words } => write!(f, "{}: {}", std::io::Error::from_raw_os_error(*errno), words.trim()),
+            NoRoute::Unanswered => f.write_str("the kernel gave no answer"),
+            NoRoute::WithoutInterface => f.write_str("the route has no outgoing interface"),
+        })
+    }
+}
+
+impl std::error::Error for NoRoute {}

@@ -1,0 +1,56 @@
+//! Why something of this host could not be read.
+
+use netstate::kernel::KernelError;
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use types::problem::{Coded, text};
+
+/// Why something of this host could not be read.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// A file.
+    File(PathBuf, io::Error),
+    /// A folder.
+    Folder(PathBuf, io::Error),
+    /// The kernel provides no netlink socket.
+    Netlink(KernelError),
+    /// The interfaces.
+    Interfaces(KernelError),
+    /// The routes.
+    Routes(KernelError),
+}
+
+impl Coded for Unread {
+    fn code(&self) -> &'static str {
+        match self {
+            Unread::File(..) => "file-unreadable",
+            Unread::Folder(..) => "folder-unreadable",
+            Unread::Netlink(_) => "netlink-unavailable",
+            Unread::Interfaces(_) => "interfaces-unreadable",
+            Unread::Routes(_) => "routes-unreadable",
+        }
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Unread::File(path, error) => write!(f, "{}: {error}", path.display()),
+            Unread::Folder(path, error) => write!(f, "{} cannot be read: {error}", path.display()),
+            Unread::Netlink(error) => write!(f, "no netlink socket: {error}"),
+            Unread::Interfaces(error) => write!(f, "the interfaces cannot be read (netlink): {error}"),
+            Unread::Routes(error) => write!(f, "the routes cannot be read (netlink): {error}"),
+        })
+    }
+}
+
+impl Error for Unread {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Unread::File(_, error) | Unread::Folder(_, error) => Some(error),
+            Unread::Netlink(error) | Unread::Interfaces(error) | Unread::Routes(error) => Some(error),
+        }
+    }
+}
