@@ -10,11 +10,11 @@ use node_api::{
     FailedPeer, File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store,
     Underlay, Unused, Wireguard,
 };
-use probing::state::State;
 use probing::view::{self, Mesh};
 use run_dir::last_words::LastWords;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use types::reachability::State;
 
 fn schema(name: &str) -> Value {
     let path = format!("{}/../../docs/schema/{name}.json", env!("CARGO_MANIFEST_DIR"));

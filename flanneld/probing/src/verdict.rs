@@ -1,6 +1,6 @@
 //! The verdict on a peer: a function of what was asked and what was heard. Who changes its mind needs more than one round.
 
-use crate::state::State;
+use types::reachability::{State, Verdict};
 
 /// "Just now": how long ago the peer heard us through the overlay network, in milliseconds. Rounds are a second apart.
 pub const JUST_NOW_MS: u32 = 2_500;
@@ -42,35 +42,6 @@ pub struct Evidence {
     pub hears_us_ms: Option<u32>,
     /// Whether somebody else answered.
     pub other: bool,
-}
-
-/// A verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// The state; grades of "well" are made of statistics, by [`grade`].
-    pub state: State,
-    /// Whether ping alone is answered.
-    pub ping_only: bool,
-}
-
-impl Verdict {
-    /// A verdict by answers to questions.
-    pub const fn of(state: State) -> Self {
-        Self { state, ping_only: false }
-    }
-
-    /// A verdict by answers to ping.
-    pub const fn by_ping(state: State) -> Self {
-        Self { state, ping_only: true }
-    }
-
-    /// The same for grades of one state.
-    pub const fn ungraded(self) -> Self {
-        match self.state {
-            State::Slow | State::LosesSome => Self { state: State::Well, ..self },
-            _ => self,
-        }
-    }
 }
 
 impl Evidence {

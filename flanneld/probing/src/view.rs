@@ -2,11 +2,11 @@
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
-use crate::state::State;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use types::reachability::{State, Verdict};
 
 /// What this node knows of its peers, and what other nodes said of theirs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +114,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// The verdict.
+    pub fn verdict(&self) -> Verdict {
+        Verdict { state: self.state, ping_only: self.ping_only }
+    }
+
     /// The name, else the address.
     pub fn title(&self) -> String {
         self.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| self.address.to_string())

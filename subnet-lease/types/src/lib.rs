@@ -1,4 +1,5 @@
-//! The words that all crates share: address families, subnets, problems as values, pauses between attempts, and text that is safe to print.
+//! The words that all crates share: address families, subnets, problems as values, reachability, pauses between attempts, and text that is safe to
+//! print.
 //!
 //! It knows no store, no kernel and no daemon.
 
@@ -7,6 +8,7 @@ pub mod dual;
 pub mod family;
 pub mod printable;
 pub mod problem;
+pub mod reachability;
 
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};
 pub use family::Family;

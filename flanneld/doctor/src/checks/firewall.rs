@@ -182,7 +182,7 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 /// How bad it is that a firewall's rules refuse the tunnel: packets that arrive through it prove that some rule lets them in.
 /// `ipv6`: only those of this family count.
 fn by_probes(facts: &Facts, ipv6: Option<bool>) -> Severity {
-    if of_family(facts, ipv6).any(|path| path.state.answers()) { Severity::Risk } else { Severity::Broken }
+    if of_family(facts, ipv6).any(|path| path.verdict.state.passes()) { Severity::Risk } else { Severity::Broken }
 }
 
 /// The paths whose packets a firewall of a family meets.
@@ -197,7 +197,7 @@ pub fn explains(cause: &Finding, _: &Finding) -> bool {
 
 /// Whether the probes judged ways to peers, and nothing arrives by any of them.
 pub fn nothing_arrives(facts: &Facts, ipv6: bool) -> bool {
-    let mut judged = of_family(facts, Some(ipv6)).filter(|path| path.state != State::Unknown).peekable();
+    let mut judged = of_family(facts, Some(ipv6)).filter(|path| path.verdict.state != State::Unknown).peekable();
     judged.peek().is_some() && judged.all(Path::is_lost)
 }
 

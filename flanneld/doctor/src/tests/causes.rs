@@ -121,7 +121,7 @@ fn an_interface_that_is_gone_explains_what_it_cuts_off() {
     let mut facts = healthy();
     facts.store.trouble = Fact::Known(Trouble { kind: TroubleKind::NoRoute, text: "no route to host".to_owned() });
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay, path.ever) = (State::Cut, false, true));
+        mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay, path.ever) = (State::CutOff, false, true));
     }
     assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "store-unreachable"]);
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
@@ -159,7 +159,7 @@ fn a_taken_port_explains_what_needs_it() {
         let (purpose, flag) = (purpose.to_owned(), flag.to_owned());
         facts.host.ports = Fact::Known(vec![Port { number, udp: true, purpose, flag, owner: None }]);
         let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
-        mesh.paths.iter_mut().for_each(|path| path.state = State::OverlayCut);
+        mesh.paths.iter_mut().for_each(|path| path.verdict.state = State::OverlayCut);
         causes(&facts)
     };
     assert_eq!(taken(8472, TUNNEL, ""), ["port-taken"]);
