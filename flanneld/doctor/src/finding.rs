@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use subnet_lease::printable;
+use types::Family;
 
 /// The schema of [`Report`].
 pub const SCHEMA: &str = "flannel.findings/1";
@@ -68,6 +69,9 @@ pub struct Finding {
     pub check: String,
     /// The device, peer, file or family; empty if the check is about the node.
     pub about: String,
+    /// The only address family that it is about; none where it is about both.
+    #[serde(skip)]
+    pub family: Option<Family>,
     /// How bad it is.
     pub severity: Severity,
     /// What is wrong, in one sentence.
@@ -90,6 +94,7 @@ impl Finding {
         Self {
             check: check.to_owned(),
             about: about.into(),
+            family: None,
             severity,
             what: what.into(),
             why: why.into(),
@@ -98,6 +103,13 @@ impl Finding {
             since: None,
             explained_by: None,
         }
+    }
+
+    /// Notes the only address family that it is about.
+    #[must_use]
+    pub fn of(mut self, family: Family) -> Self {
+        self.family = Some(family);
+        self
     }
 
     /// Adds something that was seen.

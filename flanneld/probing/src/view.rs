@@ -2,6 +2,7 @@
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
+use crate::verdict::Heard;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -223,6 +224,22 @@ pub struct Tally {
     pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
+}
+
+impl Tally {
+    /// Whether it was answered, as evidence for a verdict.
+    pub const fn heard(&self) -> Heard {
+        match (self.asked, self.answered) {
+            (0, _) => Heard::NotAsked,
+            (_, 0) => Heard::Lost,
+            _ => Heard::Answered,
+        }
+    }
+
+    /// How many questions got no answer.
+    pub const fn lost(&self) -> u8 {
+        self.asked.saturating_sub(self.answered)
+    }
 }
 
 impl Mesh {

@@ -12,6 +12,7 @@ use crate::need::Need;
 use crate::nftables::{Barrier, Base};
 use crate::persist;
 use crate::shell::word;
+use types::Family;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -96,6 +97,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
                 format!("the policy of FORWARD in {command} is DROP{docker}"),
                 format!("packets from and to pods of other nodes are dropped: {because}"),
             )
+            .of(Family::from(table.network))
             .seen("-P FORWARD DROP", format!("{command} -S FORWARD"))
             // A rule that rejects comes first, and its finding has the commands.
             .run_all(if table.refusal.is_none() { let_pass(table) } else { Vec::new() }),
@@ -132,6 +134,7 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
                     false => "packets from and to pods of other nodes are rejected",
                 },
             )
+            .of(Family::from(table.network))
             .seen(rule, format!("{command} -S FORWARD"))
             .run_all(let_pass(table)),
         ));
@@ -174,6 +177,7 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
             what,
             "packets from and to pods of other nodes are dropped: flannel's accept rules cannot override this chain",
         )
+        .of(Family::from(network))
         .seen(format!("the chain {}", path(barrier)), format!("nft list chain {place}"))
         .run_all(commands),
     )
@@ -220,6 +224,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
             format!("ufw is active and does not allow {what} over {family}"),
             "packets from other nodes to pods of this node are dropped",
         )
+        .of(Family::from(table.network))
         .seen(format!("no rule of ufw accepts {what}"), format!("{} -S ufw-user-input", table.command))
         .run_all(let_in::commands(Program::Ufw, &kinds(carrier, ipv6), &Origin::of(facts, ipv6), &[], ""))
     })
