@@ -4,6 +4,7 @@ pub mod echo;
 mod log;
 mod option;
 mod ping;
+mod problem;
 mod socket;
 mod sockets;
 

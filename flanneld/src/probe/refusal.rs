@@ -1,9 +1,7 @@
 //! Why there is no probe, and why a part of one was not made.
 
-use super::whom::title;
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
-use probing::target::Target;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -20,13 +18,6 @@ pub struct Candidate {
     pub subnet: IpNet,
     /// Its address.
     pub address: IpAddr,
-}
-
-impl Candidate {
-    /// From a peer.
-    pub fn of(target: &Target) -> Self {
-        Self { title: title(target), subnet: target.subnet, address: target.address }
-    }
 }
 
 /// Why there is no probe. `asked` is what was typed.

@@ -15,10 +15,12 @@ use netstate::wireguard::PublicKey;
 use node_api::probe::{Outcome, Step, StepName};
 use probing::target::Target;
 use probing::view::Tally;
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 use types::Family;
+use types::reachability::{State, Verdict};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 
@@ -531,6 +533,31 @@ fn each_fault_ends_the_way_where_it_is() {
         }
         let whole = format!("{steps:?}{end:?}");
         assert!(!whole.contains('\u{1b}') && steps.iter().all(|step| !step.text.contains('\n') && !step.text.is_empty()), "{what}: {whole}");
+    }
+}
+
+#[test]
+fn probe_has_the_verdict_of_the_prober() {
+    let verdicts: BTreeMap<&str, Verdict> = cases().into_iter().map(|(what, seen, ..)| (what, seen.heard.judged().whole)).collect();
+    for (what, verdict) in [
+        ("no pod", Verdict::of(State::Well)),
+        ("one loss", Verdict::of(State::Well)),
+        ("losses", Verdict::of(State::LosesSome)),
+        ("losses beside it", Verdict::of(State::Well)),
+        ("large packets", Verdict::of(State::SmallMtu)),
+        ("large pings", Verdict::by_ping(State::SmallMtu)),
+        ("one way", Verdict::of(State::OneWay)),
+        ("cut", Verdict::of(State::OverlayCut)),
+        ("all silent", Verdict::of(State::CutOff)),
+        ("another node", Verdict::of(State::WrongNode)),
+        ("Go flannel", Verdict::by_ping(State::Well)),
+        ("a port that is refused", Verdict::by_ping(State::Well)),
+        ("no probes", Verdict::by_ping(State::Well)),
+        ("host-gw without a pod here", Verdict::of(State::Well)),
+        ("the tunnel alone is let in", Verdict::of(State::Well)),
+        ("neither ping nor the port", Verdict::of(State::Unknown)),
+    ] {
+        assert_eq!(verdicts[what], verdict, "{what}");
     }
 }
 

@@ -111,11 +111,8 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
     if nodes.is_empty() {
         return Refusal::NoPeers { asked };
     }
-    Refusal::NoSuchPeer {
-        asked,
-        some: nodes.iter().take(LISTED).map(|target| Candidate::of(target)).collect(),
-        more: nodes.len().saturating_sub(LISTED),
-    }
+    let candidate = |target: &&Target| Candidate { title: title(target), subnet: target.subnet, address: target.address };
+    Refusal::NoSuchPeer { asked, some: nodes.iter().take(LISTED).map(candidate).collect(), more: nodes.len().saturating_sub(LISTED) }
 }
 
 /// A peer's name, or its address if it has none, fit for a line.
