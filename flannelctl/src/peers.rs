@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use node_api::{Node, PEERS, Peers, Probed};
-use probing::state::Harm;
+use types::reachability::Harm;
 
 use crate::ask;
 use crate::form::{self, Form};

@@ -2,6 +2,7 @@
 
 mod end;
 mod here;
+mod refusal;
 mod seen;
 mod steps;
 #[cfg(test)]
@@ -14,19 +15,24 @@ use backends::status::Observer;
 use backends::{Overlay, Underlay};
 use doctor::facts::Network;
 use ipnet::IpNet;
-use netstate::kernel::Facts;
+use netstate::kernel::{Facts, KernelError};
 use netstate::netlink::lookup::{Behind, Fate, Lookup, Neighbour};
 use node_api::probe::{Probe, Target as Shown};
 use probing::prober::Prober;
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};
+use probing::view::Tally;
+pub use refusal::Refusal;
+use refusal::Unasked;
 use seen::{Heard, Local, Own, Rules, Seen, Tunnel, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::{LeaseTable, Subnets};
 use tokio::sync::{Semaphore, watch};
+use types::Family;
 use whom::{Around, Whom, whom};
 
 /// How often a pod is pinged.
@@ -40,17 +46,6 @@ const WORK: Duration = Duration::from_millis(6_000);
 
 /// Probes are made one after the other: nobody can make this node send more than one of them does.
 static ONE: Semaphore = Semaphore::const_new(1);
-
-/// Why there is no probe.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Nobody is meant.
-    #[error("{0}")]
-    Nobody(String),
-    /// It cannot be made now.
-    #[error("{0}")]
-    NotNow(String),
-}
 
 /// Makes probes of a running network. Clones are the same one.
 #[derive(Clone)]
@@ -88,16 +83,14 @@ impl Inquirer {
         let whom = self.whom(asked)?;
         let task = async move {
             let Ok(Ok(_turn)) = tokio::time::timeout(TURN, ONE.acquire()).await else {
-                return Err(Refusal::NotNow("other probes are under way on this node: try again in a few seconds".to_owned()));
+                return Err(Refusal::Busy);
             };
             match tokio::time::timeout(WORK, self.work(whom)).await {
                 Ok(probe) => probe,
-                Err(_) => {
-                    Err(Refusal::NotNow(format!("the probe was not over within {WORK:?}: this node is overloaded, or its kernel does not answer")))
-                }
+                Err(_) => Err(Refusal::Overtime(WORK)),
             }
         };
-        tokio::spawn(task).await.unwrap_or_else(|error| Err(Refusal::NotNow(format!("the probe failed: {error}"))))
+        tokio::spawn(task).await.unwrap_or_else(|error| Err(Refusal::Ended(error)))
     }
 
     fn whom(&self, asked: &str) -> Result<Whom, Refusal> {
@@ -116,24 +109,25 @@ impl Inquirer {
             local: &local,
             unused: &unused,
         };
-        whom(asked, &around).map_err(Refusal::Nobody)
+        whom(asked, &around)
     }
 
     async fn work(&self, whom: Whom) -> Result<Probe, Refusal> {
-        let (target, steps, end) = match whom {
+        let (target, judged, steps, end) = match whom {
             Whom::Peer { target, pod } => {
                 let seen = self.there(target, pod).await?;
-                let steps = steps::steps(&seen);
-                let end = end::end(&seen, &steps);
+                let judged = seen.heard.judged();
+                let steps = steps::steps(&seen, &judged);
+                let end = end::end(&seen, &judged, &steps);
                 let Target { name, subnet, address, .. } = seen.target;
-                (Shown { node: name, subnet: Some(subnet), address: Some(address), pod, here: false }, steps, end)
+                (Shown { node: name, subnet: Some(subnet), address: Some(address), pod, here: false }, Some(judged), steps, end)
             }
             Whom::Here { pod, subnet } => {
                 let local = here(pod, subnet).await?;
                 let steps = here::steps(&local);
                 let end = here::end(&local, &steps);
                 let name = self.health.name();
-                (Shown { node: Some(name), subnet: Some(subnet), address: None, pod: Some(pod), here: true }, steps, end)
+                (Shown { node: Some(name), subnet: Some(subnet), address: None, pod: Some(pod), here: true }, None, steps, end)
             }
         };
         Ok(Probe {
@@ -141,6 +135,7 @@ impl Inquirer {
             at: jiff::Timestamp::now(),
             node: self.health.name(),
             target,
+            state: judged.map(|judged| judged.whole.state),
             steps,
             ends_at: end.at,
             sentence: end.sentence,
@@ -150,18 +145,19 @@ impl Inquirer {
 
     /// Gathers what is to be known of the way to a peer.
     async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, Refusal> {
-        let ipv6 = target.subnet.addr().is_ipv6();
+        let family = Family::from(target.subnet);
+        let ipv6 = family.is_v6();
         let underlay = self.underlay.borrow().clone();
         let [device, bridge] = overlay_addresses(&target.subnet);
         let to = pod.unwrap_or(if self.overlay.device { device } else { bridge });
         let (kernel, heard, report) = tokio::join!(self.kernel(&target, to, &underlay), self.ask(&target, device), self.health.fresh_report());
-        let kernel = kernel.map_err(|why| Refusal::NotNow(format!("the kernel cannot be asked: {why}")))?;
+        let kernel = kernel.map_err(Refusal::Kernel)?;
         let heard = heard?;
         // The questions may have begun a handshake.
         let tunnelled = behind(&kernel.wanted).await;
         let overlay = self.prober.as_ref().and_then(|prober| prober.source(ipv6));
         let pinged = match pod {
-            Some(pod) if heard.through() || !heard.asked_through() => Some(echo(overlay, pod, PINGS).await.map_err(|error| no_ping(&error))),
+            Some(pod) if heard.through() || !heard.asked_through() => Some(echo(overlay, pod, PINGS).await.map_err(Unasked::NoPing)),
             _ => None,
         };
         let networks = &self.network.networks;
@@ -185,15 +181,15 @@ impl Inquirer {
             tunnelled,
             beside: kernel.beside,
             heard,
-            rules: Rules::of(report.as_deref(), ipv6),
+            rules: Rules::of(report.as_deref(), family),
             pinged,
         })
     }
 
     /// What the kernel has, beside what the lease wants.
-    async fn kernel(&self, target: &Target, to: IpAddr, underlay: &Underlay) -> Result<InKernel, String> {
-        let mut kernel = Lookup::open().map_err(|error| error.to_string())?;
-        let beside = kernel.fate(target.address).await.map_err(|error| error.to_string());
+    async fn kernel(&self, target: &Target, to: IpAddr, underlay: &Underlay) -> Result<InKernel, KernelError> {
+        let mut kernel = Lookup::open()?;
+        let beside = kernel.fate(target.address).await;
         let direct = matches!(&beside, Ok(Fate::Sent(hop)) if hop.via.is_none() && hop.index == underlay.index);
         let on_link = if direct { BTreeSet::from([target.address]) } else { BTreeSet::new() };
         let facts = Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() };
@@ -204,14 +200,14 @@ impl Inquirer {
             peer.map(|peer| Wanted::of(&self.observer.needs(&peer, &facts)).in_network(network)).unwrap_or_default()
         };
         let neighbour = match wanted.neighbour {
-            Some((dev, ip, _)) => Some(kernel.neighbour(dev, ip).await.map_err(|error| error.to_string())),
+            Some((dev, ip, _)) => Some(kernel.neighbour(dev, ip).await),
             None => None,
         };
         let fdb = match wanted.fdb {
-            Some((dev, mac, _)) => Some(kernel.fdb(dev, mac).await.map_err(|error| error.to_string())),
+            Some((dev, mac, _)) => Some(kernel.fdb(dev, mac).await),
             None => None,
         };
-        let fate = kernel.fate(to).await.map_err(|error| error.to_string());
+        let fate = kernel.fate(to).await;
         Ok(InKernel { wanted, fate, neighbour, fdb, beside })
     }
 
@@ -221,15 +217,13 @@ impl Inquirer {
             let beside = echo(None, target.address, QUESTIONS);
             let ping = async { if self.overlay.device { echo(None, device, QUESTIONS).await } else { Ok(Default::default()) } };
             let (beside_ping, ping) = tokio::join!(beside, ping);
-            let silenced = match beside_ping.as_ref().err().or(ping.as_ref().err()) {
-                Some(error) => no_ping(error),
-                None => "this node does not probe (--probe-port=0)".to_owned(),
-            };
-            let [beside_ping, ping] = [beside_ping, ping].map(Result::unwrap_or_default);
+            let (beside_ping, no_ping) = split(beside_ping);
+            let (ping, no_ping_through) = split(ping);
+            let silenced = no_ping.or(no_ping_through).map_or(Unasked::Off, Unasked::NoPing);
             return Ok(Heard { overlay: self.overlay.device, silenced: Some(silenced), beside_ping, ping, ..Heard::default() });
         };
         let probe = prober.ask(target.subnet).await;
-        let probe = probe.ok_or_else(|| Refusal::NotNow(format!("the lease of {} ended meanwhile, or this node stops", target.subnet)))?;
+        let probe = probe.ok_or(Refusal::LeaseEnded(target.subnet))?;
         Ok(Heard {
             overlay: probe.peer.overlay.is_some(),
             silenced: None,
@@ -248,34 +242,38 @@ impl Inquirer {
 }
 
 /// The peer of WireGuard to which the subnet's packets go, where one is wanted.
-async fn behind(wanted: &Wanted) -> Option<Result<Option<Behind>, String>> {
+async fn behind(wanted: &Wanted) -> Option<Result<Option<Behind>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
     Some(match Lookup::open() {
-        Ok(mut kernel) => kernel.behind(dev, net).await.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+        Ok(mut kernel) => kernel.behind(dev, net).await,
+        Err(error) => Err(error),
     })
 }
 
 /// What the kernel has.
 struct InKernel {
     wanted: Wanted,
-    fate: Result<Fate, String>,
-    neighbour: Option<Result<Neighbour, String>>,
-    fdb: Option<Result<Option<IpAddr>, String>>,
-    beside: Result<Fate, String>,
+    fate: Result<Fate, KernelError>,
+    neighbour: Option<Result<Neighbour, KernelError>>,
+    fdb: Option<Result<Option<IpAddr>, KernelError>>,
+    beside: Result<Fate, KernelError>,
 }
 
 /// Gathers what is to be known of an address in a subnet of this node.
 async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
-    let mut kernel = Lookup::open().map_err(|error| Refusal::NotNow(format!("the kernel cannot be asked: {error}")))?;
-    let fate = kernel.fate(pod).await.map_err(|error| error.to_string());
+    let mut kernel = Lookup::open().map_err(Refusal::Kernel)?;
+    let fate = kernel.fate(pod).await;
     let mut local = Local { pod, subnet, fate, pinged: None, neighbour: Ok(Neighbour::Absent) };
     let Some(dev) = here::bridged(&local).map(|hop| hop.dev) else { return Ok(local) };
-    local.pinged = Some(echo(None, pod, PINGS).await.map_err(|error| no_ping(&error)));
-    local.neighbour = kernel.neighbour(dev, pod).await.map_err(|error| error.to_string());
+    local.pinged = Some(echo(None, pod, PINGS).await.map_err(Unasked::NoPing));
+    local.neighbour = kernel.neighbour(dev, pod).await;
     Ok(local)
 }
 
-fn no_ping(error: &std::io::Error) -> String {
-    format!("this node cannot ping: {error}")
+/// The answers to pings, and why there are none.
+fn split(pinged: io::Result<Tally>) -> (Tally, Option<io::Error>) {
+    match pinged {
+        Ok(tally) => (tally, None),
+        Err(error) => (Tally::default(), Some(error)),
+    }
 }

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use probing::node::{Datagram, Itself, Node, Now};
 use probing::rows;
-use probing::state::State;
+use types::reachability::State;
 use probing::target::{Target, Way};
 use probing::who::who;
 use probing::wire::{ECHO, HEADER, Message, ROW, echo, parse, row_answer};

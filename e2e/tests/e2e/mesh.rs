@@ -130,7 +130,7 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
         for daemon in &bed.daemons {
             ensure!(daemon.get("/readyz")?.0 == 200, "{:?}", daemon.get("/readyz")?);
         }
-        let lines = bed.daemons[0].log().lines().filter(|line| line.contains("): overlay cut, was well")).count();
+        let lines = bed.daemons[0].log().lines().filter(|line| line.contains("): overlay-cut, was well")).count();
         ensure!(lines == 4, "a line for each peer and family, not {lines}:\n{}", bed.daemons[0].log());
         let cut = bed.daemons[0].metric("flannel_probe_peers{state=\"overlay-cut\"}")?;
         ensure!((cut - 4.0).abs() < 0.1, "{cut}");

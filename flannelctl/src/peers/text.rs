@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use node_api::{Peers, Probed};
-use probing::state::{Harm, State};
 use probing::view::{self, Row};
+use types::reachability::{Harm, State};
 
 use crate::columns::{Cell, plain, table};
 use crate::leases::span;
@@ -93,7 +93,7 @@ fn state(state: State) -> Cell {
         Harm::Unknown => Some(Style::Faint),
         Harm::Some | Harm::All => Some(Style::Bad),
     };
-    (state.words().to_owned(), style)
+    (state.name().to_owned(), style)
 }
 
 /// What another node says of itself and of its peers.

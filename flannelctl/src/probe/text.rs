@@ -63,6 +63,7 @@ fn next(next: &[Next], screen: Screen) -> Vec<String> {
 mod tests {
     use super::*;
     use node_api::probe::{StepName, Target};
+    use types::reachability::State;
 
     fn probe() -> Probe {
         let step = |name, outcome, text: &str| Step { name, outcome, text: text.to_owned(), questions: Vec::new() };
@@ -78,6 +79,7 @@ mod tests {
                 pod: "10.244.3.7".parse().ok(),
                 here: false,
             },
+            state: Some(State::OverlayCut),
             steps: vec![
                 step(StepName::Route, Outcome::Ok, "10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink"),
                 step(StepName::Rules, Outcome::Ok, "nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass"),

@@ -4,10 +4,10 @@ use doctor::finding::DaemonState;
 use doctor::{Finding, Severity};
 use jiff::Timestamp;
 use node_api::{FailedPeer, FileState, Node, Status, Wireguard};
-use probing::state::Harm;
 use std::fmt::Display;
 use std::time::Duration;
 use subnet_lease::printable;
+use types::reachability::Harm;
 
 use crate::leases::span;
 use crate::screen::{Screen, Style};

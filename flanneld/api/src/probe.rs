@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use types::reachability::State;
 
 /// The schema of [`Probe`].
 pub const PROBE: &str = "flannel.probe/1";
@@ -21,6 +22,9 @@ pub struct Probe {
     pub node: String,
     /// Whom.
     pub target: Target,
+    /// The verdict, as [`crate::Probed`] has it; absent for an address of this node.
+    #[serde(default)]
+    pub state: Option<State>,
     /// The steps, in the order in which a packet takes them.
     pub steps: Vec<Step>,
     /// The first step that failed; absent if none did.

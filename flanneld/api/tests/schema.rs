@@ -10,11 +10,11 @@ use node_api::{
     FailedPeer, File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store,
     Underlay, Unused, Wireguard,
 };
-use probing::state::State;
 use probing::view::{self, Mesh};
 use run_dir::last_words::{Choice, LastWords};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use types::reachability::State;
 use types::{Detail, Problem};
 
 fn schema(name: &str) -> Value {
@@ -285,6 +285,7 @@ fn the_schema_of_probes_describes_them() {
             pod: "10.244.2.7".parse().ok(),
             here: false,
         },
+        state: Some(State::OverlayCut),
         steps: StepName::ALL.map(step).to_vec(),
         ends_at: Some(StepName::Overlay),
         sentence: String::new(),
@@ -295,8 +296,19 @@ fn the_schema_of_probes_describes_them() {
     compare(&schema, &schema, &serde_json::to_value(&probe).unwrap(), true, "probe");
     let outcomes = &schema["$defs"]["step"]["properties"]["outcome"]["enum"];
     assert_eq!(*outcomes, json!(Outcome::ALL));
-    let least =
-        Probe { target: Target::default(), steps: Vec::new(), ends_at: None, next: vec![Next { on: None, command: String::new() }], ..probe.clone() };
+    assert_eq!(schema["$defs"]["state"]["enum"], json!(State::ALL));
+    // A daemon of before writes none.
+    let mut before = serde_json::to_value(&probe).unwrap();
+    before.as_object_mut().unwrap().remove("state").unwrap();
+    assert_eq!(serde_json::from_value::<Probe>(before).unwrap(), Probe { state: None, ..probe.clone() });
+    let least = Probe {
+        target: Target::default(),
+        state: None,
+        steps: Vec::new(),
+        ends_at: None,
+        next: vec![Next { on: None, command: String::new() }],
+        ..probe.clone()
+    };
     compare(&schema, &schema, &serde_json::to_value(least).unwrap(), false, "probe");
     assert_eq!(serde_json::from_str::<Probe>(&serde_json::to_string(&probe).unwrap()).unwrap(), probe);
 }

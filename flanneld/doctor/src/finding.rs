@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use subnet_lease::printable;
+use types::Family;
 use types::problem::MUTE;
 
 /// The schema of [`Report`].
@@ -69,6 +70,9 @@ pub struct Finding {
     pub check: String,
     /// The device, peer, file or family; empty if the check is about the node.
     pub about: String,
+    /// The only address family that it is about; none where it is about both.
+    #[serde(skip)]
+    pub family: Option<Family>,
     /// How bad it is.
     pub severity: Severity,
     /// What is wrong, in one sentence.
@@ -92,6 +96,7 @@ impl Finding {
         Self {
             check: check.to_owned(),
             about: about.into(),
+            family: None,
             severity,
             what: said(what.into()),
             why: said(why.into()),
@@ -100,6 +105,13 @@ impl Finding {
             since: None,
             explained_by: None,
         }
+    }
+
+    /// Notes the only address family that it is about.
+    #[must_use]
+    pub fn of(mut self, family: Family) -> Self {
+        self.family = Some(family);
+        self
     }
 
     /// Adds something that was seen.

@@ -11,6 +11,7 @@ mod trap;
 mod wireguard;
 
 use crate::facts::Facts;
+use crate::facts::mesh::State;
 use crate::finding::{Finding, Report};
 use crate::ledger::Ledger;
 use crate::need::Need;
@@ -241,7 +242,7 @@ fn facts_know_what_they_are() {
 fn a_daemon_that_starts_anew_is_no_filtered_port() {
     let mut facts = healthy();
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
-    mesh.paths[0].ping_only = true;
+    mesh.paths[0].verdict.ping_only = true;
     mesh.paths[0].since = Some(29);
     assert_eq!(causes(&facts), Vec::<String>::new());
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
@@ -256,4 +257,19 @@ fn a_daemon_that_starts_anew_is_no_filtered_port() {
         (refused.about.as_str(), refused.remedy.commands.as_slice(), refused.remedy.on.as_str()),
         ("refused", &["flannelctl doctor".to_owned()][..], "node-2")
     );
+}
+
+#[test]
+fn state_of_a_path_has_the_finding_that_the_page_names() {
+    let page = include_str!("../../../docs/probing.md");
+    for state in State::ALL {
+        let mut facts = healthy();
+        let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+        (mesh.paths[0].verdict.state, mesh.paths[0].carries) = (state, Some(1400));
+        let found: Vec<String> = report(&facts).findings.into_iter().map(|finding| finding.check).collect();
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{state}` |"))).unwrap();
+        let named = row.split(" | ").nth(3).and_then(|cell| cell.split('`').nth(1));
+        assert_eq!(found.first().map(String::as_str), named, "{state}: {found:?}");
+        assert!(named.is_none_or(|check| row.contains(&format!("(troubleshooting.md#{check})"))), "{row}");
+    }
 }

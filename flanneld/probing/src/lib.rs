@@ -10,7 +10,6 @@ pub mod node;
 pub mod prober;
 pub mod rows;
 pub mod schedule;
-pub mod state;
 pub mod target;
 pub mod verdict;
 pub mod view;

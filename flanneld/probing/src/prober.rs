@@ -4,11 +4,11 @@ pub mod echo;
 mod log;
 mod option;
 mod ping;
+mod problem;
 mod socket;
 mod sockets;
 
 use crate::node::{Datagram, Itself, Node, Now};
-use crate::state::{Harm, State};
 use crate::target::{Way, host_bits, overlay_addresses, targets};
 use crate::view::{Mesh, Own, Probe, Problem, Traffic};
 use crate::who::who;
@@ -24,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use subnet_lease::{Kinds, LeaseTable, Subnets};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use types::reachability::{Harm, State};
 
 /// How often a socket that could not be opened is tried again.
 const REOPEN: Duration = Duration::from_secs(10);

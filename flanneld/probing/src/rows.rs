@@ -1,9 +1,9 @@
 //! A node's row in one datagram: what it says of itself and of its peers; `docs/probing.md` has the table.
 
-use crate::state::State;
 use crate::view::Own;
 use crate::wire::{HEADER, ROW, Reader};
 use std::collections::BTreeMap;
+use types::reachability::State;
 
 /// The room for the name of the gravest finding's check.
 const NAME: usize = 24;

@@ -1,9 +1,9 @@
 //! The verdict on a peer: a function of what was asked and what was heard. Who changes its mind needs more than one round.
 
-use crate::state::State;
+use types::reachability::{State, Verdict};
 
 /// "Just now": how long ago the peer heard us through the overlay network, in milliseconds. Rounds are a second apart.
-pub const JUST_NOW_MS: u32 = 2_500;
+const JUST_NOW_MS: u32 = 2_500;
 /// Losses among the last sixteen questions that make a peer lose some.
 pub const LOSES: u32 = 2;
 /// Slow begins here, in microseconds,
@@ -44,35 +44,6 @@ pub struct Evidence {
     pub other: bool,
 }
 
-/// A verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// The state; grades of "well" are made of statistics, by [`grade`].
-    pub state: State,
-    /// Whether ping alone is answered.
-    pub ping_only: bool,
-}
-
-impl Verdict {
-    /// A verdict by answers to questions.
-    pub const fn of(state: State) -> Self {
-        Self { state, ping_only: false }
-    }
-
-    /// A verdict by answers to ping.
-    pub const fn by_ping(state: State) -> Self {
-        Self { state, ping_only: true }
-    }
-
-    /// The same for grades of one state.
-    pub const fn ungraded(self) -> Self {
-        match self.state {
-            State::Slow | State::LosesSome => Self { state: State::Well, ..self },
-            _ => self,
-        }
-    }
-}
-
 impl Evidence {
     /// Whether anything was heard through the overlay network.
     pub fn through(&self) -> bool {
@@ -82,6 +53,12 @@ impl Evidence {
     /// Whether anything was asked through the overlay network.
     pub fn asked_through(&self) -> bool {
         [self.full, self.small, self.ping, self.full_ping].iter().any(|heard| *heard != Heard::NotAsked)
+    }
+
+    /// The part of it that is about the underlay.
+    #[must_use]
+    pub fn only_beside(&self) -> Self {
+        Self { beside: self.beside, beside_ping: self.beside_ping, ..Self::default() }
     }
 }
 
@@ -115,6 +92,13 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     let pinged = [ping, full_ping, beside_ping] != [NotAsked; 3];
     let silent = pinged && (evidence.asked_through() || beside == Lost || beside_ping == Lost);
     Verdict::of(if silent { State::CutOff } else { State::Unknown })
+}
+
+/// The verdict on several rounds at once, of which so many questions got no answer.
+pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
+    let verdict = judge(evidence);
+    // Nobody else's round trips are known.
+    if verdict.state == State::Well { Verdict { state: grade(lost, None, None), ..verdict } } else { verdict }
 }
 
 /// Whether what a single turn brought is what the present verdict leads to expect. A surprise is looked into.
@@ -241,6 +225,23 @@ mod tests {
         let pings = |ping, full_ping| judge(&Evidence { ping, full_ping, small: l, ..Evidence::default() });
         assert_eq!(pings(a, l), Verdict::by_ping(State::SmallMtu));
         assert_eq!(pings(l, a), Verdict::by_ping(State::Well));
+    }
+
+    #[test]
+    fn rounds_that_lose_questions_are_graded() {
+        let (a, l, n) = (Answered, Lost, NotAsked);
+        for (heard, lost, want) in [
+            ([a, a, a, a, a], 1, State::Well),
+            ([a, a, a, a, a], 2, State::LosesSome),
+            ([l, a, a, a, a], 5, State::SmallMtu),
+            ([l, l, l, a, a], 10, State::OverlayCut),
+            ([n, n, n, n, n], 2, State::Unknown),
+        ] {
+            assert_eq!(judge_rounds(&round(heard, None), lost), Verdict::of(want), "{heard:?}");
+        }
+        let evidence = round([l, l, l, a, a], Some(1));
+        assert_eq!(judge(&evidence).state, State::OneWay);
+        assert_eq!(judge(&evidence.only_beside()).state, State::Well);
     }
 
     #[test]

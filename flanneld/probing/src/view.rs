@@ -2,11 +2,12 @@
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
-use crate::state::State;
+use crate::verdict::Heard;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use types::reachability::{State, Verdict};
 
 /// What this node knows of its peers, and what other nodes said of theirs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +115,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// The verdict.
+    pub fn verdict(&self) -> Verdict {
+        Verdict { state: self.state, ping_only: self.ping_only }
+    }
+
     /// The name, else the address.
     pub fn title(&self) -> String {
         self.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| self.address.to_string())
@@ -218,6 +224,22 @@ pub struct Tally {
     pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
+}
+
+impl Tally {
+    /// Whether it was answered, as evidence for a verdict.
+    pub const fn heard(&self) -> Heard {
+        match (self.asked, self.answered) {
+            (0, _) => Heard::NotAsked,
+            (_, 0) => Heard::Lost,
+            _ => Heard::Answered,
+        }
+    }
+
+    /// How many questions got no answer.
+    pub const fn lost(&self) -> u8 {
+        self.asked.saturating_sub(self.answered)
+    }
 }
 
 impl Mesh {

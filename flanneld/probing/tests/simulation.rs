@@ -15,7 +15,6 @@ mod simulation {
 
 use probing::node::Datagram;
 use probing::schedule::Walk;
-use probing::state::State;
 use probing::target::Way;
 use probing::view::Probe;
 use probing::wire::{ECHO, Echo, Header, Kind, Message, ROW, echo, parse, row_answer};
@@ -23,6 +22,7 @@ use simulation::world::{Link, World};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
+use types::reachability::State;
 
 const S: Duration = Duration::from_secs(1);
 

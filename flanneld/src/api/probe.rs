@@ -1,7 +1,6 @@
 //! `GET /api/v1/probe?peer=…`, on the socket alone: it sends packets, so whoever reaches a port must not be able to ask for it.
 
 use super::node::{Describer, safe};
-use crate::probe::Refusal;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -21,7 +20,9 @@ pub async fn probe(State(describer): State<Describer>, target: Uri) -> Response 
             Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the document cannot be written: {error}\n")).into_response(),
         },
-        Err(Refusal::Nobody(why)) => (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")).into_response(),
-        Err(Refusal::NotNow(why)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+        Err(refusal) => {
+            let status = if refusal.is_final() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::SERVICE_UNAVAILABLE };
+            (status, format!("{refusal}\n")).into_response()
+        }
     }
 }

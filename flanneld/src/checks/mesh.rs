@@ -1,13 +1,13 @@
 //! The mesh as the prober sees it, for the doctor.
 
 use doctor::facts::host::Port;
-use doctor::facts::mesh::{Mesh, Path, State};
+use doctor::facts::mesh::{Mesh, Path};
 use doctor::look::owner;
-use probing::state::State as Verdict;
 use probing::view::{self, Peer};
 use run_dir::instance::lent::tunnel_on;
 use std::collections::BTreeSet;
 use types::problem::PortPurpose;
+use types::reachability::{Harm, State};
 
 /// Each peer and family is a path.
 pub(super) fn mesh(view: &view::Mesh) -> Mesh {
@@ -24,41 +24,28 @@ pub(super) fn taken_ports(view: &view::Mesh) -> Vec<Port> {
 }
 
 fn path(peer: &Peer) -> Path {
-    let state = match peer.state {
-        Verdict::Unknown => State::Unknown,
-        Verdict::Well => State::Well,
-        Verdict::Slow => State::Slow,
-        Verdict::LosesSome => State::Lossy,
-        Verdict::SmallMtu => State::SmallMtu,
-        Verdict::OneWay => State::OneWay,
-        Verdict::OverlayCut if peer.ping_only => State::OverlayCutDaemonSilent,
-        Verdict::OverlayCut => State::OverlayCut,
-        Verdict::CutOff => State::Cut,
-        Verdict::WrongNode => State::WrongNode(peer.answered_by.clone().unwrap_or_else(|| "another node".to_owned())),
-    };
+    let verdict = peer.verdict();
+    let is_heard = !matches!(verdict.state, State::CutOff | State::Unknown);
     // What they said before this began is of no use.
-    let lately: Vec<&view::Said> = peer.others.iter().filter(|said| said.age_ms <= peer.state_age_ms).collect();
+    let lately: Vec<State> = peer.others.iter().filter(|said| said.age_ms <= peer.state_age_ms).map(|said| said.state).collect();
     let others = (!lately.is_empty()).then(|| {
-        let reaches = |said: &&&view::Said| matches!(said.state, Verdict::Well | Verdict::Slow | Verdict::LosesSome | Verdict::SmallMtu);
-        let count = |many: usize| u16::try_from(many).unwrap_or(u16::MAX);
-        let well = lately.iter().filter(reaches).count();
-        let judged = lately.iter().filter(|said| said.state != Verdict::Unknown).count();
-        (count(well), count(judged.saturating_sub(well)))
+        let count = |is: fn(&&State) -> bool| u16::try_from(lately.iter().filter(is).count()).unwrap_or(u16::MAX);
+        (count(|state| state.passes()), count(|state| state.harm() == Harm::All))
     });
     // By its own words it heard us then: until then its daemon answered.
     let spoke_ms = [peer.hears_us_age_ms, peer.hears_us_beside_age_ms].into_iter().flatten().min();
-    let age_ms = spoke_ms.filter(|_| peer.ping_only).map_or(peer.state_age_ms, |spoke_ms| spoke_ms.min(peer.state_age_ms));
+    let age_ms = spoke_ms.filter(|_| verdict.ping_only).map_or(peer.state_age_ms, |spoke_ms| spoke_ms.min(peer.state_age_ms));
     Path {
         node: peer.title(),
         ours: peer.id.is_some(),
         subnet: peer.subnet,
         address: peer.address,
+        verdict,
+        answered_by: peer.answered_by.clone(),
         // What was heard once is not heard for ever: the verdict counts.
         ever: [peer.answered_age_ms, peer.beside_age_ms, peer.heard_age_ms, peer.heard_beside_age_ms].iter().any(Option::is_some),
-        underlay: !matches!(state, State::Cut | State::Unknown),
-        ping_only: peer.ping_only && !matches!(state, State::Cut | State::Unknown),
+        underlay: is_heard,
         refuses: peer.refuses,
-        state,
         carries: peer.carries.map(u32::from),
         rtt: peer.rtt_us,
         lost: peer.lost,

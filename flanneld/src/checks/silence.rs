@@ -1,7 +1,6 @@
 //! Since when the holders of leases have been silent: the store is asked about peers that answer no probe, and only about them.
 
 use ipnet::IpNet;
-use probing::state::State;
 use probing::view::{Mesh, Peer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use subnet_lease::manager::{SubnetManager, boot_time};
 use subnet_lease::{Kinds, Lease, LeaseTable, Subnets};
 use tokio::sync::watch;
+use types::reachability::State;
 
 /// How often it is looked who answers nothing.
 const PACE: Duration = Duration::from_secs(5);

@@ -1,11 +1,11 @@
 //! The counters of the prober, for /metrics: none is by peer.
 
 use probing::prober::Prober;
-use probing::state::State;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use types::reachability::State;
 
 type Labels = Vec<(&'static str, &'static str)>;
 

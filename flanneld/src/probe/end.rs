@@ -1,11 +1,11 @@
-//! Where a way ends, in one sentence, and what to type next: a pure function of what was seen and of the steps.
+//! Where a path ends, in one sentence, and what to type next: a pure function of what was seen, of the verdict on it and of the steps.
 
-use super::seen::{Seen, Tunnel};
-use super::steps::hears_us;
+use super::seen::{Judged, Seen, Tunnel};
 use super::whom::title;
 use netstate::netlink::lookup::Fate;
 use node_api::probe::{Next, Outcome, Step, StepName};
 use std::net::IpAddr;
+use types::reachability::State;
 
 /// The end of a way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct End {
 }
 
 /// Where the way to a peer ends.
-pub fn end(seen: &Seen, steps: &[Step]) -> End {
+pub fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
     let at = steps.iter().find(|step| step.outcome == Outcome::Failed).map(|step| step.name);
     let peer = title(&seen.target);
     let here = |command: String| Next { on: None, command };
@@ -53,18 +53,17 @@ pub fn end(seen: &Seen, steps: &[Step]) -> End {
         }
         Some(StepName::Underlay) => {
             let next = vec![here(format!("ip route get {address}")), here(tcpdump(&device(seen), None, address)), here(doctor()), there(doctor())];
-            (beside(seen, &peer), next)
+            (beside(seen, judged.underlay.state, &peer), next)
         }
         Some(StepName::Rules) => ("It ends here: this node's own rules drop packets of pods.".to_owned(), vec![here(doctor())]),
         Some(StepName::Overlay) => {
-            let (sentence, back) = over(seen, &peer);
-            let look = match back {
+            let look = match judged.overlay.state {
                 // What comes back from the peer, on this node.
-                true => seen.own.tunnel.map(|tunnel| here(tcpdump(&device(seen), Some(tunnel), address))),
+                State::OneWay => seen.own.tunnel.map(|tunnel| here(tcpdump(&device(seen), Some(tunnel), address))),
                 // What this node sends, on the peer.
-                false => source(seen).map(|source| there(tcpdump("any", seen.own.tunnel, source))),
+                _ => source(seen).map(|source| there(tcpdump("any", seen.own.tunnel, source))),
             };
-            (sentence, [there(doctor())].into_iter().chain(look).collect())
+            (over(seen, judged.overlay.state, &peer), [there(doctor())].into_iter().chain(look).collect())
         }
         Some(StepName::Bridge | StepName::Pod) => ("It ends at the pod.".to_owned(), vec![there(doctor())]),
     };
@@ -108,42 +107,35 @@ fn well(seen: &Seen, steps: &[Step]) -> String {
     }
 }
 
-fn beside(seen: &Seen, peer: &str) -> String {
+fn beside(seen: &Seen, state: State, peer: &str) -> String {
     let address = seen.target.address;
-    let heard = &seen.heard;
     match &seen.beside {
         Ok(Fate::NoRoute | Fate::Dropped(_)) => format!("It ends here: packets to {peer} at {address} do not leave this node."),
-        _ if heard.beside.answered + heard.beside_ping.answered > 0 => format!("The network between this node and {peer} loses packets."),
+        _ if state.passes() => format!("The network between this node and {peer} loses packets."),
         _ => format!("It ends on the way to {peer} at {address}, or there: nothing answers, ping neither."),
     }
 }
 
-/// The sentence, and whether it is the way back.
-fn over(seen: &Seen, peer: &str) -> (String, bool) {
-    let heard = &seen.heard;
+fn over(seen: &Seen, state: State, peer: &str) -> String {
     let tunnel = seen.own.tunnel;
-    if heard.answered_by.is_some() {
-        return (
-            format!("It ends at another node: two machines have the address {}, or a lease is left of one that is gone.", seen.target.address),
-            false,
-        );
+    match (state, tunnel) {
+        (State::WrongNode, _) => {
+            format!("It ends at another node: two machines have the address {}, or a lease is left of one that is gone.", seen.target.address)
+        }
+        (State::SmallMtu, _) => format!("It ends for large packets on the way to {peer}: {} bytes do not arrive.", seen.heard.mtu),
+        (State::LosesSome | State::Slow | State::Well, _) => format!("The way to {peer} through the overlay loses packets."),
+        (State::OneWay, _) => {
+            let from = tunnel.map(|tunnel| format!(" from its {tunnel}")).unwrap_or_default();
+            format!("It ends on the way back{from}: {peer} hears this node, and its answers do not arrive.")
+        }
+        (State::OverlayCut | State::CutOff | State::Unknown, Some(Tunnel::Ipip)) => {
+            format!("It ends on the way to {peer}: {}, in which packets of pods travel, does not arrive there.", Tunnel::Ipip)
+        }
+        (State::OverlayCut | State::CutOff | State::Unknown, Some(tunnel)) => {
+            format!("It ends on the way to {peer}'s {tunnel}: what this node sends does not arrive.")
+        }
+        (State::OverlayCut | State::CutOff | State::Unknown, None) => {
+            format!("It ends on the way to {peer}: the network between the nodes drops packets of pods, or {peer} does not take them.")
+        }
     }
-    let small = heard.small.answered.max(heard.ping.answered);
-    let full = heard.full.answered.max(heard.full_ping.answered);
-    if small > 0 && full == 0 {
-        return (format!("It ends for large packets on the way to {peer}: {} bytes do not arrive.", heard.mtu), false);
-    }
-    if small > 0 || full > 0 {
-        return (format!("The way to {peer} through the overlay loses packets."), false);
-    }
-    if hears_us(seen) {
-        let from = tunnel.map(|tunnel| format!(" from its {tunnel}")).unwrap_or_default();
-        return (format!("It ends on the way back{from}: {peer} hears this node, and its answers do not arrive."), true);
-    }
-    let sentence = match tunnel {
-        Some(Tunnel::Ipip) => format!("It ends on the way to {peer}: {}, in which packets of pods travel, does not arrive there.", Tunnel::Ipip),
-        Some(tunnel) => format!("It ends on the way to {peer}'s {tunnel}: what this node sends does not arrive."),
-        None => format!("It ends on the way to {peer}: the network between the nodes drops packets of pods, or {peer} does not take them."),
-    };
-    (sentence, false)
 }

@@ -1,20 +1,25 @@
-//! What was seen of a way: facts, for the judgement.
+//! What was seen of a path: facts, and the prober's verdict on them.
 
+use super::refusal::Unasked;
 use doctor::carrier::Carrier;
 use doctor::facts::Network;
 use doctor::{Report, Severity};
 use ipnet::IpNet;
+use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
 use netstate::netlink::lookup::{Behind, Fate, Neighbour};
 use netstate::object::{Key, Value};
 use netstate::route::{RouteKind, RouteSpec};
 use netstate::wireguard::PublicKey;
 use probing::target::Target;
+use probing::verdict::{self, Evidence, judge_rounds};
 use probing::view::Tally;
 use std::net::IpAddr;
+use types::Family;
+use types::reachability::Verdict;
 
 /// The way to a peer, and to a pod of it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Seen {
     /// The peer.
     pub target: Target,
@@ -25,21 +30,21 @@ pub struct Seen {
     /// What the lease wants in the kernel.
     pub wanted: Wanted,
     /// Where packets to that address leave.
-    pub fate: Result<Fate, String>,
+    pub fate: Result<Fate, KernelError>,
     /// The next hop, where the lease wants one.
-    pub neighbour: Option<Result<Neighbour, String>>,
+    pub neighbour: Option<Result<Neighbour, KernelError>>,
     /// Where its frames go, where the lease wants that.
-    pub fdb: Option<Result<Option<IpAddr>, String>>,
+    pub fdb: Option<Result<Option<IpAddr>, KernelError>>,
     /// The peer of WireGuard to which packets for the subnet go, where the lease wants one.
-    pub tunnelled: Option<Result<Option<Behind>, String>>,
+    pub tunnelled: Option<Result<Option<Behind>, KernelError>>,
     /// Where packets to the peer itself leave.
-    pub beside: Result<Fate, String>,
+    pub beside: Result<Fate, KernelError>,
     /// What was asked and answered.
     pub heard: Heard,
     /// What keeps packets on this node.
     pub rules: Rules,
     /// Pings of the pod, if they were sent.
-    pub pinged: Option<Result<Tally, String>>,
+    pub pinged: Option<Result<Tally, Unasked>>,
     /// What this node uses.
     pub own: Own,
 }
@@ -102,12 +107,12 @@ impl Wanted {
 }
 
 /// What was asked and answered.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Heard {
     /// Whether the peer is asked through the overlay network.
     pub overlay: bool,
     /// Why no questions were sent, where they never are.
-    pub silenced: Option<String>,
+    pub silenced: Option<Unasked>,
     /// The length of long questions.
     pub mtu: u16,
     /// Small questions through the overlay network.
@@ -130,15 +135,73 @@ pub struct Heard {
     pub answered_by: Option<String>,
 }
 
+/// What the prober makes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The verdict on the peer, as the prober gives it: without an address to ask through the overlay network, the underlay's.
+    pub whole: Verdict,
+    /// On the overlay network; unknown where nothing was asked through it.
+    pub overlay: Verdict,
+    /// On the underlay alone.
+    pub underlay: Verdict,
+}
+
 impl Heard {
     /// Whether anything came back through the overlay network.
     pub fn through(&self) -> bool {
-        [self.small, self.full, self.ping, self.full_ping].iter().any(|tally| tally.answered > 0 || tally.refused > 0)
+        self.evidence().through()
     }
 
     /// Whether anything was asked through it.
     pub fn asked_through(&self) -> bool {
-        [self.small, self.full, self.ping, self.full_ping].iter().any(|tally| tally.asked > 0)
+        self.evidence().asked_through()
+    }
+
+    /// Whether a question through it was refused, and no ping was answered.
+    fn is_refused(&self) -> bool {
+        self.small.refused + self.full.refused > 0 && self.ping.answered == 0
+    }
+
+    /// As the prober takes it: a host that refuses a question is as good as one that answers a ping.
+    fn evidence(&self) -> Evidence {
+        let or_refused = |ping: Tally, question: Tally| if question.refused > 0 { verdict::Heard::Answered } else { ping.heard() };
+        let full_ping = or_refused(self.full_ping, self.full);
+        Evidence {
+            full: self.full.heard(),
+            small: self.small.heard(),
+            ping: or_refused(self.ping, self.small),
+            // Kernels limit how often they refuse: that a long question was not refused says nothing.
+            full_ping: if self.is_refused() && full_ping == verdict::Heard::Lost { verdict::Heard::NotAsked } else { full_ping },
+            beside: self.beside.heard(),
+            beside_ping: or_refused(self.beside_ping, self.beside),
+            // Both were asked at the same time.
+            hears_us_ms: self.hears_us.zip(self.hears_us_beside).and_then(|(through, beside)| u32::try_from(through.saturating_sub(beside)).ok()),
+            other: self.answered_by.is_some(),
+        }
+    }
+
+    /// The prober's verdict on it.
+    pub fn judged(&self) -> Judged {
+        let evidence = self.evidence();
+        let lost = if self.small.answered + self.full.answered > 0 {
+            self.small.lost() + self.full.lost()
+        } else if self.is_refused() {
+            0
+        } else {
+            self.ping.lost()
+        };
+        let lost_beside = match (self.beside.answered, self.beside_ping.answered, self.beside.refused) {
+            (1.., ..) => self.beside.lost(),
+            (_, 0, 1..) => 0,
+            _ => self.beside_ping.lost(),
+        };
+        let underlay = judge_rounds(&evidence.only_beside(), lost_beside.into());
+        if evidence.other || evidence.asked_through() {
+            let overlay = judge_rounds(&evidence, lost.into());
+            Judged { whole: overlay, overlay, underlay }
+        } else {
+            Judged { whole: underlay, overlay: Verdict::default(), underlay }
+        }
     }
 }
 
@@ -149,8 +212,10 @@ pub enum Rules {
     Clear,
     /// These findings.
     Broken(Vec<String>),
-    /// It could not be looked at, for this reason.
+    /// It could not be looked at, for this reason of the doctor's.
     Unknown(String),
+    /// The doctor has not looked yet.
+    NotLooked,
 }
 
 /// The checks that are about packets which this node forwards or takes in, for each family.
@@ -158,14 +223,14 @@ const CHECKS: [&str; 5] = ["rp-filter", "ufw", "firewalld", "forward-policy", "f
 
 impl Rules {
     /// From the doctor's report.
-    pub fn of(report: Option<&Report>, ipv6: bool) -> Self {
-        let Some(report) = report else { return Rules::Unknown("the doctor has not looked yet".to_owned()) };
-        let forwarding = if ipv6 { "ipv6-forwarding" } else { "ip-forward" };
+    pub fn of(report: Option<&Report>, family: Family) -> Self {
+        let Some(report) = report else { return Rules::NotLooked };
+        let forwarding = family.pick("ip-forward", "ipv6-forwarding");
         let is_one = |check: &str| check == forwarding || CHECKS.contains(&check);
         let broken: Vec<String> = report
             .findings
             .iter()
-            .filter(|finding| finding.severity == Severity::Broken && is_one(&finding.check) && is_about(&finding.about, ipv6))
+            .filter(|finding| finding.severity == Severity::Broken && is_one(&finding.check) && finding.family.is_none_or(|its| its == family))
             .map(|finding| finding.what.clone())
             .collect();
         if !broken.is_empty() {
@@ -178,33 +243,19 @@ impl Rules {
     }
 }
 
-/// Whether a firewall's finding is about this family: it names a command, a family, or a network.
-fn is_about(about: &str, ipv6: bool) -> bool {
-    let command = about.split(' ').next().unwrap_or_default();
-    let net = about.rsplit(' ').next().and_then(|word| word.parse::<IpNet>().ok());
-    match (command, net) {
-        (_, Some(net)) => net.addr().is_ipv6() == ipv6,
-        ("IPv4", _) => !ipv6,
-        ("IPv6", _) => ipv6,
-        _ if command.starts_with("ip6tables") => ipv6,
-        _ if command.starts_with("iptables") => !ipv6,
-        _ => true,
-    }
-}
-
 /// The way to an address in a subnet of this node.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Local {
     /// The address.
     pub pod: IpAddr,
     /// The subnet.
     pub subnet: IpNet,
     /// Where packets to it leave.
-    pub fate: Result<Fate, String>,
+    pub fate: Result<Fate, KernelError>,
     /// Pings of it, if they were sent.
-    pub pinged: Option<Result<Tally, String>>,
+    pub pinged: Option<Result<Tally, Unasked>>,
     /// Its hardware address, looked up after them.
-    pub neighbour: Result<Neighbour, String>,
+    pub neighbour: Result<Neighbour, KernelError>,
 }
 
 /// How encapsulated packets are recognised on their way.
@@ -222,6 +273,14 @@ impl Tunnel {
         match network.carrier {
             Some(Carrier::Ipip) => Some(Tunnel::Ipip),
             _ => network.port_of(ipv6).map(Tunnel::Udp),
+        }
+    }
+
+    /// Its port or protocol, as the name of a thing that rules refuse.
+    pub fn refused_as(self) -> String {
+        match self {
+            Tunnel::Udp(port) => format!("UDP {port}"),
+            Tunnel::Ipip => self.to_string(),
         }
     }
 

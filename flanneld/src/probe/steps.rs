@@ -1,24 +1,21 @@
-//! The steps of a way to a peer: a pure function of what was seen.
+//! The steps of a path to a peer: a pure projection of what was seen and of the prober's verdict on it.
 
-use super::seen::{Rules, Seen};
+use super::seen::{Judged, Rules, Seen};
 use super::whom::title;
-use super::words::{by_rule, count, lost, place, questions, route as shown, rtt, spec};
+use super::words::{by_rule, count, place, questions, route as shown, rtt, spec};
 use netstate::netlink::lookup::{Fate, Neighbour};
 use node_api::probe::{Outcome, QuestionKind, Step, StepName};
 use probing::view::Tally;
 use std::time::Duration;
+use types::reachability::{Harm, State, Verdict};
 
-/// So many lost questions are more than chance.
-const LOSES: u8 = 2;
 /// A session of WireGuard ends this long after its handshake (its paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// The peer heard the questions through the overlay network as lately as those beside it, in milliseconds.
-const JUST_NOW: u64 = 2_500;
 
 /// All steps, in the order in which a packet takes them.
-pub fn steps(seen: &Seen) -> Vec<Step> {
-    let overlay = overlay(seen);
-    let underlay = underlay(seen, overlay.outcome == Outcome::Ok);
+pub fn steps(seen: &Seen, judged: &Judged) -> Vec<Step> {
+    let overlay = overlay(seen, judged.overlay);
+    let underlay = underlay(seen, judged.underlay, overlay.outcome == Outcome::Ok);
     let mut steps = vec![route(seen)];
     steps.extend(neighbour(seen));
     steps.extend(fdb(seen));
@@ -103,8 +100,17 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     Some(step(StepName::Peer, found))
 }
 
+/// What a verdict means for a step.
+fn outcome(verdict: Verdict) -> Outcome {
+    match verdict.state.harm() {
+        Harm::Unknown => Outcome::NotAsked,
+        Harm::None => Outcome::Ok,
+        Harm::Some | Harm::All => Outcome::Failed,
+    }
+}
+
 /// `works`: whether answers come through the overlay network.
-fn underlay(seen: &Seen, works: bool) -> Step {
+fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     let heard = &seen.heard;
     let (asked, ping) = (heard.beside, heard.beside_ping);
     let kinds = [(QuestionKind::Question, asked), (QuestionKind::Ping, ping)];
@@ -116,23 +122,26 @@ fn underlay(seen: &Seen, works: bool) -> Step {
             let by = hop.as_ref().map(|hop| format!(" by the route {}", shown(hop))).unwrap_or_default();
             (Outcome::Failed, format!("packets to {place} are dropped{by}"))
         }
-        _ if asked.answered > 0 && lost(asked) >= LOSES => (Outcome::Failed, format!("{place}: {} answered{}", count(asked), rtt(asked.rtt_us))),
-        _ if asked.answered > 0 => (Outcome::Ok, format!("{place}: {} answered{}", count(asked), rtt(asked.rtt_us))),
-        _ if ping.answered > 0 => {
-            let loses = if lost(ping) >= LOSES { Outcome::Failed } else { Outcome::Ok };
-            (loses, format!("{place}: {} pings answered{}{}", count(ping), rtt(ping.rtt_us), unanswered(asked, port)))
-        }
-        _ if asked.refused > 0 => (Outcome::Ok, format!("{place} refuses UDP {port}, so packets get there")),
-        _ if asked.asked + ping.asked == 0 => (Outcome::NotAsked, format!("{place}: not asked{}", because(heard.silenced.as_deref()))),
-        _ if works => (
+        _ if !verdict.state.passes() && works && asked.asked + ping.asked > 0 => (
             Outcome::NotAsked,
             format!("{place}: nothing answers beside the overlay, and through it all is well: a firewall lets the tunnel in alone"),
         ),
-        _ if ping.asked == 0 => {
-            (Outcome::NotAsked, format!("{place}: {} answered; this node cannot ping (CAP_NET_RAW), and UDP {port} may be filtered", count(asked)))
+        _ => {
+            let text = match verdict.state {
+                _ if asked.asked + ping.asked == 0 => {
+                    format!("{place}: not asked{}", heard.silenced.as_ref().map(|why| format!(": {why}")).unwrap_or_default())
+                }
+                state if !state.passes() && ping.asked == 0 => {
+                    format!("{place}: {} answered; this node cannot ping (CAP_NET_RAW), and UDP {port} may be filtered", count(asked))
+                }
+                state if !state.passes() && asked.asked == 0 => format!("{place}: {} pings answered", count(ping)),
+                state if !state.passes() => format!("{place}: {} answered, ping neither", count(asked)),
+                _ if !verdict.ping_only => format!("{place}: {} answered{}", count(asked), rtt(asked.rtt_us)),
+                _ if ping.answered > 0 => format!("{place}: {} pings answered{}{}", count(ping), rtt(ping.rtt_us), unanswered(asked, port)),
+                _ => format!("{place} refuses UDP {port}, so packets get there"),
+            };
+            (outcome(verdict), text)
         }
-        _ if asked.asked == 0 => (Outcome::Failed, format!("{place}: {} pings answered", count(ping))),
-        _ => (Outcome::Failed, format!("{place}: {} answered, ping neither", count(asked))),
     };
     Step { questions: questions(&kinds), ..step(StepName::Underlay, found) }
 }
@@ -142,75 +151,56 @@ fn unanswered(asked: Tally, port: u16) -> String {
     if asked.asked > 0 { format!("; UDP {port} is not: Go flannel, or the port is filtered") } else { String::new() }
 }
 
-fn because(why: Option<&str>) -> String {
-    why.map(|why| format!(": {why}")).unwrap_or_default()
-}
-
 fn rules(seen: &Seen) -> Step {
     let found = match &seen.rules {
         Rules::Clear => {
-            let port = seen.own.tunnel.map(|tunnel| format!("nothing refuses {}; ", tunnel.to_string().replace(" port", ""))).unwrap_or_default();
+            let port = seen.own.tunnel.map(|tunnel| format!("nothing refuses {}; ", tunnel.refused_as())).unwrap_or_default();
             (Outcome::Ok, format!("{port}FORWARD lets {} pass", seen.own.network))
         }
         Rules::Broken(findings) => (Outcome::Failed, findings.join("; ")),
         Rules::Unknown(why) => (Outcome::NotAsked, format!("not looked at: {why}")),
+        Rules::NotLooked => (Outcome::NotAsked, "not looked at: the doctor has not looked yet".to_owned()),
     };
     step(StepName::Rules, found)
 }
 
-fn overlay(seen: &Seen) -> Step {
+fn overlay(seen: &Seen, verdict: Verdict) -> Step {
     use QuestionKind::{LongPing, LongQuestion, Ping, Question};
     let heard = &seen.heard;
     let kinds = [(Question, heard.small), (LongQuestion, heard.full), (Ping, heard.ping), (LongPing, heard.full_ping)];
-    Step { questions: questions(&kinds), ..step(StepName::Overlay, through(seen)) }
+    Step { questions: questions(&kinds), ..step(StepName::Overlay, (outcome(verdict), through(seen, verdict))) }
 }
 
 /// What came back through the overlay network.
-fn through(seen: &Seen) -> (Outcome, String) {
+fn through(seen: &Seen, verdict: Verdict) -> String {
     let heard = &seen.heard;
     let (small, full, ping, mtu) = (heard.small, heard.full, heard.ping, heard.mtu);
     let peer = title(&seen.target);
-    if let Some(other) = &heard.answered_by {
-        return (Outcome::Failed, format!("{} answers in the place of {peer}", subnet_lease::printable::value(other)));
-    }
-    if !heard.asked_through() {
-        let why = match &heard.silenced {
-            Some(why) => why.clone(),
-            None if !heard.overlay => format!("host-gw has an address to ask there once pods run on this node and on {peer}"),
-            None => "there is no socket to ask from".to_owned(),
-        };
-        return (Outcome::NotAsked, format!("not asked: {why}"));
-    }
-    if small.answered > 0 || full.answered > 0 {
-        let both = format!("{} answered, {} of {mtu} bytes{}", count(small), count(full), rtt(small.rtt_us));
-        let fails = full.answered == 0 || lost(small) + lost(full) >= LOSES;
-        return (if fails { Outcome::Failed } else { Outcome::Ok }, format!("{both}{}", said(seen)));
-    }
-    if ping.answered > 0 {
-        let long = if heard.full_ping.asked > 0 { format!(", {} of {mtu} bytes", count(heard.full_ping)) } else { String::new() };
-        let fails = heard.full_ping.asked > 0 && heard.full_ping.answered == 0 || lost(ping) >= LOSES;
-        let text = format!("{} pings answered{long}{}{}", count(ping), rtt(ping.rtt_us), unanswered(small, seen.own.probes));
-        return (if fails { Outcome::Failed } else { Outcome::Ok }, text);
-    }
-    if small.refused + full.refused > 0 {
-        return (Outcome::Ok, format!("{peer} refuses UDP {}, so packets get there and back", seen.own.probes));
-    }
     let asked = if small.asked > 0 { small } else { ping };
-    // Where nothing can be pinged, a filtered port is as silent as a cut.
-    if ping.asked == 0 && heard.beside.answered == 0 {
-        return (
-            Outcome::NotAsked,
-            format!("{} answered; this node cannot ping (CAP_NET_RAW), and UDP {} may be filtered", count(asked), seen.own.probes),
-        );
+    match verdict.state {
+        State::WrongNode => {
+            let other = heard.answered_by.as_deref().unwrap_or_default();
+            format!("{} answers in the place of {peer}", subnet_lease::printable::value(other))
+        }
+        State::Unknown if !heard.asked_through() => match &heard.silenced {
+            Some(why) => format!("not asked: {why}"),
+            None if !heard.overlay => format!("not asked: host-gw has an address to ask there once pods run on this node and on {peer}"),
+            None => "not asked: there is no socket to ask from".to_owned(),
+        },
+        // Where nothing can be pinged, a filtered port is as silent as a cut.
+        State::Unknown => format!("{} answered; this node cannot ping (CAP_NET_RAW), and UDP {} may be filtered", count(asked), seen.own.probes),
+        State::OneWay | State::OverlayCut | State::CutOff => format!("{} answered, ping neither{}", count(asked), said(seen)),
+        State::Well | State::Slow | State::LosesSome | State::SmallMtu if !verdict.ping_only => {
+            format!("{} answered, {} of {mtu} bytes{}{}", count(small), count(full), rtt(small.rtt_us), said(seen))
+        }
+        State::Well | State::Slow | State::LosesSome | State::SmallMtu => match ping.answered + heard.full_ping.answered {
+            0 => format!("{peer} refuses UDP {}, so packets get there and back", seen.own.probes),
+            _ => {
+                let long = if heard.full_ping.asked > 0 { format!(", {} of {mtu} bytes", count(heard.full_ping)) } else { String::new() };
+                format!("{} pings answered{long}{}{}", count(ping), rtt(ping.rtt_us), unanswered(small, seen.own.probes))
+            }
+        },
     }
-    (Outcome::Failed, format!("{} answered, ping neither{}", count(asked), said(seen)))
-}
-
-/// Whether the peer hears this node through the overlay network, by its own words beside it.
-pub fn hears_us(seen: &Seen) -> bool {
-    let heard = &seen.heard;
-    // Both were asked at the same time.
-    heard.beside.answered > 0 && heard.hears_us.zip(heard.hears_us_beside).is_some_and(|(through, beside)| through.saturating_sub(beside) <= JUST_NOW)
 }
 
 /// What the peer says of having heard this node.

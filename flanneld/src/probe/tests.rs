@@ -1,10 +1,13 @@
 //! Ways to peers and pods, well and broken: which step fails, and what is said.
 
 use super::here;
+use super::refusal::Unasked;
 use super::seen::{Heard, Local, Own, Rules, Seen, Tunnel, Wanted};
 use super::{end, steps};
 use doctor::finding::{DaemonState, Unknown};
 use doctor::{Finding, Report, Severity};
+use netstate::failure::{Failure, Request};
+use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
 use netstate::netlink::lookup::{Behind, Fate, Hop, Neighbour};
 use netstate::object::{Key, Value};
@@ -13,8 +16,12 @@ use netstate::wireguard::PublicKey;
 use node_api::probe::{Outcome, Step, StepName};
 use probing::target::Target;
 use probing::view::Tally;
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
+use types::Family;
+use types::reachability::{State, Verdict};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 
@@ -143,18 +150,18 @@ fn wireguard(handshake: Option<u64>) -> Seen {
 #[test]
 fn a_way_through_wireguard_has_a_peer() {
     let seen = wireguard(Some(31));
-    let found = steps::steps(&seen);
+    let found = steps::steps(&seen, &seen.heard.judged());
     assert_eq!(signs(&found), "++++++", "{found:#?}");
     let text = |steps: &[Step], name| of(steps, name).unwrap().text.clone();
     assert_eq!(text(&found, StepName::Route), "10.244.0.0/16 dev flannel-wg");
     assert_eq!(text(&found, StepName::Peer), format!("{KEY} at 192.0.2.3:51820, last handshake 31 s ago"));
     assert!(!text(&found, StepName::Underlay).contains("8473"), "no question goes there: {found:#?}");
-    assert_eq!(end::end(&seen, &found).at, None);
+    assert_eq!(end::end(&seen, &seen.heard.judged(), &found).at, None);
     // No session.
     let seen = wireguard(None);
-    let found = steps::steps(&seen);
+    let found = steps::steps(&seen, &seen.heard.judged());
     assert_eq!(text(&found, StepName::Peer), format!("{KEY} at 192.0.2.3:51820, no handshake yet"));
-    let ends = end::end(&seen, &found);
+    let ends = end::end(&seen, &seen.heard.judged(), &found);
     assert_eq!((ends.at, ends.sentence.as_str()), (Some(StepName::Peer), "It ends at the tunnel: no handshake with node-3 is completed."));
     let commands: Vec<&str> = ends.next.iter().map(|next| next.command.as_str()).collect();
     assert_eq!(commands[0], "wg show flannel-wg");
@@ -162,23 +169,23 @@ fn a_way_through_wireguard_has_a_peer() {
     // Where the machine does not answer, the tunnel is not to blame.
     let mut seen = wireguard(None);
     seen.heard.beside_ping = none();
-    assert_eq!(end::end(&seen, &steps::steps(&seen)).at, Some(StepName::Underlay));
+    assert_eq!(end::end(&seen, &seen.heard.judged(), &steps::steps(&seen, &seen.heard.judged())).at, Some(StepName::Underlay));
     // The kernel has another entry than the lease wants, or none.
     for (found, text) in [
         (Some(Behind { key: PublicKey([8; 32]), endpoint: None, handshake: Some(Duration::ZERO) }), "is allowed to CAgI"),
         (None, "no peer on flannel-wg is allowed 10.244.3.0/24"),
     ] {
         let seen = Seen { tunnelled: Some(Ok(found)), ..wireguard(None) };
-        let steps = steps::steps(&seen);
+        let steps = steps::steps(&seen, &seen.heard.judged());
         let peer = of(&steps, StepName::Peer).unwrap();
         assert!(peer.outcome == Outcome::Failed && peer.text.contains(text) && peer.text.contains(&KEY.to_string()), "{peer:?}");
-        assert!(end::end(&seen, &steps).sentence.contains("the kernel's entries for node-3 are not what its lease says"));
+        assert!(end::end(&seen, &seen.heard.judged(), &steps).sentence.contains("the kernel's entries for node-3 are not what its lease says"));
     }
     // The device is gone: the blackhole of the whole network takes the packets.
     let mut seen = wireguard(None);
     let blackhole = Hop { kind: RouteKind::Blackhole, ..hop("10.244.0.0/16", None, "") };
     seen.fate = Ok(Fate::Dropped(Some(blackhole)));
-    let steps = steps::steps(&seen);
+    let steps = steps::steps(&seen, &seen.heard.judged());
     assert!(of(&steps, StepName::Route).unwrap().text.ends_with("; the lease wants dev flannel-wg"), "{steps:#?}");
 }
 
@@ -199,7 +206,7 @@ fn signs(steps: &[Step]) -> String {
 #[test]
 fn a_way_that_is_well_is_told_as_it_is() {
     let seen = well();
-    let steps = steps::steps(&seen);
+    let steps = steps::steps(&seen, &seen.heard.judged());
     let told: Vec<String> = steps.iter().map(|step| format!("{} {} {}", step.outcome.words(), step.name.words(), step.text)).collect();
     assert_eq!(
         told,
@@ -213,7 +220,7 @@ fn a_way_that_is_well_is_told_as_it_is() {
             "ok pod 10.244.3.7: 3 of 3 pings answered, 0.60 ms",
         ]
     );
-    let end = end::end(&seen, &steps);
+    let end = end::end(&seen, &seen.heard.judged(), &steps);
     assert_eq!((end.at, end.next.len()), (None, 0));
     assert_eq!(end.sentence, "All is well: packets reach the pod 10.244.3.7 on node-3.");
     let asked = of(&steps, StepName::Overlay).unwrap().questions.iter().map(|questions| u32::from(questions.asked)).sum::<u32>();
@@ -475,13 +482,7 @@ fn cases() -> Vec<Case> {
             "no probes",
             with(|seen| {
                 let h = &mut seen.heard;
-                *h = Heard {
-                    overlay: true,
-                    silenced: Some("this node does not probe".to_owned()),
-                    ping: h.ping,
-                    beside_ping: h.beside_ping,
-                    ..Heard::default()
-                };
+                *h = Heard { overlay: true, silenced: Some(Unasked::Off), ping: h.ping, beside_ping: h.beside_ping, ..Heard::default() };
             }),
             "+++++++",
             "",
@@ -491,8 +492,8 @@ fn cases() -> Vec<Case> {
         (
             "no ping either",
             with(|seen| {
-                seen.heard = Heard { overlay: true, silenced: Some("this node cannot ping".to_owned()), ..Heard::default() };
-                seen.pinged = Some(Err("no".to_owned()));
+                seen.heard = Heard { overlay: true, silenced: Some(Unasked::NoPing(ErrorKind::PermissionDenied.into())), ..Heard::default() };
+                seen.pinged = Some(Err(Unasked::NoPing(ErrorKind::PermissionDenied.into())));
             }),
             "+++-+--",
             "",
@@ -502,10 +503,10 @@ fn cases() -> Vec<Case> {
         (
             "the kernel is silent",
             with(|seen| {
-                let why = || "no answer".to_owned();
+                let why = || KernelError { what: Request::Lookup([192, 0, 2, 1].into()), why: Failure::Silent };
                 (seen.fate, seen.beside) = (Err(why()), Err(why()));
                 (seen.neighbour, seen.fdb) = (Some(Err(why())), Some(Err(why())));
-                seen.rules = Rules::Unknown(why());
+                seen.rules = Rules::NotLooked;
             }),
             "---+-++",
             "",
@@ -518,8 +519,8 @@ fn cases() -> Vec<Case> {
 #[test]
 fn each_fault_ends_the_way_where_it_is() {
     for (what, seen, wanted, text, sentence, command) in cases() {
-        let steps = steps::steps(&seen);
-        let end = end::end(&seen, &steps);
+        let steps = steps::steps(&seen, &seen.heard.judged());
+        let end = end::end(&seen, &seen.heard.judged(), &steps);
         assert_eq!(signs(&steps), wanted, "{what}: {steps:#?}");
         assert!(end.sentence.contains(sentence), "{what}: {}", end.sentence);
         let commands: Vec<String> = end.next.iter().map(|next| format!("{} {}", next.on.as_deref().unwrap_or("here"), next.command)).collect();
@@ -537,46 +538,75 @@ fn each_fault_ends_the_way_where_it_is() {
 }
 
 #[test]
+fn probe_has_the_verdict_of_the_prober() {
+    let verdicts: BTreeMap<&str, Verdict> = cases().into_iter().map(|(what, seen, ..)| (what, seen.heard.judged().whole)).collect();
+    for (what, verdict) in [
+        ("no pod", Verdict::of(State::Well)),
+        ("one loss", Verdict::of(State::Well)),
+        ("losses", Verdict::of(State::LosesSome)),
+        ("losses beside it", Verdict::of(State::Well)),
+        ("large packets", Verdict::of(State::SmallMtu)),
+        ("large pings", Verdict::by_ping(State::SmallMtu)),
+        ("one way", Verdict::of(State::OneWay)),
+        ("cut", Verdict::of(State::OverlayCut)),
+        ("all silent", Verdict::of(State::CutOff)),
+        ("another node", Verdict::of(State::WrongNode)),
+        ("Go flannel", Verdict::by_ping(State::Well)),
+        ("a port that is refused", Verdict::by_ping(State::Well)),
+        ("no probes", Verdict::by_ping(State::Well)),
+        ("host-gw without a pod here", Verdict::of(State::Well)),
+        ("the tunnel alone is let in", Verdict::of(State::Well)),
+        ("neither ping nor the port", Verdict::of(State::Unknown)),
+    ] {
+        assert_eq!(verdicts[what], verdict, "{what}");
+    }
+}
+
+#[test]
 fn without_a_wanted_route_the_lease_does_not_fit() {
     let mut seen = well();
     seen.wanted = Wanted::default();
-    let steps = steps::steps(&seen);
+    let steps = steps::steps(&seen, &seen.heard.judged());
     assert!(steps[0].outcome == Outcome::Failed && steps[0].text.contains("this node wants no route to 10.244.3.0/24"), "{steps:#?}");
     assert!(of(&steps, StepName::Neighbour).is_none() && of(&steps, StepName::Fdb).is_none(), "{steps:#?}");
 }
 
 #[test]
 fn the_doctor_says_what_keeps_packets_here() {
-    let report = |findings: &[(&str, &str, Severity)], unknown: &[&str]| Report {
+    let report = |findings: &[(&str, Option<Family>, Severity)], unknown: &[&str]| Report {
         schema: String::new(),
         node: String::new(),
         at: jiff::Timestamp::UNIX_EPOCH,
         daemon: DaemonState::Running,
         checks: 0,
-        findings: findings.iter().map(|(check, about, severity)| Finding::new(check, *severity, *about, *check, "")).collect(),
+        findings: findings
+            .iter()
+            .map(|(check, family, severity)| Finding { family: *family, ..Finding::new(check, *severity, "", *check, "") })
+            .collect(),
         unknown: unknown.iter().map(|check| Unknown { check: (*check).to_owned(), why: "no nft".to_owned() }).collect(),
     };
     let broken = |checks: &[&str]| Rules::Broken(checks.iter().map(|check| (*check).to_owned()).collect());
     use Severity::{Broken, Risk};
-    for (findings, v4, v6) in [
+    let (v4, v6) = (Some(Family::V4), Some(Family::V6));
+    for (findings, by_v4, by_v6) in [
         (vec![], Rules::Clear, Rules::Clear),
-        (vec![("mtu", "", Broken), ("ufw", "IPv4", Risk)], Rules::Clear, Rules::Clear),
-        (vec![("ufw", "IPv4", Broken)], broken(&["ufw"]), Rules::Clear),
-        (vec![("ufw", "IPv6", Broken)], Rules::Clear, broken(&["ufw"])),
-        (vec![("forward-policy", "iptables-legacy", Broken)], broken(&["forward-policy"]), Rules::Clear),
-        (vec![("forward-reject", "ip6tables", Broken)], Rules::Clear, broken(&["forward-reject"])),
-        (vec![("forward-policy", "inet filter forward fd00::/48", Broken)], Rules::Clear, broken(&["forward-policy"])),
-        (vec![("firewalld", "", Broken)], broken(&["firewalld"]), broken(&["firewalld"])),
-        (vec![("ip-forward", "", Broken)], broken(&["ip-forward"]), Rules::Clear),
-        (vec![("ipv6-forwarding", "", Broken), ("ufw", "IPv6", Broken)], Rules::Clear, broken(&["ipv6-forwarding", "ufw"])),
+        (vec![("mtu", None, Broken), ("ufw", v4, Risk)], Rules::Clear, Rules::Clear),
+        (vec![("ufw", v4, Broken)], broken(&["ufw"]), Rules::Clear),
+        (vec![("ufw", v6, Broken)], Rules::Clear, broken(&["ufw"])),
+        (vec![("forward-policy", v4, Broken)], broken(&["forward-policy"]), Rules::Clear),
+        (vec![("forward-reject", v6, Broken)], Rules::Clear, broken(&["forward-reject"])),
+        (vec![("forward-policy", v6, Broken)], Rules::Clear, broken(&["forward-policy"])),
+        (vec![("firewalld", None, Broken)], broken(&["firewalld"]), broken(&["firewalld"])),
+        (vec![("ip-forward", None, Broken)], broken(&["ip-forward"]), Rules::Clear),
+        (vec![("ipv6-forwarding", None, Broken), ("ufw", v6, Broken)], Rules::Clear, broken(&["ipv6-forwarding", "ufw"])),
     ] {
         let report = report(&findings, &[]);
-        assert_eq!((Rules::of(Some(&report), false), Rules::of(Some(&report), true)), (v4, v6), "{findings:?}");
+        assert_eq!((Rules::of(Some(&report), Family::V4), Rules::of(Some(&report), Family::V6)), (by_v4, by_v6), "{findings:?}");
     }
-    assert_eq!(Rules::of(Some(&report(&[], &["ufw"])), false), Rules::Unknown("no nft".to_owned()));
-    assert_eq!(Rules::of(Some(&report(&[("ip-forward", "", Broken)], &["ufw"])), false), broken(&["ip-forward"]));
-    assert_eq!(Rules::of(Some(&report(&[], &["mtu"])), false), Rules::Clear);
-    assert!(matches!(Rules::of(None, false), Rules::Unknown(_)));
+    assert_eq!(Rules::of(Some(&report(&[], &["ufw"])), Family::V4), Rules::Unknown("no nft".to_owned()));
+    assert_eq!(Rules::of(Some(&report(&[("ip-forward", None, Broken)], &["ufw"])), Family::V4), broken(&["ip-forward"]));
+    assert_eq!(Rules::of(Some(&report(&[], &["mtu"])), Family::V4), Rules::Clear);
+    assert!(Rules::of(None, Family::V4) == Rules::NotLooked);
 }
 
 #[test]

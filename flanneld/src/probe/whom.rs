@@ -1,5 +1,6 @@
 //! Who is meant: a peer by its name, subnet or address, or a pod by its address. Pure.
 
+use super::refusal::{Candidate, Refusal};
 use ipnet::IpNet;
 use probing::target::Target;
 use std::net::IpAddr;
@@ -45,8 +46,8 @@ pub struct Around<'a> {
 /// Who is meant by a name, a subnet or an address.
 ///
 /// # Errors
-/// Nobody, or several: in one line, with what there is.
-pub fn whom(asked: &str, around: &Around<'_>) -> Result<Whom, String> {
+/// Nobody, or several.
+pub fn whom(asked: &str, around: &Around<'_>) -> Result<Whom, Refusal> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
     }
@@ -57,17 +58,14 @@ pub fn whom(asked: &str, around: &Around<'_>) -> Result<Whom, String> {
     // A node has a target in each family, and one of them is the first.
     let nodes: Vec<&&Target> = named.iter().filter(|target| target.primary).collect();
     match (nodes.as_slice(), named.first()) {
-        ([_, _, ..], _) => {
-            let subnets: Vec<String> = nodes.iter().map(|target| target.subnet.to_string()).collect();
-            Err(format!("{} nodes are named {}: name the subnet of one, {}", nodes.len(), printable::value(asked), subnets.join(" or ")))
-        }
+        ([_, _, ..], _) => Err(Refusal::Ambiguous { asked: asked.to_owned(), subnets: nodes.iter().map(|target| target.subnet).collect() }),
         (_, Some(first)) => Ok(Whom::Peer { target: Target::clone(nodes.first().unwrap_or(&first)), pod: None }),
         (_, None) if around.names.iter().any(|name| name == asked) => Err(this_node(asked)),
         (_, None) => Err(nobody(asked, None, around)),
     }
 }
 
-fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<Whom, String> {
+fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<Whom, Refusal> {
     if let Some(target) = around.targets.iter().find(|target| target.address == ip) {
         return Ok(Whom::Peer { target: target.clone(), pod: None });
     }
@@ -85,7 +83,7 @@ fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<Whom, Stri
     Err(nobody(asked, Some(IpNet::from(ip)), around))
 }
 
-fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<Whom, String> {
+fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<Whom, Refusal> {
     if let Some(target) = around.targets.iter().find(|target| target.subnet == net.trunc()) {
         return Ok(Whom::Peer { target: target.clone(), pod: None });
     }
@@ -98,25 +96,23 @@ fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<Whom, Strin
     Err(nobody(asked, Some(net), around))
 }
 
-fn this_node(asked: &str) -> String {
-    format!("{} is this node: name a peer, or the address of a pod", printable::value(asked))
+fn this_node(asked: &str) -> Refusal {
+    Refusal::Itself { asked: asked.to_owned() }
 }
 
-fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> String {
-    let shown = printable::value(asked);
+fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
+    let asked = asked.to_owned();
     let holds =
         |lease: &str| lease.split([',', ' ']).filter_map(|part| part.parse::<IpNet>().ok()).any(|part| net.is_some_and(|net| part.contains(&net)));
     if let Some((lease, why)) = around.unused.iter().find(|(lease, _)| holds(lease)) {
-        return format!("{shown} is in a lease that this node does not use, {}: {}", printable::value(lease), printable::line(why));
+        return Refusal::Unused { asked, lease: lease.clone(), why: why.clone() };
     }
     let nodes: Vec<&Target> = around.targets.iter().filter(|target| target.primary).collect();
     if nodes.is_empty() {
-        return format!("{shown} is no peer's: no other node has a lease that is in force here");
+        return Refusal::NoPeers { asked };
     }
-    let one = |target: &&Target| format!("{} ({}, {})", title(target), target.subnet, target.address);
-    let listed: Vec<String> = nodes.iter().take(LISTED).map(one).collect();
-    let more = nodes.len().checked_sub(LISTED + 1).map(|more| format!(" and {} more; flannelctl peers lists them", more + 1)).unwrap_or_default();
-    format!("{shown} is neither a peer nor in a peer's subnet: there are {}{more}", listed.join(", "))
+    let candidate = |target: &&Target| Candidate { title: title(target), subnet: target.subnet, address: target.address };
+    Refusal::NoSuchPeer { asked, some: nodes.iter().take(LISTED).map(candidate).collect(), more: nodes.len().saturating_sub(LISTED) }
 }
 
 /// A peer's name, or its address if it has none, fit for a line.
@@ -138,7 +134,7 @@ mod tests {
     }
 
     /// What is found, in short: the subnet, and the pod.
-    fn found(asked: &str) -> Result<(String, String), String> {
+    fn found(asked: &str) -> Result<(String, String), Refusal> {
         let targets = [
             target("node-2", "10.244.2.0/24", "192.0.2.2", true),
             target("node-2", "fd00:2::/64", "2001:db8::2", false),
@@ -197,11 +193,13 @@ mod tests {
             ("10.1.2.3", "10.1.2.3 is neither a peer nor in a peer's subnet"),
             ("x\u{1b}]0;t\u{7}", r"x\u{1b}]0;t\u{7} is neither"),
         ] {
-            let error = found(asked).unwrap_err();
+            let refusal = found(asked).unwrap_err();
+            assert!(refusal.is_final());
+            let error = refusal.to_string();
             assert!(error.contains(text), "{asked}: {error}");
             assert!(!error.contains(['\n', '\u{1b}', '\u{7}']), "{asked}: {error:?}");
         }
         let alone = Around { targets: &[], own: &Dual::V4("10.244.1.0/24".parse().unwrap()), names: &[], local: &[], unused: &[] };
-        assert!(whom("node-2", &alone).unwrap_err().contains("no other node has a lease"));
+        assert!(whom("node-2", &alone).unwrap_err().to_string().contains("no other node has a lease"));
     }
 }

@@ -1,5 +1,6 @@
 //! Parts of the texts that several steps say.
 
+use netstate::kernel::KernelError;
 use netstate::netlink::lookup::{Fate, Hop};
 use netstate::route::{RouteKind, RouteSpec};
 use node_api::probe::{QuestionKind, Questions};
@@ -20,11 +21,6 @@ pub fn rtt(us: Option<u32>) -> String {
 /// `5 of 5`.
 pub fn count(tally: Tally) -> String {
     format!("{} of {}", tally.answered, tally.asked)
-}
-
-/// How many questions were lost.
-pub fn lost(tally: Tally) -> u8 {
-    tally.asked.saturating_sub(tally.answered)
 }
 
 /// What was asked, for programs.
@@ -80,7 +76,7 @@ pub fn by_rule(hop: &Hop) -> bool {
 }
 
 /// `192.0.2.3 by eth1 from 192.0.2.1`.
-pub fn place(to: IpAddr, fate: &Result<Fate, String>) -> String {
+pub fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
     match fate {
         Ok(Fate::Sent(hop)) => {
             let source = hop.source.map(|source| format!(" from {source}")).unwrap_or_default();

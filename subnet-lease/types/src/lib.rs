@@ -1,4 +1,5 @@
-//! The words that all crates share: address families, subnets, problems as values, pauses between attempts, and text that is safe to print.
+//! The words that all crates share: address families, subnets, problems as values, reachability, pauses between attempts, and text that is safe to
+//! print.
 //!
 //! It knows no store, no kernel and no daemon.
 
@@ -8,6 +9,7 @@ pub mod errno;
 pub mod family;
 pub mod printable;
 pub mod problem;
+pub mod reachability;
 
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};
 pub use errno::Errno;

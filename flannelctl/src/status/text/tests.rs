@@ -75,7 +75,7 @@ fn finding(severity: Severity, check: &str, explained_by: Option<&str>) -> Findi
     finding
 }
 
-fn verdict(state: probing::state::State) -> probing::view::Peer {
+fn verdict(state: types::reachability::State) -> probing::view::Peer {
     let text = serde_json::json!({
         "id": null, "name": "node-3", "subnet": "10.244.3.0/24", "address": "192.0.2.3", "overlay": null, "state": state, "state_age_ms": 190_000,
         "ping_only": false, "rtt_us": null, "lost": 16, "asked": 16, "carries": null, "mtu": 1450, "asked_age_ms": 1, "answered_age_ms": null,
@@ -88,7 +88,7 @@ fn verdict(state: probing::state::State) -> probing::view::Peer {
 /// The first line, whether it is broken, and a line that must be there.
 #[test]
 fn the_sentence_is_the_whole_state() {
-    use probing::state::State;
+    use types::reachability::State;
     let mesh = |states: &[State]| Some(probing::view::Mesh { peers: states.iter().map(|state| verdict(*state)).collect(), ..Default::default() });
     let with = |change: &dyn Fn(&mut Node)| {
         let mut node = node();
@@ -114,7 +114,7 @@ fn the_sentence_is_the_whole_state() {
             with(&|node| node.mesh = mesh(&[State::Well, State::CutOff])),
             "node-1 is ready, and one thing is broken",
             true,
-            "  broken: node-3 (192.0.2.3) is cut off since 3 min",
+            "  broken: node-3 (192.0.2.3) is cut-off since 3 min",
         ),
         (with(&|node| node.mesh = mesh(&[State::Well, State::Slow, State::Unknown])), "node-1 is ready ", false, "  peers     1 of 3 well"),
         (

@@ -12,6 +12,7 @@ use crate::need::Need;
 use crate::nftables::{Barrier, Base};
 use crate::persist;
 use crate::shell::word;
+use types::Family;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -96,6 +97,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
                 format!("the policy of FORWARD in {command} is DROP{docker}"),
                 format!("packets from and to pods of other nodes are dropped: {because}"),
             )
+            .of(Family::from(table.network))
             .seen("-P FORWARD DROP", format!("{command} -S FORWARD"))
             // A rule that rejects comes first, and its finding has the commands.
             .run_all(if table.refusal.is_none() { let_pass(table) } else { Vec::new() }),
@@ -132,6 +134,7 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
                     false => "packets from and to pods of other nodes are rejected",
                 },
             )
+            .of(Family::from(table.network))
             .seen(rule, format!("{command} -S FORWARD"))
             .run_all(let_pass(table)),
         ));
@@ -174,6 +177,7 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
             what,
             "packets from and to pods of other nodes are dropped: flannel's accept rules cannot override this chain",
         )
+        .of(Family::from(network))
         .seen(format!("the chain {}", path(barrier)), format!("nft list chain {place}"))
         .run_all(commands),
     )
@@ -182,7 +186,7 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 /// How bad it is that a firewall's rules refuse the tunnel: packets that arrive through it prove that some rule lets them in.
 /// `ipv6`: only those of this family count.
 fn by_probes(facts: &Facts, ipv6: Option<bool>) -> Severity {
-    if of_family(facts, ipv6).any(|path| path.state.answers()) { Severity::Risk } else { Severity::Broken }
+    if of_family(facts, ipv6).any(|path| path.verdict.state.passes()) { Severity::Risk } else { Severity::Broken }
 }
 
 /// The paths whose packets a firewall of a family meets.
@@ -197,7 +201,7 @@ pub fn explains(cause: &Finding, _: &Finding) -> bool {
 
 /// Whether the probes judged ways to peers, and nothing arrives by any of them.
 pub fn nothing_arrives(facts: &Facts, ipv6: bool) -> bool {
-    let mut judged = of_family(facts, Some(ipv6)).filter(|path| path.state != State::Unknown).peekable();
+    let mut judged = of_family(facts, Some(ipv6)).filter(|path| path.verdict.state != State::Unknown).peekable();
     judged.peek().is_some() && judged.all(Path::is_lost)
 }
 
@@ -220,6 +224,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
             format!("ufw is active and does not allow {what} over {family}"),
             "packets from other nodes to pods of this node are dropped",
         )
+        .of(Family::from(table.network))
         .seen(format!("no rule of ufw accepts {what}"), format!("{} -S ufw-user-input", table.command))
         .run_all(let_in::commands(Program::Ufw, &kinds(carrier, ipv6), &Origin::of(facts, ipv6), &[], ""))
     })

@@ -171,7 +171,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
         finding = finding.seen(*text, "flannelctl leases");
     }
     if silent {
-        let cut: Vec<&Path> = paths.iter().filter(|path| path.state == State::Cut).copied().collect();
+        let cut: Vec<&Path> = paths.iter().filter(|path| path.verdict.state == State::CutOff).copied().collect();
         let names: Vec<String> = cut.iter().take(4).map(|path| format!("{} at {}", path.node, path.address)).collect();
         let more = if cut.len() > names.len() { format!(" and {} more", cut.len() - names.len()) } else { String::new() };
         let verb = if cut.len() == 1 { "answers" } else { "answer" };
@@ -189,8 +189,8 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
 /// Whether no peer answers. One that has moved to another address is unknown for some seconds: while nodes are mended one by one, the rest of them
 /// tell enough.
 fn all_silent(paths: &[&Path], young: bool) -> bool {
-    let count = |state: State| paths.iter().filter(|path| path.state == state).count();
-    let (cut, unknown) = (count(State::Cut), count(State::Unknown));
+    let count = |state: State| paths.iter().filter(|path| path.verdict.state == state).count();
+    let (cut, unknown) = (count(State::CutOff), count(State::Unknown));
     cut > 0 && cut + unknown == paths.len() && (unknown == 0 || !young && cut >= unknown)
 }
 

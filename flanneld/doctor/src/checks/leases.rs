@@ -120,7 +120,7 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     let paths = facts.mesh.known().map_or(&[][..], |mesh| &mesh.paths);
     let cut = |peer: &Peer| {
         let mut own = paths.iter().filter(|path| peer.subnets.nets().any(|net| net == path.subnet)).peekable();
-        own.peek().is_some() && own.all(|path| path.state == State::Cut)
+        own.peek().is_some() && own.all(|path| path.verdict.state == State::CutOff)
     };
     let peers = facts.leases.peers.known().into_iter().flatten();
     peers.filter(move |peer| peer.silent.is_some_and(|age| age >= SILENT) && cut(peer))

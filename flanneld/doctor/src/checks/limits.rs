@@ -45,7 +45,7 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
     // The counters are of the whole host: one damaged packet from elsewhere is no card's fault, and pods' connections have counters of their own.
     let Some(errors) = facts.host.checksums.known().filter(|errors| errors.udp >= FEW) else { return Vec::new() };
     // Ping has a checksum of its own, which no hardware computes. Who refuses a question was reached by it.
-    let ping_only = facts.mesh.known().is_some_and(|mesh| mesh.paths.iter().any(|path| path.ping_only && path.ours && !path.refuses));
+    let ping_only = facts.mesh.known().is_some_and(|mesh| mesh.paths.iter().any(|path| path.verdict.ping_only && path.ours && !path.refuses));
     let device =
         facts.host.interfaces.known().into_iter().flatten().find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
     let Some(device) = device.filter(|_| ping_only) else { return Vec::new() };

@@ -32,19 +32,21 @@ pub const CHECKS: &[Check] = &[
     check("peer-cut", Severity::Broken, "A peer answers nothing", &[], |facts| {
         // Those whose machine is gone have a finding of their own.
         let gone: BTreeSet<IpNet> = super::leases::gone(facts).flat_map(|peer| peer.subnets.nets()).collect();
-        each(facts, |path| path.state == State::Cut && !gone.contains(&path.subnet), peer_cut)
+        each(facts, |path| path.verdict.state == State::CutOff && !gone.contains(&path.subnet), peer_cut)
     }),
     check("overlay-cut", Severity::Broken, "Packets through the overlay do not reach a peer", &[], |facts| {
-        each(facts, |path| matches!(path.state, State::OverlayCut | State::OverlayCutDaemonSilent), overlay_cut)
+        each(facts, |path| path.verdict.state == State::OverlayCut, overlay_cut)
     }),
     check("one-way", Severity::Broken, "A peer hears this node, and its answers get lost", &[], |facts| {
-        each(facts, |path| path.state == State::OneWay, one_way)
+        each(facts, |path| path.verdict.state == State::OneWay, one_way)
     }),
     check("wrong-node", Severity::Broken, "Another node answers in a peer's place", &[], |facts| {
-        each(facts, |path| matches!(path.state, State::WrongNode(_)), wrong_node)
+        each(facts, |path| path.verdict.state == State::WrongNode, wrong_node)
     }),
-    check("lossy", Severity::Degraded, "The way to a peer loses packets", &[], |facts| each(facts, |path| path.state == State::Lossy, lossy)),
-    check("slow", Severity::Degraded, "The way to a peer is slow", &[], |facts| each(facts, |path| path.state == State::Slow, slow)),
+    check("lossy", Severity::Degraded, "The way to a peer loses packets", &[], |facts| {
+        each(facts, |path| path.verdict.state == State::LosesSome, lossy)
+    }),
+    check("slow", Severity::Degraded, "The way to a peer is slow", &[], |facts| each(facts, |path| path.verdict.state == State::Slow, slow)),
     check("probe-filtered", Severity::Risk, "A peer answers ping and no probes", &[], probe_filtered),
     check("clock", Severity::Risk, "This node's clock is wrong", &[], clock),
 ];
@@ -99,9 +101,9 @@ fn there(path: &Path) -> String {
 
 /// Whether one cause at this end is enough for all of it.
 fn all_blocked(mesh: &Mesh) -> bool {
-    let judged: Vec<&Path> = mesh.paths.iter().filter(|path| path.state != State::Unknown).collect();
-    let cut = |path: &&Path| matches!(path.state, State::OverlayCut | State::OverlayCutDaemonSilent);
-    let one_way = |path: &&Path| path.state == State::OneWay;
+    let judged: Vec<&Path> = mesh.paths.iter().filter(|path| path.verdict.state != State::Unknown).collect();
+    let cut = |path: &&Path| path.verdict.state == State::OverlayCut;
+    let one_way = |path: &&Path| path.verdict.state == State::OneWay;
     // A single peer that hears us may have a wrong entry for us.
     !judged.is_empty() && judged.iter().all(|path| path.underlay) && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
@@ -125,7 +127,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     }
     let witnesses = |finding: Finding| {
         mesh.paths.iter().take(4).fold(finding, |finding, path| {
-            let through = match path.state {
+            let through = match path.verdict.state {
                 State::OneWay => "its answers get lost",
                 _ => "nothing arrives",
             };
@@ -144,7 +146,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         return vec![witnesses(finding).run(super::way_out::restart(facts)).on(crate::finding::EVERYWHERE)];
     }
     let what = words(carrier);
-    let incoming = mesh.paths.iter().any(|path| path.state == State::OneWay);
+    let incoming = mesh.paths.iter().any(|path| path.verdict.state == State::OneWay);
     let place = if incoming { "to this node" } else { "on the way, or at the peers" };
     let mut finding = witnesses(Finding::new(
         "encap-blocked",
@@ -199,10 +201,10 @@ fn peer_cut(_: &Facts, path: &Path) -> Finding {
 
 fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     let is_encrypted = facts.network.known().is_some_and(Network::is_encrypted);
-    let daemon = match path.state {
+    let daemon = match path.verdict.ping_only {
         _ if is_encrypted => " to ping; its daemon is asked through the tunnel alone",
-        State::OverlayCutDaemonSilent => "; its daemon is silent, ping is not",
-        _ => "",
+        true => "; its daemon is silent, ping is not",
+        false => "",
     };
     let carrier = facts.network.known().and_then(|network| network.carrier.as_ref());
     let finding = Finding::new(
@@ -245,7 +247,7 @@ fn one_way(facts: &Facts, path: &Path) -> Finding {
 }
 
 fn wrong_node(_: &Facts, path: &Path) -> Finding {
-    let other = if let State::WrongNode(other) = &path.state { other.as_str() } else { "another node" };
+    let other = path.answered_by.as_deref().unwrap_or("another node");
     Finding::new(
         "wrong-node",
         Severity::Broken,
@@ -284,7 +286,7 @@ fn slow(_: &Facts, path: &Path) -> Finding {
 fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
     let lasts = |path: &&Path| path.since.is_none_or(|since| since >= RESTART);
-    let silent = mesh.paths.iter().filter(|path| path.ping_only && path.ours && path.state.answers()).filter(lasts);
+    let silent = mesh.paths.iter().filter(|path| path.verdict.ping_only && path.ours && path.verdict.state.passes()).filter(lasts);
     // A closed port refuses, and so do some firewalls; most of them drop.
     let (refusing, filtered): (Vec<&Path>, Vec<&Path>) = silent.partition(|path| path.refuses);
     let (port, all) = (mesh.port, mesh.paths.len());

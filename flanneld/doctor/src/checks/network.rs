@@ -256,7 +256,7 @@ fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
 
 fn mtu(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
-    let small: Vec<_> = mesh.paths.iter().filter(|path| path.state == State::SmallMtu).collect();
+    let small: Vec<_> = mesh.paths.iter().filter(|path| path.verdict.state == State::SmallMtu).collect();
     let Some(least) = small.iter().filter_map(|path| path.carries).min() else { return Vec::new() };
     let names: BTreeSet<&str> = small.iter().map(|path| path.node.as_str()).collect();
     let nodes: Vec<&str> = names.iter().copied().take(4).collect();
@@ -275,7 +275,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
         }
     }
     // Those that answer nothing say nothing of sizes.
-    let whole: BTreeSet<&str> = mesh.paths.iter().filter(|path| path.state.answers()).map(|path| path.node.as_str()).collect();
+    let whole: BTreeSet<&str> = mesh.paths.iter().filter(|path| path.verdict.state.passes()).map(|path| path.node.as_str()).collect();
     let whole = whole.difference(&names).count();
     if whole > 0 {
         let text = format!("{whole} other peers get whole packets from here: the link of {}{more} carries less, or the way there", nodes.join(", "));

@@ -101,7 +101,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
 /// Whether probes found that nothing at all answers at the peer's address.
 fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     let Some((holder, mesh)) = peer.holder.as_ref().zip(facts.mesh.known()) else { return false };
-    mesh.paths.iter().any(|path| path.state == State::Cut && holder.subnets.nets().any(|net| net == path.subnet))
+    mesh.paths.iter().any(|path| path.verdict.state == State::CutOff && holder.subnets.nets().any(|net| net == path.subnet))
 }
 
 /// The likely causes, the likeliest first.

@@ -2,6 +2,8 @@
 
 use ipnet::IpNet;
 use std::net::IpAddr;
+use types::reachability::Harm;
+pub use types::reachability::{State, Verdict};
 
 /// The mesh, as this node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,10 +25,10 @@ pub struct Path {
     pub subnet: IpNet,
     /// Its address on the underlay.
     pub address: IpAddr,
-    /// The verdict.
-    pub state: State,
-    /// Whether it answers ping alone: Go flannel, or a filter of the probes' port.
-    pub ping_only: bool,
+    /// The verdict of the probes.
+    pub verdict: Verdict,
+    /// The node that answers in the peer's place, where one does; foreign text.
+    pub answered_by: Option<String>,
     /// Whether its host refuses the probes.
     pub refuses: bool,
     /// Whether anything was ever heard of it since the daemon started.
@@ -50,43 +52,11 @@ pub struct Path {
 impl Path {
     /// Whether the probes judged it, and nothing from the peer arrives here through the overlay.
     pub fn is_lost(&self) -> bool {
-        self.state != State::Unknown && !self.state.answers()
+        self.verdict.state.harm() == Harm::All
     }
 
     /// Whether anything at all came back from the peer.
     pub fn is_heard(&self) -> bool {
-        self.underlay || self.ping_only || self.state.answers()
-    }
-}
-
-/// The verdicts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Not asked yet, or cannot be asked.
-    Unknown,
-    /// All is well.
-    Well,
-    /// Some packets are lost.
-    Lossy,
-    /// Much slower than the others.
-    Slow,
-    /// Small packets pass, full ones do not.
-    SmallMtu,
-    /// The peer hears us through the overlay; its answers get lost.
-    OneWay,
-    /// What we send through the overlay does not arrive; the underlay is well.
-    OverlayCut,
-    /// The same, and the peer's daemon does not answer beside the overlay either; ping does.
-    OverlayCutDaemonSilent,
-    /// Nothing answers, ping neither.
-    Cut,
-    /// Another node answers.
-    WrongNode(String),
-}
-
-impl State {
-    /// Whether something from the peer arrives here through the overlay.
-    pub fn answers(&self) -> bool {
-        matches!(self, State::Well | State::Lossy | State::Slow | State::SmallMtu)
+        self.underlay || self.verdict.ping_only || self.verdict.state.passes()
     }
 }

@@ -92,13 +92,13 @@ pub fn behind_nat(facts: &mut Facts) {
 
 fn all(facts: &mut Facts, state: &State, underlay: bool) {
     for path in paths(facts) {
-        (path.state, path.underlay) = (state.clone(), underlay);
+        (path.verdict.state, path.underlay) = (*state, underlay);
     }
 }
 
 fn one(facts: &mut Facts, state: State, underlay: bool) {
     let path = &mut paths(facts)[0];
-    (path.state, path.underlay) = (state, underlay);
+    (path.verdict.state, path.underlay) = (state, underlay);
 }
 
 pub fn table(command: &str) -> Table {
@@ -149,7 +149,7 @@ pub fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
 pub const CASES: &[(&str, Spoil)] = &[
     ("wrong-interface", |facts| {
         behind_nat(facts);
-        all(facts, &State::Cut, false);
+        all(facts, &State::CutOff, false);
     }),
     ("nat-interface", |facts| {
         behind_nat(facts);
@@ -209,7 +209,7 @@ pub const CASES: &[(&str, Spoil)] = &[
             peer.silent = Some(900);
             peer
         };
-        one(facts, State::Cut, false);
+        one(facts, State::CutOff, false);
     }),
     ("api-by-service", |facts| inside(&mut facts.kubernetes).by_service_unanswered = true),
     ("rbac", |facts| inside(&mut facts.kubernetes).refusal = Some(of_store(StoreCause::Role, "403 Forbidden: cannot patch nodes/status"))),
@@ -330,17 +330,20 @@ pub const CASES: &[(&str, Spoil)] = &[
         one(facts, State::OverlayCut, true);
     }),
     ("wireguard-silent", |facts| tunnels(facts, vec![Silent { holder: None, endpoint: None, ..silent("", 9) }])),
-    ("peer-cut", |facts| one(facts, State::Cut, false)),
+    ("peer-cut", |facts| one(facts, State::CutOff, false)),
     ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
     ("one-way", |facts| one(facts, State::OneWay, true)),
-    ("wrong-node", |facts| one(facts, State::WrongNode("node-9".to_owned()), true)),
+    ("wrong-node", |facts| {
+        one(facts, State::WrongNode, true);
+        paths(facts)[0].answered_by = Some("node-9".to_owned());
+    }),
     ("lossy", |facts| {
-        one(facts, State::Lossy, true);
+        one(facts, State::LosesSome, true);
         paths(facts)[0].lost = 5;
         paths(facts)[0].others = Some((3, 0));
     }),
     ("slow", |facts| one(facts, State::Slow, true)),
-    ("probe-filtered", |facts| paths(facts)[0].ping_only = true),
+    ("probe-filtered", |facts| paths(facts)[0].verdict.ping_only = true),
     ("clock", |facts| paths(facts).iter_mut().for_each(|path| path.clock_ahead = Some(-9000))),
     ("foreign-cni", |facts| {
         inside(&mut facts.host.foreign)
@@ -356,7 +359,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("ipam-full", full),
     ("checksum", |facts| {
         facts.host.checksums = Fact::Known(host::Checksums { udp: 7, tcp: 0 });
-        paths(facts)[0].ping_only = true;
+        paths(facts)[0].verdict.ping_only = true;
     }),
     ("neighbour-table", |facts| facts.host.neighbours = Fact::Known(Neighbours { v4: Some(2), v6: None, counts_permanent: true })),
     ("conntrack-full", |facts| facts.host.conntrack = Fact::Known(Fill { used: 65_000, limit: 65_536 })),

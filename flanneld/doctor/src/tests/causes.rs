@@ -109,7 +109,7 @@ fn an_interface_that_is_gone_explains_what_it_cuts_off() {
     let mut facts = healthy();
     facts.store.trouble = Fact::Known(of_store(StoreCause::NoRoute, "no route to host"));
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay, path.ever) = (State::Cut, false, true));
+        mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay, path.ever) = (State::CutOff, false, true));
     }
     assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "store-unreachable"]);
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
@@ -146,7 +146,7 @@ fn a_taken_port_explains_what_needs_it() {
         let mut facts = healthy();
         facts.host.ports = Fact::Known(vec![Port { number, udp: true, purpose, owner: None }]);
         let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
-        mesh.paths.iter_mut().for_each(|path| path.state = State::OverlayCut);
+        mesh.paths.iter_mut().for_each(|path| path.verdict.state = State::OverlayCut);
         causes(&facts)
     };
     assert_eq!(taken(8472, PortPurpose::Tunnel), ["port-taken"]);

@@ -105,7 +105,7 @@ fn silent_beside_the_store() -> Facts {
     let Fact::Known(ways) = &mut facts.host.ways else { panic!("ways") };
     ways[0].by = Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
-    mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay) = (State::Cut, false));
+    mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay) = (State::CutOff, false));
     facts
 }
 
@@ -146,7 +146,7 @@ fn with_mtu(carries: &[Option<u32>]) -> Facts {
     let paths = carries.iter().zip(2_u8..).map(|(carries, number)| {
         let mut path = path(&format!("node-{number}"), &format!("10.244.{number}.0/24"), &format!("192.0.2.{number}"));
         if carries.is_some() {
-            (path.state, path.carries) = (State::SmallMtu, *carries);
+            (path.verdict.state, path.carries) = (State::SmallMtu, *carries);
         }
         path
     });
@@ -172,7 +172,7 @@ fn a_network_that_is_small_to_all_peers_is_configured_so() {
     assert!(finding.evidence.iter().any(|seen| seen.text.contains("ip link set eth0 mtu 1400") && seen.text.contains("reboot")), "{finding:?}");
     // A peer that does not answer at all says nothing of MTUs.
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
-    mesh.paths[1].state = State::Cut;
+    mesh.paths[1].verdict.state = State::CutOff;
     assert!(only(&facts, "mtu").remedy.commands.join("\n").contains(".Backend.MTU = 1400"));
     facts.store.access = Access::Directory("/srv/leases".into());
     let Fact::Known(network) = &mut facts.network else { panic!("network") };
@@ -334,7 +334,7 @@ fn an_argument_of_the_unit_is_replaced_in_a_drop_in() {
     let mut facts = healthy();
     behind_nat(&mut facts);
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
-    mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay) = (State::Cut, false));
+    mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay) = (State::CutOff, false));
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     facts.daemon.arguments = Argument::find(["--iface=eth0".to_owned()], is_edited);
     let commands = only(&facts, "wrong-interface").remedy.commands;

@@ -5,7 +5,7 @@ use crate::facts::daemon::{Choice, Daemon, DaemonPod, Launch};
 use crate::facts::host::{Address, Checksums, Fill, Host, Interface, Neighbours, Route, RouteAnswer, Sysctls, Way, WayKind};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer};
-use crate::facts::mesh::{Mesh, Path, State};
+use crate::facts::mesh::{Mesh, Path, State, Verdict};
 use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
 use crate::facts::store::{Access, Etcd, Store};
 use crate::facts::{Facts, Network};
@@ -44,8 +44,8 @@ pub fn path(node: &str, subnet: &str, address: &str) -> Path {
         ours: true,
         subnet: subnet.parse().unwrap(),
         address: address.parse().unwrap(),
-        state: State::Well,
-        ping_only: false,
+        verdict: Verdict::of(State::Well),
+        answered_by: None,
         refuses: false,
         ever: false,
         underlay: true,

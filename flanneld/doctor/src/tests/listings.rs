@@ -302,7 +302,7 @@ fn wrong_checksums_from_elsewhere_are_nobodys_fault() {
         let mut facts = healthy();
         facts.host.checksums = Fact::Known(Checksums { udp, tcp });
         let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
-        (mesh.paths[0].ping_only, mesh.paths[0].refuses) = (true, refuses);
+        (mesh.paths[0].verdict.ping_only, mesh.paths[0].refuses) = (true, refuses);
         causes(&facts)
     };
     assert_eq!(of(3, 0, false), ["checksum"]);

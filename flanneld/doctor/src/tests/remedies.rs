@@ -205,7 +205,7 @@ fn firewall_of_one_family_is_not_acquitted_by_the_other() {
     let mut facts = heard(&facts, &State::OneWay);
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
     let mut other = mesh.paths[0].clone();
-    (other.state, other.address, other.subnet) = (State::Well, "2001:db8::2".parse().unwrap(), "fd00:244:2::/64".parse().unwrap());
+    (other.verdict.state, other.address, other.subnet) = (State::Well, "2001:db8::2".parse().unwrap(), "fd00:244:2::/64".parse().unwrap());
     mesh.paths.push(other);
     assert_eq!(only(&facts, "ufw").severity, Severity::Broken);
 }
@@ -237,7 +237,7 @@ fn nft_rules_come_before_what_rejects_and_not_before_network_policies() {
 fn heard(facts: &Facts, state: &State) -> Facts {
     let mut facts = facts.clone();
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
-    mesh.paths.iter_mut().for_each(|path| path.state = state.clone());
+    mesh.paths.iter_mut().for_each(|path| path.verdict.state = *state);
     facts
 }
 
@@ -259,7 +259,7 @@ fn firewall_that_probes_refute_is_a_risk_and_explains_nothing() {
         assert_eq!(report(&cut).causes().count(), 1, "{check}");
         let mut one = facts.clone();
         let Fact::Known(mesh) = &mut one.mesh else { panic!("no mesh") };
-        mesh.paths[0].state = State::OneWay;
+        mesh.paths[0].verdict.state = State::OneWay;
         let causes: Vec<String> = report(&one).causes().map(|finding| finding.check.clone()).collect();
         assert_eq!(causes, ["one-way", check], "the other peer's packets arrive");
     }

@@ -26,14 +26,14 @@ fn trap(state: &State, underlay: bool) -> Facts {
     behind_nat(&mut facts);
     facts.kubernetes = Fact::Absent;
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths.iter_mut().for_each(|path| (path.state, path.underlay) = (state.clone(), underlay));
+        mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay) = (*state, underlay));
     }
     facts
 }
 
 #[test]
 fn it_is_named_with_the_way_out() {
-    let facts = trap(&State::Cut, false);
+    let facts = trap(&State::CutOff, false);
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
     assert_eq!(finding.remedy.commands, [r"printf '\n%s\n' FLANNELD_IFACE=eth1 >> /etc/default/flanneld", "systemctl restart flanneld"]);
@@ -53,7 +53,7 @@ fn it_is_named_with_the_way_out() {
 #[test]
 fn without_a_store_elsewhere_the_marks_are_enough() {
     // Leases in a directory.
-    let mut facts = trap(&State::Cut, false);
+    let mut facts = trap(&State::CutOff, false);
     facts.host.ways = Fact::Known(Vec::new());
     assert_eq!(causes(&facts), ["wrong-interface"]);
     assert_eq!(only(&facts, "wrong-interface").remedy.commands.len(), 2);
@@ -76,10 +76,10 @@ fn it_is_no_trap_once_a_peer_answers() {
 
 #[test]
 fn a_peer_that_was_moved_does_not_hide_it() {
-    let mut facts = trap(&State::Cut, false);
+    let mut facts = trap(&State::CutOff, false);
     let first = |facts: &mut Facts, state: State| {
         if let Fact::Known(mesh) = &mut facts.mesh {
-            mesh.paths[0].state = state;
+            mesh.paths[0].verdict.state = state;
         }
     };
     first(&mut facts, State::Unknown);
@@ -124,7 +124,7 @@ fn the_refused_node_is_told_without_a_daemon() {
 
 #[test]
 fn before_there_is_a_peer_it_is_a_risk() {
-    let mut facts = trap(&State::Cut, false);
+    let mut facts = trap(&State::CutOff, false);
     if let (Fact::Known(mesh), Fact::Known(peers)) = (&mut facts.mesh, &mut facts.leases.peers) {
         mesh.paths.clear();
         peers.clear();
@@ -142,7 +142,7 @@ fn before_there_is_a_peer_it_is_a_risk() {
 
 #[test]
 fn another_interface_that_leads_to_the_store_is_named_where_all_are_silent() {
-    let mut facts = trap(&State::Cut, false);
+    let mut facts = trap(&State::CutOff, false);
     facts.host.interfaces = healthy().host.interfaces;
     facts.host.routes = healthy().host.routes;
     assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "wrong-interface"]);
@@ -153,7 +153,7 @@ fn another_interface_that_leads_to_the_store_is_named_where_all_are_silent() {
 
 #[test]
 fn an_interface_by_which_a_peer_was_heard_is_right_though_all_are_off_now() {
-    let mut facts = trap(&State::Cut, false);
+    let mut facts = trap(&State::CutOff, false);
     assert!(causes(&facts).iter().any(|check| check == "wrong-interface"));
     if let Fact::Known(mesh) = &mut facts.mesh {
         mesh.paths[0].ever = true;
@@ -163,7 +163,7 @@ fn an_interface_by_which_a_peer_was_heard_is_right_though_all_are_off_now() {
 
 #[test]
 fn in_a_cluster_the_daemonset_is_told() {
-    let mut facts = trap(&State::Cut, false);
+    let mut facts = trap(&State::CutOff, false);
     facts.daemon.launch = Launch::Kubernetes { namespace: "flannel-system".to_owned(), assumed: false };
     let finding = only(&facts, "wrong-interface");
     let set = "kubectl -n flannel-system set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_IFACE=eth1";
@@ -198,7 +198,7 @@ fn in_a_cluster_the_daemonset_is_told() {
 
 #[test]
 fn an_argument_in_the_unit_beats_the_options_file() {
-    let mut facts = trap(&State::Cut, false);
+    let mut facts = trap(&State::CutOff, false);
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     // What the command does, a test of its own types.
     let is_edit = |commands: &[String], script: &str| {

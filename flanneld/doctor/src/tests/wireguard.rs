@@ -17,8 +17,8 @@ fn node(peers: Vec<Silent>, states: [State; 2]) -> Facts {
     tunnels(&mut facts, peers);
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
     for (path, state) in mesh.paths.iter_mut().zip(states) {
-        path.underlay = state != State::Cut;
-        path.state = state;
+        path.underlay = state != State::CutOff;
+        path.verdict.state = state;
     }
     facts
 }
@@ -66,7 +66,7 @@ fn likely_causes_follow_from_what_is_known() {
     let why = |facts: &Facts| only(facts, "wireguard-silent").why;
     let initiates = Silent { initiates: true, ..silent("node-2", 2) };
     assert!(why(&node(vec![initiates], [State::OverlayCut, State::Well])).starts_with("their preshared keys differ"));
-    assert!(why(&node(vec![silent("node-2", 2)], [State::Cut, State::Well])).starts_with("that machine may be off"));
+    assert!(why(&node(vec![silent("node-2", 2)], [State::CutOff, State::Well])).starts_with("that machine may be off"));
     let mut facts = node(vec![silent("node-2", 2)], [State::OverlayCut, State::Well]);
     change(&mut facts, |known| known.clock_behind = Some(900));
     assert!(why(&facts).contains("clock was set back: peers refuse its handshakes as repeated ones until 15 min have passed"));
@@ -77,11 +77,13 @@ fn likely_causes_follow_from_what_is_known() {
 fn it_explains_its_own_peer_alone() {
     let facts = node(vec![silent("node-2", 2)], [State::OverlayCut, State::OneWay]);
     assert_eq!(causes(&facts), ["wireguard-silent", "one-way"], "node-3 has another trouble");
-    let facts = node(vec![silent("node-2", 2)], [State::Cut, State::Well]);
+    let facts = node(vec![silent("node-2", 2)], [State::CutOff, State::Well]);
     assert_eq!(causes(&facts), ["wireguard-silent"]);
     assert_eq!(only(&facts, "peer-cut").explained_by.as_deref(), Some("wireguard-silent"));
     // A node cannot hide another one by the name that it gives itself.
-    let facts = node(vec![silent("10.244.3.0/24", 2)], [State::OverlayCut, State::OverlayCutDaemonSilent]);
+    let mut facts = node(vec![silent("10.244.3.0/24", 2)], [State::OverlayCut, State::OverlayCut]);
+    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    mesh.paths[1].verdict.ping_only = true;
     assert_eq!(causes(&facts), ["wireguard-silent", "overlay-cut"]);
 }
 
@@ -104,7 +106,7 @@ fn a_firewall_of_this_host_explains_it() {
 
 #[test]
 fn a_machine_that_is_gone_has_a_finding_of_its_own() {
-    let mut facts = node(vec![silent("node-2", 2)], [State::Cut, State::Well]);
+    let mut facts = node(vec![silent("node-2", 2)], [State::CutOff, State::Well]);
     let Fact::Known(peers) = &mut facts.leases.peers else { panic!("no peers") };
     peers[0].silent = Some(900);
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };

@@ -1,10 +1,10 @@
 //! What goes into a node and comes out of it, and the questions it keeps in mind.
 
-use crate::state::State;
 use crate::target::{Target, Way};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
+use types::reachability::State;
 
 /// How long an answer is waited for.
 pub const WAIT: Duration = Duration::from_secs(1);

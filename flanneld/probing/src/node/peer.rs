@@ -3,12 +3,12 @@
 use super::hunt::Hunt;
 use super::message::WAIT;
 use super::tokens::Tokens;
-use crate::state::State;
 use crate::target::Target;
 use crate::verdict::{Evidence, Standing};
 use crate::who::short;
 use std::net::IpAddr;
 use std::time::Duration;
+use types::reachability::State;
 
 /// Questions that are waited for together.
 #[derive(Clone, Copy, Debug)]

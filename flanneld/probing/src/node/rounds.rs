@@ -5,10 +5,10 @@ use super::machine::Node;
 use super::message::{COST, Notice, Now, WAIT, What};
 use super::peer::{History, Peer, Round};
 use crate::schedule::{SHORTEST, ways};
-use crate::state::{Harm, State};
-use crate::verdict::{Evidence, Heard, LOSES, Verdict, expected, grade, judge};
+use crate::verdict::{Evidence, Heard, LOSES, expected, grade, judge};
 use ipnet::IpNet;
 use std::time::Duration;
+use types::reachability::{Harm, State, Verdict};
 
 /// Rounds after a turn, at most.
 const ROUNDS: u8 = 5;

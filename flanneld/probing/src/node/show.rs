@@ -6,11 +6,11 @@ use super::peer::{Peer, Said as SaidOfUs};
 use super::viewer::Row;
 use crate::rows::{Body, Wire, fit};
 use crate::schedule::cycle;
-use crate::state::{Harm, State};
 use crate::view::{self, Cell, Mesh, Said};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
+use types::reachability::{Harm, State};
 
 /// How many others are quoted about a peer.
 const QUOTED: usize = 16;

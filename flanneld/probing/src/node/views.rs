@@ -4,10 +4,10 @@ use super::machine::Node;
 use super::message::{Now, Waiting, What};
 use super::viewer::EVERY;
 use crate::rows::{self, Wire};
-use crate::state::{Harm, State};
 use crate::wire::Header;
 use ipnet::IpNet;
 use std::time::Duration;
+use types::reachability::{Harm, State};
 
 /// How long after a look others are asked.
 const LOOK: Duration = Duration::from_secs(10);

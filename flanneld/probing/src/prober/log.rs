@@ -1,10 +1,10 @@
 //! What the log says of peers whose state changes: a line each, and not more than a reader can take in.
 
 use crate::node::Notice;
-use crate::state::{Harm, State};
 use std::time::Duration;
 use subnet_lease::printable;
 use tracing::{debug, info, warn};
+use types::reachability::{Harm, State};
 
 /// Lines in [`WINDOW`].
 const LINES: u32 = 10;
@@ -70,7 +70,7 @@ mod tests {
         let name = Some("node\n-3".to_owned());
         let target = Target { id: None, name, subnet: "10.5.3.0/24".parse().unwrap(), address: "192.0.2.3".parse().unwrap(), primary: true };
         let line = text(&Notice { target, was: State::Well, is: State::CutOff });
-        assert!(!line.contains('\n') && line.contains("(10.5.3.0/24, 192.0.2.3): cut off, was well: it answers nothing"), "{line}");
+        assert!(!line.contains('\n') && line.contains("(10.5.3.0/24, 192.0.2.3): cut-off, was well: it answers nothing"), "{line}");
     }
 
     #[test]

@@ -1,21 +1,18 @@
 //! The sockets of a node: for each way and family one for questions and answers, and one for ping.
 
 use super::ping;
+use super::problem::{Place, Unusable, Why, name};
 use super::socket::{LARGEST, Registered};
 use crate::node::Send;
 use crate::target::Way;
 use crate::view::Problem;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
 use std::time::Duration;
 
 /// How many datagrams of a socket are read before the others have their turn.
 const AT_ONCE: usize = 64;
-
-/// A socket by its way, its family (IPv6?), and whether it is for ping.
-pub type Place = (Way, bool, bool);
 
 /// What came in.
 pub enum Incoming<'a> {
@@ -40,7 +37,7 @@ pub struct Sockets {
     port: u16,
     id: u16,
     open: BTreeMap<Place, Registered>,
-    problems: BTreeMap<Place, Problem>,
+    problems: BTreeMap<Place, Unusable>,
     /// Who may send through the overlay network.
     hosts: Option<(u32, u32)>,
     buffer: Vec<u8>,
@@ -86,8 +83,7 @@ impl Sockets {
             }
             if let Some(owner) = yields_to.filter(|_| !is_ping) {
                 // Without it the kernel refuses that tunnel its port, and with it all packets of its pods.
-                let why = format!("another flanneld on this host uses the port for its tunnel ({owner}); {}", other_port("one of the two networks"));
-                self.problem(place, Problem { address: Some(address), taken: true, what: text(&place, address, &why) });
+                self.problem(Unusable { place, address, why: Why::Lent(owner.to_owned()) });
                 continue;
             }
             let opened = if is_ping { Registered::pings(address.ip(), self.id) } else { Registered::datagrams(address, hosts(&place)) };
@@ -98,37 +94,21 @@ impl Sockets {
                     }
                     self.open.insert(place, socket);
                 }
-                Err(error) => self.failed(place, address, &error),
+                Err(error) => self.problem(Unusable::refused(place, address, &error)),
             }
         }
     }
 
-    fn failed(&mut self, place: Place, address: SocketAddr, error: &io::Error) {
-        let (_, _, is_ping) = place;
-        let taken = error.kind() == io::ErrorKind::AddrInUse;
-        let remedy = match error.kind() {
-            _ if taken => format!(
-                "another program has the port: find it with `ss -lunp sport = :{}` and `ip -d link show type vxlan`, or {}",
-                address.port(),
-                other_port("the network")
-            ),
-            io::ErrorKind::PermissionDenied => "it needs CAP_NET_RAW".to_owned(),
-            _ => "it is tried again".to_owned(),
-        };
-        let what = text(&place, address, &format!("{error}; {remedy}"));
-        self.problem(place, Problem { address: (!is_ping).then_some(address), taken, what });
-    }
-
-    fn problem(&mut self, place: Place, problem: Problem) {
-        if self.problems.get(&place) != Some(&problem) {
-            tracing::warn!("{}", problem.what);
-            self.problems.insert(place, problem);
+    fn problem(&mut self, problem: Unusable) {
+        if self.problems.get(&problem.place) != Some(&problem) {
+            tracing::warn!("{problem}");
+            self.problems.insert(problem.place, problem);
         }
     }
 
     /// What does not work.
     pub fn problems(&self) -> Vec<Problem> {
-        self.problems.values().cloned().collect()
+        self.problems.values().map(Unusable::shown).collect()
     }
 
     /// Whether the program is to be woken for what comes in. False where it is not for some of it, even if it should be.
@@ -194,17 +174,4 @@ impl Sockets {
             }
         }
     }
-}
-
-fn text(place: &Place, address: SocketAddr, why: &str) -> String {
-    format!("probes cannot use {}: {why}", name(place, address))
-}
-
-fn other_port(whose: &str) -> String {
-    format!("choose another one with --probe-port on every node of {whose}")
-}
-
-fn name((_, ipv6, is_ping): &Place, address: SocketAddr) -> String {
-    let family = if *ipv6 { "IPv6" } else { "IPv4" };
-    if *is_ping { format!("ping over {family} from {}", address.ip()) } else { format!("UDP {address}") }
 }

@@ -1,7 +1,6 @@
 //! Nodes, and what lies between them.
 
 use probing::node::{Datagram, Itself, Node, Notice, Now, Send};
-use probing::state::State;
 use probing::target::{Target, Way};
 use probing::view::{Mesh, Own, Probe};
 use probing::who::{mix, who};
@@ -10,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
+use types::reachability::State;
 
 /// What lies between two nodes; of two values the first is for packets of the node with the lower number.
 #[derive(Clone, Copy, Debug)]

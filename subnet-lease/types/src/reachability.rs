@@ -1,9 +1,9 @@
-//! What a node says of one of its peers.
+//! Whether packets reach a peer: the verdict of the prober, the probe, the doctor, the API and the metrics, under the same names.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The verdict on a peer, for one address family.
+/// The state of the path to a peer, for one address family. Later ones are worse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -55,7 +55,7 @@ impl State {
         State::WrongNode,
     ];
 
-    /// The name in JSON and in metrics.
+    /// The name in JSON, metrics, tables, logs and documentation.
     pub const fn name(self) -> &'static str {
         match self {
             State::Unknown => "unknown",
@@ -70,21 +70,6 @@ impl State {
         }
     }
 
-    /// The words for a reader.
-    pub const fn words(self) -> &'static str {
-        match self {
-            State::Unknown => "unknown",
-            State::Well => "well",
-            State::Slow => "slow",
-            State::LosesSome => "loses some",
-            State::SmallMtu => "small MTU",
-            State::OneWay => "one way",
-            State::OverlayCut => "overlay cut",
-            State::CutOff => "cut off",
-            State::WrongNode => "wrong node",
-        }
-    }
-
     /// What it means for the packets of pods.
     pub const fn harm(self) -> Harm {
         match self {
@@ -93,6 +78,11 @@ impl State {
             State::Slow | State::LosesSome | State::SmallMtu => Harm::Some,
             State::OneWay | State::OverlayCut | State::CutOff | State::WrongNode => Harm::All,
         }
+    }
+
+    /// Whether packets of pods arrive there and back, some of them at least.
+    pub const fn passes(self) -> bool {
+        matches!(self.harm(), Harm::None | Harm::Some)
     }
 
     /// The number on the wire.
@@ -109,7 +99,37 @@ impl State {
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+        f.pad(self.name())
+    }
+}
+
+/// The verdict on the path to a peer, for one address family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// The state.
+    pub state: State,
+    /// Whether the peer answers ping only.
+    pub ping_only: bool,
+}
+
+impl Verdict {
+    /// A verdict by answers to questions.
+    pub const fn of(state: State) -> Self {
+        Self { state, ping_only: false }
+    }
+
+    /// A verdict by answers to ping.
+    pub const fn by_ping(state: State) -> Self {
+        Self { state, ping_only: true }
+    }
+
+    /// The verdict without the grade that statistics give to "well".
+    #[must_use]
+    pub const fn ungraded(self) -> Self {
+        match self.state {
+            State::Slow | State::LosesSome => Self { state: State::Well, ..self },
+            _ => self,
+        }
     }
 }
 
@@ -122,7 +142,7 @@ mod tests {
         for state in State::ALL {
             assert_eq!(State::of_number(state.number()), state);
             assert_eq!(serde_json::to_value(state).unwrap(), state.name());
-            assert_eq!(state.words(), state.name().replace('-', " ").replace("mtu", "MTU"));
+            assert_eq!(state.to_string(), state.name());
         }
         assert_eq!(State::of_number(200), State::Unknown);
     }
@@ -131,5 +151,11 @@ mod tests {
     fn of_two_states_the_later_is_the_worse() {
         assert!(State::ALL.is_sorted());
         assert!(State::ALL.is_sorted_by_key(|state| state.harm()));
+    }
+
+    #[test]
+    fn packets_pass_where_not_all_are_lost() {
+        let pass: Vec<&str> = State::ALL.iter().filter(|state| state.passes()).map(|state| state.name()).collect();
+        assert_eq!(pass, ["well", "slow", "loses-some", "small-mtu"]);
     }
 }

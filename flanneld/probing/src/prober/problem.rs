@@ -1,0 +1,120 @@
+//! What keeps this node from asking or answering.
+
+use crate::target::Way;
+use crate::view;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use types::problem::{PortPurpose, text};
+use types::{Coded, Detail};
+
+/// A socket by its way, its family (IPv6?), and whether it is for ping.
+pub type Place = (Way, bool, bool);
+
+/// A socket that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Which.
+    pub place: Place,
+    /// Its address.
+    pub address: SocketAddr,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a socket cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Another flanneld on this host has the port for its tunnel: who it is.
+    Lent(String),
+    /// The kernel refuses it: the kind, and the kernel's words.
+    Refused(io::ErrorKind, String),
+}
+
+impl Unusable {
+    /// A socket that the kernel refuses.
+    pub fn refused(place: Place, address: SocketAddr, error: &io::Error) -> Self {
+        Self { place, address, why: Why::Refused(error.kind(), error.to_string()) }
+    }
+
+    /// Whether another program has the port.
+    fn is_taken(&self) -> bool {
+        matches!(self.why, Why::Lent(_) | Why::Refused(io::ErrorKind::AddrInUse, _))
+    }
+
+    /// As the API carries it.
+    pub fn shown(&self) -> view::Problem {
+        let (_, _, is_ping) = self.place;
+        view::Problem { address: (!is_ping).then_some(self.address), taken: self.is_taken(), what: self.to_string() }
+    }
+}
+
+impl Coded for Unusable {
+    fn code(&self) -> &'static str {
+        match self.why {
+            _ if self.is_taken() => "probe-port-taken",
+            Why::Refused(io::ErrorKind::PermissionDenied, _) => "probe-not-permitted",
+            _ => "probe-socket",
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        match self.is_taken() {
+            true => Detail::PortTaken { number: self.address.port(), udp: true, purpose: PortPurpose::Probes },
+            false => Detail::None,
+        }
+    }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| {
+            write!(f, "probes cannot use {}: ", name(&self.place, self.address))?;
+            match &self.why {
+                Why::Lent(owner) => {
+                    write!(f, "another flanneld on this host uses the port for its tunnel ({owner}); {}", other_port("one of the two networks"))
+                }
+                Why::Refused(io::ErrorKind::AddrInUse, error) => write!(
+                    f,
+                    "{error}; another program has the port: find it with `ss -lunp sport = :{}` and `ip -d link show type vxlan`, or {}",
+                    self.address.port(),
+                    other_port("the network")
+                ),
+                Why::Refused(io::ErrorKind::PermissionDenied, error) => write!(f, "{error}; it needs CAP_NET_RAW"),
+                Why::Refused(_, error) => write!(f, "{error}; it is tried again"),
+            }
+        })
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+fn other_port(whose: &str) -> String {
+    format!("choose another one with --probe-port on every node of {whose}")
+}
+
+/// The name of a socket, for a line.
+pub fn name((_, ipv6, is_ping): &Place, address: SocketAddr) -> String {
+    let family = if *ipv6 { "IPv6" } else { "IPv4" };
+    if *is_ping { format!("ping over {family} from {}", address.ip()) } else { format!("UDP {address}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_port_is_told_by_its_number() {
+        let address: SocketAddr = "192.0.2.1:8473".parse().unwrap();
+        let unusable = |kind: io::ErrorKind| Unusable::refused((Way::Beside, false, false), address, &kind.into());
+        let taken = unusable(io::ErrorKind::AddrInUse);
+        assert_eq!(taken.detail(), Detail::PortTaken { number: 8473, udp: true, purpose: PortPurpose::Probes });
+        assert_eq!((taken.shown().address, taken.shown().taken), (Some(address), true));
+        assert!(types::problem::MUTE || taken.shown().what.contains("`ss -lunp sport = :8473`"), "{taken}");
+        let lent = Unusable { why: Why::Lent("flannel.1".to_owned()), ..taken };
+        assert_eq!((lent.code(), lent.shown().taken), ("probe-port-taken", true));
+        let ping = Unusable { place: (Way::Beside, false, true), ..unusable(io::ErrorKind::PermissionDenied) };
+        assert_eq!((ping.code(), ping.shown().address, ping.shown().taken), ("probe-not-permitted", None, false));
+        assert_eq!(unusable(io::ErrorKind::AddrNotAvailable).code(), "probe-socket");
+    }
+}

@@ -1,0 +1,175 @@
+//! Why there is no probe, and why a part of one was not made.
+
+use ipnet::IpNet;
+use netstate::kernel::KernelError;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+use types::problem::text;
+use types::{Coded, printable};
+
+/// A peer that could be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its name, else its address; fit for a line.
+    pub title: String,
+    /// Its subnet.
+    pub subnet: IpNet,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+/// Why there is no probe. `asked` is what was typed.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Several nodes have that name.
+    Ambiguous {
+        /// The name.
+        asked: String,
+        /// Their subnets.
+        subnets: Vec<IpNet>,
+    },
+    /// It is this node.
+    Itself {
+        /// A name or an address of it.
+        asked: String,
+    },
+    /// It is in a lease that this node does not use.
+    Unused {
+        /// An address or a subnet.
+        asked: String,
+        /// The lease: its subnets or its key; foreign text.
+        lease: String,
+        /// Why it is not used.
+        why: String,
+    },
+    /// There is no peer at all.
+    NoPeers {
+        /// A name, an address or a subnet.
+        asked: String,
+    },
+    /// No peer has that name, address or subnet.
+    NoSuchPeer {
+        /// A name, an address or a subnet.
+        asked: String,
+        /// Some that there are.
+        some: Vec<Candidate>,
+        /// How many more there are.
+        more: usize,
+    },
+    /// Other probes are under way.
+    Busy,
+    /// It took longer than this.
+    Overtime(Duration),
+    /// Its task ended before it.
+    Ended(tokio::task::JoinError),
+    /// The kernel gives no socket to ask it.
+    Kernel(KernelError),
+    /// The lease of this subnet ended meanwhile, or this node stops.
+    LeaseEnded(IpNet),
+}
+
+impl Refusal {
+    /// Whether it names nobody who can be asked: asking again does not help.
+    pub const fn is_final(&self) -> bool {
+        match self {
+            Refusal::Ambiguous { .. } | Refusal::Itself { .. } | Refusal::Unused { .. } | Refusal::NoPeers { .. } | Refusal::NoSuchPeer { .. } => {
+                true
+            }
+            Refusal::Busy | Refusal::Overtime(_) | Refusal::Ended(_) | Refusal::Kernel(_) | Refusal::LeaseEnded(_) => false,
+        }
+    }
+}
+
+impl Coded for Refusal {
+    fn code(&self) -> &'static str {
+        match self {
+            Refusal::Ambiguous { .. } => "probe-target-ambiguous",
+            Refusal::Itself { .. } => "probe-target-is-this-node",
+            Refusal::Unused { .. } => "probe-target-unused",
+            Refusal::NoPeers { .. } => "probe-no-peers",
+            Refusal::NoSuchPeer { .. } => "probe-target-unknown",
+            Refusal::Busy => "probe-busy",
+            Refusal::Overtime(_) => "probe-overtime",
+            Refusal::Ended(_) => "probe-ended",
+            Refusal::Kernel(_) => "probe-kernel",
+            Refusal::LeaseEnded(_) => "probe-lease-ended",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Refusal::Ambiguous { asked, subnets } => {
+                let listed: Vec<String> = subnets.iter().map(IpNet::to_string).collect();
+                write!(f, "{} nodes are named {}: name the subnet of one, {}", subnets.len(), printable::value(asked), listed.join(" or "))
+            }
+            Refusal::Itself { asked } => write!(f, "{} is this node: name a peer, or the address of a pod", printable::value(asked)),
+            Refusal::Unused { asked, lease, why } => {
+                let (asked, lease) = (printable::value(asked), printable::value(lease));
+                write!(f, "{asked} is in a lease that this node does not use, {lease}: {}", printable::line(why))
+            }
+            Refusal::NoPeers { asked } => {
+                write!(f, "{} is no peer's: no other node has a lease that is in force here", printable::value(asked))
+            }
+            Refusal::NoSuchPeer { asked, some, more } => {
+                let listed: Vec<String> = some.iter().map(|one| format!("{} ({}, {})", one.title, one.subnet, one.address)).collect();
+                write!(f, "{} is neither a peer nor in a peer's subnet: there are {}", printable::value(asked), listed.join(", "))?;
+                if *more > 0 { write!(f, " and {more} more; flannelctl peers lists them") } else { Ok(()) }
+            }
+            Refusal::Busy => f.write_str("other probes are under way on this node: try again in a few seconds"),
+            Refusal::Overtime(time) => write!(f, "the probe was not over within {time:?}: this node is overloaded, or its kernel does not answer"),
+            Refusal::Ended(error) => write!(f, "the probe failed: {error}"),
+            Refusal::Kernel(error) => write!(f, "the kernel cannot be asked: {error}"),
+            Refusal::LeaseEnded(subnet) => write!(f, "the lease of {subnet} ended meanwhile, or this node stops"),
+        })
+    }
+}
+
+impl std::error::Error for Refusal {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Refusal::Ended(error) => Some(error),
+            Refusal::Kernel(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Why a part of a probe was not made.
+#[derive(Debug)]
+pub enum Unasked {
+    /// Probes are off on this node.
+    Off,
+    /// There is no socket for ping.
+    NoPing(io::Error),
+}
+
+impl Coded for Unasked {
+    fn code(&self) -> &'static str {
+        match self {
+            Unasked::Off => "probes-off",
+            Unasked::NoPing(_) => "no-ping",
+        }
+    }
+}
+
+impl fmt::Display for Unasked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Unasked::Off => f.write_str("this node does not probe (--probe-port=0)"),
+            Unasked::NoPing(error) => write!(f, "this node cannot ping: {error}"),
+        })
+    }
+}
+
+impl std::error::Error for Unasked {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Unasked::Off => None,
+            Unasked::NoPing(error) => Some(error),
+        }
+    }
+}
