@@ -15,10 +15,10 @@ mod userspace;
 pub mod vxlan;
 pub mod wireguard;
 
-pub use backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Renewal, Setup, Takes};
+pub use backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Renewal, Setup, Takes};
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::failures::FailedPeer;
 pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;
-pub use registry::{create, identity_of};
+pub use registry::{create, identity_of, names, profile, profiles};
 pub use status::Status;

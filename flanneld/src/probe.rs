@@ -20,7 +20,7 @@ use node_api::probe::{Probe, Target as Shown};
 use probing::prober::Prober;
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};
-use seen::{Heard, Local, Own, Rules, Seen, Tunnel, Wanted};
+use seen::{Heard, Local, Own, Rules, Seen, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl Inquirer {
         Ok(Seen {
             own: Own {
                 network,
-                tunnel: Tunnel::of(&self.network, ipv6),
+                tunnel: self.network.encapsulation.and_then(|encapsulation| encapsulation.of(target.subnet.into())),
                 probes: self.port,
                 interface: underlay.name.clone(),
                 address: underlay.tunnel_source(target.address.is_ipv6()),

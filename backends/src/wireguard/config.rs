@@ -8,13 +8,13 @@ use subnet_lease::json::Object;
 use subnet_lease::{LeaseAttrs, Subnets};
 
 /// The device, or that of IPv4 if each family has one.
-const DEVICE: &str = "flannel-wg";
-const DEVICE_V6: &str = "flannel-wg-v6";
+pub(super) const DEVICE: &str = "flannel-wg";
+pub(super) const DEVICE_V6: &str = "flannel-wg-v6";
 /// The ports, unless the configuration names others.
-const PORT: i64 = 51820;
-const PORT_V6: i64 = 51821;
+pub(super) const PORT: u16 = 51820;
+pub(super) const PORT_V6: u16 = 51821;
 /// IPv6 40, UDP 8, WireGuard's header 16 and tag 16: IPv4 needs 20 less, and Go flannel leaves them unused.
-const OVERHEAD: u32 = 80;
+pub(super) const OVERHEAD: u32 = 80;
 
 /// Which packets carry the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +70,8 @@ impl Config {
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, String> {
         let bad = |why: String| format!("error decoding WireGuard backend config: {why}");
         let object = Object::parse(text).map_err(|error| bad(error.to_string()))?;
-        let number = |name: &str, default: i64, least: u16| -> Result<u16, String> {
-            let value = object.read::<i64>(name).map_err(bad)?.unwrap_or(default);
+        let number = |name: &str, default: u16, least: u16| -> Result<u16, String> {
+            let value = object.read::<i64>(name).map_err(bad)?.unwrap_or(i64::from(default));
             let fits = u16::try_from(value).ok().filter(|value| *value >= least);
             fits.ok_or_else(|| bad(format!("{name} is {value}: it must be between {least} and 65535")))
         };

@@ -1,11 +1,13 @@
 //! Where a way ends, in one sentence, and what to type next: a pure function of what was seen and of the steps.
 
-use super::seen::{Seen, Tunnel};
+use super::seen::{Seen, named};
 use super::steps::hears_us;
 use super::whom::title;
+use doctor::encapsulation::capture;
 use netstate::netlink::lookup::Fate;
 use node_api::probe::{Next, Outcome, Step, StepName};
 use std::net::IpAddr;
+use types::Encapsulation;
 
 /// The end of a way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +90,8 @@ fn source(seen: &Seen) -> Option<IpAddr> {
     if seen.own.tunnel.is_some() { seen.own.address.or(by_route) } else { seen.own.overlay.or(seen.own.address) }
 }
 
-fn tcpdump(device: &str, tunnel: Option<Tunnel>, host: IpAddr) -> String {
-    let tunnel = tunnel.map(|tunnel| format!("{} and ", tunnel.filter())).unwrap_or_default();
+fn tcpdump(device: &str, tunnel: Option<Encapsulation>, host: IpAddr) -> String {
+    let tunnel = tunnel.map(|tunnel| format!("{} and ", capture(tunnel))).unwrap_or_default();
     format!("tcpdump -c 5 -ni {} {tunnel}host {host}", doctor::shell::word(device))
 }
 
@@ -137,12 +139,12 @@ fn over(seen: &Seen, peer: &str) -> (String, bool) {
         return (format!("The way to {peer} through the overlay loses packets."), false);
     }
     if hears_us(seen) {
-        let from = tunnel.map(|tunnel| format!(" from its {tunnel}")).unwrap_or_default();
+        let from = tunnel.map(|tunnel| format!(" from its {}", named(tunnel))).unwrap_or_default();
         return (format!("It ends on the way back{from}: {peer} hears this node, and its answers do not arrive."), true);
     }
     let sentence = match tunnel {
-        Some(Tunnel::Ipip) => format!("It ends on the way to {peer}: {}, in which packets of pods travel, does not arrive there.", Tunnel::Ipip),
-        Some(tunnel) => format!("It ends on the way to {peer}'s {tunnel}: what this node sends does not arrive."),
+        Some(tunnel) if tunnel.port().is_some() => format!("It ends on the way to {peer}'s {}: what this node sends does not arrive.", named(tunnel)),
+        Some(tunnel) => format!("It ends on the way to {peer}: {}, in which packets of pods travel, does not arrive there.", named(tunnel)),
         None => format!("It ends on the way to {peer}: the network between the nodes drops packets of pods, or {peer} does not take them."),
     };
     (sentence, false)

@@ -1,6 +1,6 @@
 //! The steps of a way to a peer: a pure function of what was seen.
 
-use super::seen::{Rules, Seen};
+use super::seen::{Rules, Seen, named};
 use super::whom::title;
 use super::words::{by_rule, count, lost, place, questions, route as shown, rtt, spec};
 use netstate::netlink::lookup::{Fate, Neighbour};
@@ -149,7 +149,11 @@ fn because(why: Option<&str>) -> String {
 fn rules(seen: &Seen) -> Step {
     let found = match &seen.rules {
         Rules::Clear => {
-            let port = seen.own.tunnel.map(|tunnel| format!("nothing refuses {}; ", tunnel.to_string().replace(" port", ""))).unwrap_or_default();
+            let port = seen
+                .own
+                .tunnel
+                .map(|tunnel| format!("nothing refuses {}; ", tunnel.port().map_or_else(|| named(tunnel), |port| format!("UDP {port}"))))
+                .unwrap_or_default();
             (Outcome::Ok, format!("{port}FORWARD lets {} pass", seen.own.network))
         }
         Rules::Broken(findings) => (Outcome::Failed, findings.join("; ")),

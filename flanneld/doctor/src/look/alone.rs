@@ -3,7 +3,6 @@
 use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::Target;
 use super::{Look, Options, Places, chosen_in, missing_modules, taken_ports};
-use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, LastWords, Launch};
 use crate::facts::host::{Interface, WayKind};
@@ -13,9 +12,11 @@ use crate::facts::{Facts, Network};
 use crate::surroundings::Surroundings;
 use run_dir::status_file::{self, Said};
 use std::path::Path;
+use types::profile::Device;
+use types::{Encapsulation, Profile};
 
-/// Gathers facts without a daemon.
-pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
+/// Gathers facts without a daemon, which may be of any of these backends.
+pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static Profile>) -> Facts {
     let last_words = last_words(subnet_file);
     let options = Options::read(&look.places);
     let (place, addresses) = options.store();
@@ -40,7 +41,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
-    let network = env.known().and_then(|env| network(env, &interfaces));
+    let network = env.known().and_then(|env| network(env, &interfaces, &backends));
     let no_daemon = "no flanneld answers on this node";
     let alive = daemon.running.known() == Some(&true);
     daemon.silent = match alive {
@@ -67,12 +68,13 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     host.modules = Fact::Known(missing_modules(&words));
     host.ports = Fact::Known(taken_ports(&words));
     let pods = look.pods(&daemon, network.as_ref(), &host);
-    let wireguard = match network.as_ref().and_then(|network| network.backend.as_deref()) {
+    let wireguard = match network.as_ref().and_then(|network| network.backend) {
+        Some(backend) if !backend.encrypts => Fact::Absent,
         // It may be wireguard that left no device.
-        None | Some("wireguard") => Fact::unavailable(no_daemon),
-        Some(_) => Fact::Absent,
+        _ => Fact::unavailable(no_daemon),
     };
     let mut facts = Facts {
+        backends,
         network: match network {
             Some(network) => Fact::Known(network),
             None => Fact::unavailable(format!("there is no {}", subnet_file.display())),
@@ -121,30 +123,24 @@ fn last_words(subnet_file: &Path) -> Fact<LastWords> {
 }
 
 /// The network, as subnet.env and flannel's devices tell it.
-fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
-    let vxlan = interfaces.iter().find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
-    let udp = interfaces.iter().any(|interface| interface.name == "flannel0" && interface.kind == "tun");
-    // Another device in its place has its name.
-    let named = interfaces.iter().find_map(|interface| interface.name.strip_prefix("flannel.")?.parse().ok());
-    let ipip = interfaces.iter().any(|interface| interface.name == "flannel.ipip" && interface.kind == "ipip");
-    let wireguard = interfaces.iter().any(|interface| interface.kind == "wireguard" && interface.name.starts_with("flannel-wg"));
-    let (backend, carrier, vni) = match (vxlan.and_then(|interface| interface.vxlan), udp, named) {
-        (Some((vni, port)), ..) => (Some("vxlan"), Some(Carrier::port(port)), Some(vni)),
-        (None, true, _) => (Some("udp"), Some(Carrier::port(8285)), None),
-        (None, false, Some(vni)) => (Some("vxlan"), None, Some(vni)),
-        (None, false, None) if ipip => (Some("ipip"), Some(Carrier::Ipip), None),
-        // The port is in no message that everybody may read.
-        (None, false, None) if wireguard => (Some("wireguard"), None, None),
-        (None, false, None) => (None, None, None),
+fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -> Option<Network> {
+    let seen = || {
+        backends
+            .iter()
+            .flat_map(|backend| interfaces.iter().filter_map(move |interface| Some((*backend, backend.device(&interface.name)?, interface))))
     };
+    let is_real = |device: &Device, interface: &Interface| device.kinds.contains(&interface.kind.as_str());
+    // Another device in its place has its name.
+    let found = seen().find(|(_, device, interface)| is_real(device, interface)).or_else(|| seen().next());
+    // The kernel tells the port of its own vxlan devices.
+    let vxlan = found.and_then(|(_, device, interface)| interface.vxlan.filter(|_| is_real(device, interface)));
+    let assumed = found.filter(|(_, device, interface)| is_real(device, interface)).and_then(|(backend, ..)| backend.seen_as);
     Some(Network {
         networks: env.networks?,
         own: env.subnets?,
-        backend: backend.map(str::to_owned),
-        carrier,
-        port_v6: None,
-        outer_ipv6: None,
-        vni,
+        backend: found.map(|(backend, ..)| backend),
+        encapsulation: vxlan.map(|(_, port)| Encapsulation::udp(port)).or(assumed),
+        vni: vxlan.map(|(vni, _)| vni).or_else(|| found.and_then(|(_, device, interface)| device.vni_in(&interface.name))),
         mtu: env.mtu,
         // Which programs hold the rules is the daemon's business; both are looked at.
         nftables: false,

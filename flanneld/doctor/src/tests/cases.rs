@@ -1,7 +1,6 @@
 //! For each check, the change of a healthy node's facts that raises it.
 
 use super::healthy::{interface, peer};
-use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Drift, Drifting, LastWords};
@@ -18,6 +17,7 @@ use crate::firewalls::{Firewalls, Numbered, Table};
 use crate::need::Need;
 use crate::nftables::{Barrier, Base};
 use std::collections::BTreeMap;
+use types::Encapsulation;
 
 /// A change of facts.
 pub type Spoil = fn(&mut Facts);
@@ -115,8 +115,8 @@ pub fn silent(name: &str, number: u8) -> Silent {
 
 /// A node with these silent peers of WireGuard.
 pub fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
-    network(facts).backend = Some("wireguard".to_owned());
-    (network(facts).carrier, network(facts).vni) = (Some(Carrier::port(51820)), None);
+    network(facts).backend = backends::profile("wireguard");
+    (network(facts).encapsulation, network(facts).vni) = (Some(Encapsulation::udp(51820)), None);
     let device = named(facts, "flannel.1");
     (device.name, device.kind, device.vxlan) = ("flannel-wg".to_owned(), "wireguard".to_owned(), None);
     facts.wireguard = Fact::Known(Wireguard { peers: 40, silent, clock_behind: None, has_tool: true });
@@ -298,7 +298,7 @@ pub const CASES: &[(&str, Spoil)] = &[
         all(facts, &State::OverlayCut, true);
     }),
     ("encap-blocked", |facts| {
-        network(facts).carrier = Some(Carrier::Ipip);
+        network(facts).encapsulation = Some(Encapsulation::Ipip);
         all(facts, &State::OverlayCut, true);
     }),
     ("wireguard-silent", |facts| {

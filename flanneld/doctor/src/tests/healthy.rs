@@ -11,6 +11,7 @@ use crate::facts::store::{Access, Etcd, Store};
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use subnet_lease::Subnets;
+use types::Encapsulation;
 
 pub fn subnets(v4: &str, v6: &str) -> Subnets {
     Subnets::Both(v4.parse().unwrap(), v6.parse().unwrap())
@@ -120,13 +121,12 @@ pub fn healthy() -> Facts {
         gone: Some(false),
     };
     Facts {
+        backends: backends::profiles(),
         network: Fact::Known(Network {
             networks: subnets("10.244.0.0/16", "fd10:244::/48"),
             own: own(),
-            backend: Some("vxlan".to_owned()),
-            carrier: Some(crate::carrier::Carrier::port(8472)),
-            port_v6: None,
-            outer_ipv6: None,
+            backend: backends::profile("vxlan"),
+            encapsulation: Some(Encapsulation::udp(8472)),
             vni: Some(1),
             mtu: Some(1450),
             nftables: false,
