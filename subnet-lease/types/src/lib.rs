@@ -9,6 +9,7 @@ pub mod family;
 pub mod printable;
 pub mod problem;
 pub mod profile;
+pub mod wireguard;
 
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};
 pub use encapsulation::Encapsulation;
