@@ -178,6 +178,39 @@ mod tests {
     }
 
     #[test]
+    fn profiles_are_those_of_the_backends() {
+        for profile in profiles() {
+            let made = create(&setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{}"}}}}"#, profile.name))).unwrap();
+            let (name, takes) = (profile.name, made.takes(true));
+            assert_eq!(made.profile(), profile);
+            assert!(takes.devices.iter().all(|device| profile.device(device).is_some()), "{name}: {:?}", takes.devices);
+            assert_eq!(takes.devices.is_empty(), profile.devices.is_empty(), "{name}");
+            assert_eq!(
+                (made.encapsulation().protocol(), made.encapsulation().port()),
+                (profile.encapsulation.protocol(), takes.ports.first().copied())
+            );
+            assert_eq!(profile.encapsulation.port_of(Family::V4), takes.ports.first().copied(), "{name}: the port that is used by default");
+            assert_eq!(made.overlay().is_some(), profile.carries, "{name}");
+            if let Some(overlay) = made.overlay() {
+                assert_eq!(((overlay.mtu)(1500, false), overlay.clear), (1500 - profile.overhead.v4, !profile.encrypts), "{name}");
+                assert_eq!(overlay.outer_ipv6.map(|ipv6| if ipv6 { Family::V6 } else { Family::V4 }), made.encapsulation().outer(), "{name}");
+            }
+        }
+        assert_eq!(profile("vxlan").map(|profile| profile.name), Some("vxlan"));
+        assert!(profile("ipsec").is_none() && names().contains(&"ipsec") && names().is_sorted());
+    }
+
+    #[test]
+    fn each_device_is_cleaned_up() {
+        for device in profiles().iter().flat_map(|profile| profile.devices) {
+            let name = device.named(Some(1)).unwrap();
+            for kind in device.kinds {
+                assert!(netstate::cleanup::is_flannels(&name, kind), "{name} of kind {kind}");
+            }
+        }
+    }
+
+    #[test]
     fn unsupported_types_are_named() {
         for built in ["vxlan", "host-gw", "alloc", "ipip", "udp", "VXLAN", "wireguard"] {
             assert_eq!(refusal(&format!(r#"{{"Type":"{built}"}}"#)), "");

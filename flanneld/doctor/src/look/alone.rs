@@ -124,21 +124,22 @@ fn last_words(subnet_file: &Path) -> Fact<LastWords> {
 
 /// The network, as subnet.env and flannel's devices tell it.
 fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -> Option<Network> {
-    let seen = || {
-        backends
-            .iter()
-            .flat_map(|backend| interfaces.iter().filter_map(move |interface| Some((*backend, backend.device(&interface.name)?, interface))))
+    let of = |backend: &&'static Profile| {
+        let backend = *backend;
+        interfaces.iter().filter_map(move |interface| backend.device(&interface.name).map(|device| (backend, device, interface)))
     };
     let is_real = |device: &Device, interface: &Interface| device.kinds.contains(&interface.kind.as_str());
+    let seen: Vec<_> = backends.iter().flat_map(of).collect();
+    let real = seen.iter().find(|(_, device, interface)| is_real(device, interface));
     // Another device in its place has its name.
-    let found = seen().find(|(_, device, interface)| is_real(device, interface)).or_else(|| seen().next());
+    let found = real.or(seen.first());
     // The kernel tells the port of its own vxlan devices.
-    let vxlan = found.and_then(|(_, device, interface)| interface.vxlan.filter(|_| is_real(device, interface)));
-    let assumed = found.filter(|(_, device, interface)| is_real(device, interface)).and_then(|(backend, ..)| backend.seen_as);
+    let vxlan = real.and_then(|(.., interface)| interface.vxlan);
+    let assumed = real.and_then(|(backend, ..)| backend.seen_as);
     Some(Network {
         networks: env.networks?,
         own: env.subnets?,
-        backend: found.map(|(backend, ..)| backend),
+        backend: found.map(|(backend, ..)| *backend),
         encapsulation: vxlan.map(|(_, port)| Encapsulation::udp(port)).or(assumed),
         vni: vxlan.map(|(vni, _)| vni).or_else(|| found.and_then(|(_, device, interface)| device.vni_in(&interface.name))),
         mtu: env.mtu,
@@ -166,4 +167,40 @@ fn choice(options: &Options, words: &str, host: &crate::facts::host::Host) -> Op
     };
     let addresses = host.named(&interface).map(|interface| interface.addresses.iter().map(ipnet::IpNet::addr).collect()).unwrap_or_default();
     Some(Choice { interface, addresses, why, named })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(devices: &[(&str, &str, Option<(u32, u16)>)]) -> (Option<&'static str>, Option<Encapsulation>, Option<u32>) {
+        let interface = |(name, kind, vxlan): &(&str, &str, Option<(u32, u16)>)| Interface {
+            name: (*name).to_owned(),
+            kind: (*kind).to_owned(),
+            vxlan: *vxlan,
+            ..Interface::default()
+        };
+        let subnets = |text: &str| Some(subnet_lease::Subnets::V4(text.parse().unwrap()));
+        let env = Env { networks: subnets("10.244.0.0/16"), subnets: subnets("10.244.1.0/24"), ..Env::default() };
+        let network = network(&env, &devices.iter().map(interface).collect::<Vec<_>>(), &backends::profiles()).unwrap();
+        (network.backend.map(|backend| backend.name), network.encapsulation, network.vni)
+    }
+
+    #[test]
+    fn backend_is_known_by_its_devices() {
+        let udp = |port| Some(Encapsulation::udp(port));
+        assert_eq!(seen(&[("eth0", "", None), ("flannel.7", "vxlan", Some((7, 4789)))]), (Some("vxlan"), udp(4789), Some(7)));
+        assert_eq!(seen(&[("flannel.7", "tun", None)]), (Some("vxlan"), None, Some(7)));
+        assert_eq!(seen(&[("flannel0", "tun", None)]), (Some("udp"), udp(8285), None));
+        assert_eq!(seen(&[("flannel.ipip", "ipip", None)]), (Some("ipip"), Some(Encapsulation::Ipip), None));
+        // The port is in no message that everybody may read.
+        assert_eq!(seen(&[("flannel-wg-v6", "wireguard", None)]), (Some("wireguard"), None, None));
+        assert_eq!(seen(&[("cni0", "bridge", None)]), (None, None, None));
+    }
+
+    #[test]
+    fn device_of_another_kind_is_taken_for_a_backends_only_without_a_real_one() {
+        assert_eq!(seen(&[("flannel.7", "dummy", None)]), (Some("vxlan"), None, Some(7)));
+        assert_eq!(seen(&[("flannel.7", "dummy", None), ("flannel0", "tun", None)]).0, Some("udp"));
+    }
 }

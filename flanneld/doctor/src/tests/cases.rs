@@ -264,6 +264,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("rules", |facts| reason(facts, "rules", "iptables timed out after 5 s waiting for /run/xtables.lock")),
     ("leftovers", |facts| interfaces(facts).push(Interface { kind: "tun".to_owned(), ..interface(9, "flannel0", &[]) })),
+    ("leftovers", |facts| interfaces(facts).push(Interface { kind: "ipip".to_owned(), ..interface(9, "flannel.ipip", &[]) })),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))),
     ("network-overlap", |facts| {
