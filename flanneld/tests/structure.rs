@@ -312,6 +312,9 @@ fn backends_are_asked_by_their_profiles_and_not_by_name() {
     let mut excused = 0;
     for folder in ["flanneld/src", "flanneld/doctor/src", "flanneld/options/src", "flanneld/probing/src", "flanneld/api/src", "flannelctl/src"] {
         for (module, file) in modules(&workspace().join(folder)) {
+            if module.iter().any(|part| part == "tests") {
+                continue;
+            }
             let mut texts = Texts::default();
             texts.visit_file(&file);
             let found: Vec<&&str> = names.iter().filter(|name| texts.0.contains(**name)).collect();
