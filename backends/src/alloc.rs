@@ -11,9 +11,26 @@ use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
+use types::profile::{Keys, Overhead};
+use types::{Encapsulation, Profile};
 
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "alloc";
+
+/// What there is to know of it without running it.
+pub static PROFILE: Profile = Profile {
+    name: KIND,
+    devices: &[],
+    overhead: Overhead::of_both(0),
+    encapsulation: Encapsulation::None,
+    seen_as: None,
+    carries: false,
+    encrypts: false,
+    needs_links: false,
+    shares_address: false,
+    keeps_neighbours: false,
+    keys: Keys { port: None, has_mtu: false },
+};
 
 /// The backend, which has no configuration and no state.
 pub struct Alloc {
@@ -29,6 +46,10 @@ impl Alloc {
 
 #[async_trait]
 impl Backend for Alloc {
+    fn profile(&self) -> &'static Profile {
+        &PROFILE
+    }
+
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         Ok(announced(underlay))
     }

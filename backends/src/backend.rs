@@ -15,6 +15,7 @@ use packet_engine::features::Features;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig};
 use tokio::sync::{Notify, watch};
+use types::{Encapsulation, Profile};
 
 /// Decides whether the backend can use a lease. Pure.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), Refusal> + Send + Sync>;
@@ -67,25 +68,6 @@ pub struct Takes {
     pub shares_ports: bool,
 }
 
-/// What encapsulated packets are recognised by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guarded {
-    /// UDP, to one of these ports.
-    Udp(Vec<u16>),
-    /// IP in IP.
-    Ipip,
-}
-
-impl Guarded {
-    /// The UDP ports.
-    pub fn ports(&self) -> &[u16] {
-        match self {
-            Guarded::Udp(ports) => ports,
-            Guarded::Ipip => &[],
-        }
-    }
-}
-
 /// How nodes can ask each other through the network that the backend makes, and beside it.
 #[derive(Clone)]
 pub struct Overlay {
@@ -125,29 +107,27 @@ impl Renewal {
 /// A backend: a way to carry packets between nodes, before the node has its lease.
 #[async_trait]
 pub trait Backend: Send {
+    /// What there is to know of it without running it.
+    fn profile(&self) -> &'static Profile;
+
     /// What the network uses on this host. `kernel_vxlan` tells whether the kernel supports vxlan, for backends that depend on it.
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
         Takes::default()
     }
 
-    /// The encapsulated packets that could be forged. Traffic rules can guard them.
-    fn guarded(&self) -> Option<Guarded> {
-        None
+    /// What packets of pods travel in, with this configuration.
+    fn encapsulation(&self) -> Encapsulation {
+        self.profile().encapsulation
+    }
+
+    /// The same for packets that could be forged. Traffic rules can guard them.
+    fn guarded(&self) -> Encapsulation {
+        if self.profile().encrypts { Encapsulation::None } else { self.encapsulation() }
     }
 
     /// How peers can be asked through this network. `None` from backends that carry no packets.
     fn overlay(&self) -> Option<Overlay> {
         None
-    }
-
-    /// Whether nodes may share one public address, because something else distinguishes them.
-    fn shares_address(&self) -> bool {
-        false
-    }
-
-    /// Whether the underlay has to reach all nodes without a gateway.
-    fn needs_links(&self) -> bool {
-        false
     }
 
     /// Whether a lease is this node's by what identifies it to the backend. Read before the lease is acquired.

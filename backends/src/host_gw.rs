@@ -14,9 +14,26 @@ use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
+use types::profile::{Keys, Overhead};
+use types::{Encapsulation, Profile};
 
 /// The wire name.
 pub const KIND: &str = "host-gw";
+
+/// What there is to know of it without running it.
+pub static PROFILE: Profile = Profile {
+    name: KIND,
+    devices: &[],
+    overhead: Overhead::of_both(0),
+    encapsulation: Encapsulation::None,
+    seen_as: None,
+    carries: true,
+    encrypts: false,
+    needs_links: true,
+    shares_address: false,
+    keeps_neighbours: false,
+    keys: Keys { port: None, has_mtu: false },
+};
 
 /// The backend before it has a lease. It has no configuration keys of its own.
 pub struct HostGw {
@@ -32,6 +49,10 @@ impl HostGw {
 
 #[async_trait]
 impl Backend for HostGw {
+    fn profile(&self) -> &'static Profile {
+        &PROFILE
+    }
+
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         let networks = self.setup.config.networks;
         // Peers route to the public address, so it must be on this link. Go flannel checks IPv4 only.
@@ -47,10 +68,6 @@ impl Backend for HostGw {
     fn overlay(&self) -> Option<Overlay> {
         // There is no device; pods' packets are as large as the underlay's.
         Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer_ipv6: None, ipv6: true, clear: true, mtu: Arc::new(|underlay, _| underlay) })
-    }
-
-    fn needs_links(&self) -> bool {
-        true
     }
 
     fn accepts(&self) -> Accepts {

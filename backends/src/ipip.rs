@@ -1,6 +1,6 @@
 //! The `ipip` backend: one tunnel device, and a route for each peer. IPv4 only.
 
-use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
+use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
 use crate::config_error::{ConfigError, Fault};
 use crate::error::UnderlayError;
 use crate::network;
@@ -20,7 +20,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::json::Object;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
-use types::Family;
+use types::profile::{Device, Keys, Overhead};
+use types::{Encapsulation, Family, Profile};
 
 /// The wire name.
 pub const KIND: &str = "ipip";
@@ -30,6 +31,21 @@ const DEVICE: &str = "flannel.ipip";
 const OVERHEAD: u32 = 20;
 /// What every IPv4 link carries (RFC 791).
 const LEAST_MTU: u32 = 68;
+
+/// What there is to know of it without running it.
+pub static PROFILE: Profile = Profile {
+    name: KIND,
+    devices: &[Device { name: DEVICE, is_numbered: false, kinds: &["ipip"], family: Some(Family::V4) }],
+    overhead: Overhead::of_both(OVERHEAD),
+    encapsulation: Encapsulation::Ipip,
+    seen_as: Some(Encapsulation::Ipip),
+    carries: true,
+    encrypts: false,
+    needs_links: false,
+    shares_address: false,
+    keeps_neighbours: false,
+    keys: Keys { port: None, has_mtu: false },
+};
 
 /// The backend before it has a lease.
 pub struct Ipip {
@@ -61,12 +77,12 @@ impl Ipip {
 
 #[async_trait]
 impl Backend for Ipip {
-    fn takes(&self, _kernel_vxlan: bool) -> Takes {
-        Takes { devices: vec![DEVICE.to_owned()], ..Takes::default() }
+    fn profile(&self) -> &'static Profile {
+        &PROFILE
     }
 
-    fn guarded(&self) -> Option<Guarded> {
-        Some(Guarded::Ipip)
+    fn takes(&self, _kernel_vxlan: bool) -> Takes {
+        Takes { devices: vec![DEVICE.to_owned()], ..Takes::default() }
     }
 
     fn overlay(&self) -> Option<Overlay> {

@@ -18,12 +18,12 @@ mod userspace;
 pub mod vxlan;
 pub mod wireguard;
 
-pub use backend::{Accepts, Backend, Guarded, Network, Overlay, Renewal, Setup, Takes};
+pub use backend::{Accepts, Backend, Network, Overlay, Renewal, Setup, Takes};
 pub use error::Error;
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::failures::FailedPeer;
 pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;
 pub use refusal::Refusal;
-pub use registry::{create, identity_of};
+pub use registry::{create, identity_of, names, profile, profiles};
 pub use status::Status;

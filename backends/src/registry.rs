@@ -4,29 +4,56 @@ use crate::backend::{Backend, Error, Setup};
 use crate::config_error::ConfigError;
 use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use subnet_lease::LeaseAttrs;
+use types::Profile;
 
 /// A type of backend.
-pub struct Kind {
-    /// Its name in the configuration.
-    pub name: &'static str,
+struct Kind {
+    profile: &'static Profile,
     /// Creates a backend from its configuration.
     make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
     /// The part of its lease data that must be unique: a forwarding entry or a tunnel peer leads to one node only.
     identity: fn(&LeaseAttrs, bool) -> Option<String>,
 }
 
-/// The backends.
-pub const BACKENDS: &[Kind] = &[
-    Kind { name: alloc::KIND, make: |setup| Ok(Box::new(alloc::Alloc::new(setup))), identity: nothing },
-    Kind { name: host_gw::KIND, make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))), identity: nothing },
-    Kind { name: ipip::KIND, make: |setup| Ok(Box::new(ipip::Ipip::new(setup)?)), identity: nothing },
-    Kind { name: udp::KIND, make: |setup| Ok(Box::new(udp::Udp::new(setup)?)), identity: nothing },
-    Kind { name: vxlan::KIND, make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)), identity: vtep },
-    Kind { name: wireguard::KIND, make: |setup| Ok(Box::new(wireguard::Wireguard::new(setup)?)), identity: wireguard_key },
+/// The backends. Where devices of several are left on a host, the first of them is taken for the running one's.
+static BACKENDS: [Kind; 6] = [
+    Kind { profile: &vxlan::PROFILE, make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)), identity: vtep },
+    Kind { profile: &udp::PROFILE, make: |setup| Ok(Box::new(udp::Udp::new(setup)?)), identity: nothing },
+    Kind { profile: &ipip::PROFILE, make: |setup| Ok(Box::new(ipip::Ipip::new(setup)?)), identity: nothing },
+    Kind { profile: &wireguard::PROFILE, make: |setup| Ok(Box::new(wireguard::Wireguard::new(setup)?)), identity: wireguard_key },
+    Kind { profile: &host_gw::PROFILE, make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))), identity: nothing },
+    Kind { profile: &alloc::PROFILE, make: |setup| Ok(Box::new(alloc::Alloc::new(setup))), identity: nothing },
 ];
 
 /// Backends of Go flannel that are not supported yet.
 const MISSING: [&str; 3] = ["extension", "ipsec", "tencent-vpc"];
+
+/// The profiles of the backends.
+pub fn profiles() -> Vec<&'static Profile> {
+    BACKENDS.iter().map(|kind| kind.profile).collect()
+}
+
+/// The profile of a backend, by its name.
+pub fn profile(name: &str) -> Option<&'static Profile> {
+    kind(name).map(|kind| kind.profile)
+}
+
+/// The names of all backends of Go flannel, and of ours, supported or not, sorted: a list may name what a later version brings.
+pub fn names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = built().into_iter().chain(MISSING).collect();
+    names.sort_unstable();
+    names
+}
+
+fn built() -> Vec<&'static str> {
+    let mut names: Vec<&str> = BACKENDS.iter().map(|kind| kind.profile.name).collect();
+    names.sort_unstable();
+    names
+}
+
+fn kind(name: &str) -> Option<&'static Kind> {
+    BACKENDS.iter().find(|kind| kind.profile.name == name)
+}
 
 /// Creates the backend named in the network configuration.
 ///
@@ -34,16 +61,15 @@ const MISSING: [&str; 3] = ["extension", "ipsec", "tencent-vpc"];
 /// There is no such backend, or its configuration is invalid.
 pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     let name = setup.config.backend.as_str();
-    if let Some(kind) = BACKENDS.iter().find(|kind| kind.name == name) {
+    if let Some(kind) = kind(name) {
         return (kind.make)(setup);
     }
-    let known = BACKENDS.iter().map(|kind| kind.name).collect();
-    Err(ConfigError::UnknownType { name: name.to_owned(), of_go: MISSING.contains(&name), known }.into())
+    Err(ConfigError::UnknownType { name: name.to_owned(), of_go: MISSING.contains(&name), known: built() }.into())
 }
 
 /// The unique identity of the node behind a lease, for one family. None if the backend has no such thing.
 pub fn identity_of(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
-    (BACKENDS.iter().find(|kind| kind.name == attrs.backend)?.identity)(attrs, ipv6)
+    (kind(&attrs.backend)?.identity)(attrs, ipv6)
 }
 
 fn nothing(_attrs: &LeaseAttrs, _ipv6: bool) -> Option<String> {
@@ -63,10 +89,11 @@ fn wireguard_key(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Guarded, Takes};
+    use crate::backend::Takes;
     use netstate::failure::{Failure, KernelError, Request};
     use netstate::reconcile::Options;
     use subnet_lease::RawJson;
+    use types::{Dual, Encapsulation, Family};
 
     fn setup(text: &str) -> Setup {
         Setup {
@@ -131,18 +158,53 @@ mod tests {
 
     #[test]
     fn what_rules_can_guard() {
+        let udp = |port, outer| Encapsulation::Udp { ports: Dual::V4(port), outer };
         for (backend, guarded) in [
-            (r#"{"Type":"vxlan"}"#, Some(Guarded::Udp(vec![8472]))),
-            (r#"{"Type":"VXLAN","port":4789}"#, Some(Guarded::Udp(vec![4789]))),
-            (r#"{"Type":"udp"}"#, Some(Guarded::Udp(vec![8285]))),
-            (r#"{"Type":"udp","Port":9000}"#, Some(Guarded::Udp(vec![9000]))),
-            (r#"{"Type":"ipip","Port":1}"#, Some(Guarded::Ipip)),
-            (r#"{"Type":"host-gw","Port":1}"#, None),
+            (r#"{"Type":"vxlan"}"#, udp(8472, None)),
+            (r#"{"Type":"VXLAN","port":4789}"#, udp(4789, None)),
+            (r#"{"Type":"udp"}"#, udp(8285, Some(Family::V4))),
+            (r#"{"Type":"udp","Port":9000}"#, udp(9000, Some(Family::V4))),
+            (r#"{"Type":"ipip","Port":1}"#, Encapsulation::Ipip),
+            (r#"{"Type":"host-gw","Port":1}"#, Encapsulation::None),
+            (r#"{"Type":"wireguard"}"#, Encapsulation::None),
         ] {
             let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
             assert_eq!(create(&setup).unwrap().guarded(), guarded, "{backend}");
         }
         assert!(refusal(r#"{"Type":"udp","Port":70000}"#).contains("Port is 70000"));
+    }
+
+    #[test]
+    fn profiles_are_those_of_the_backends() {
+        for profile in profiles() {
+            let made = create(&setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{}"}}}}"#, profile.name))).unwrap();
+            let (name, takes) = (profile.name, made.takes(true));
+            assert_eq!(made.profile(), profile);
+            assert!(takes.devices.iter().all(|device| profile.device(device).is_some()), "{name}: {:?}", takes.devices);
+            assert_eq!(takes.devices.is_empty(), profile.devices.is_empty(), "{name}");
+            assert_eq!(
+                (made.encapsulation().protocol(), made.encapsulation().port()),
+                (profile.encapsulation.protocol(), takes.ports.first().copied())
+            );
+            assert_eq!(profile.encapsulation.port_of(Family::V4), takes.ports.first().copied(), "{name}: the port that is used by default");
+            assert_eq!(made.overlay().is_some(), profile.carries, "{name}");
+            if let Some(overlay) = made.overlay() {
+                assert_eq!(((overlay.mtu)(1500, false), overlay.clear), (1500 - profile.overhead.v4, !profile.encrypts), "{name}");
+                assert_eq!(overlay.outer_ipv6.map(|ipv6| if ipv6 { Family::V6 } else { Family::V4 }), made.encapsulation().outer(), "{name}");
+            }
+        }
+        assert_eq!(profile("vxlan").map(|profile| profile.name), Some("vxlan"));
+        assert!(profile("ipsec").is_none() && names().contains(&"ipsec") && names().is_sorted());
+    }
+
+    #[test]
+    fn each_device_is_cleaned_up() {
+        for device in profiles().iter().flat_map(|profile| profile.devices) {
+            let name = device.named(Some(1)).unwrap();
+            for kind in device.kinds {
+                assert!(netstate::cleanup::is_flannels(&name, kind), "{name} of kind {kind}");
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod config;
 
-use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
+use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
 use crate::error::UnderlayError;
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
@@ -27,7 +27,8 @@ use packet_engine::table::TableSettings;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
-use types::Family;
+use types::profile::{Device, Keys, Overhead};
+use types::{Encapsulation, Family, Profile};
 
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "udp";
@@ -37,6 +38,21 @@ pub(crate) const DEVICE: &str = "flannel0";
 /// The overhead of a datagram's headers: UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 28;
 const OVERHEAD_V6: u32 = 48;
+
+/// What there is to know of it without running it.
+pub static PROFILE: Profile = Profile {
+    name: KIND,
+    devices: &[Device::shared(DEVICE, &["tun"])],
+    overhead: Overhead { v4: OVERHEAD_V4, v6: OVERHEAD_V6 },
+    encapsulation: Encapsulation::udp(config::PORT),
+    seen_as: Some(Encapsulation::udp(config::PORT)),
+    carries: true,
+    encrypts: false,
+    needs_links: false,
+    shares_address: false,
+    keeps_neighbours: false,
+    keys: Keys { port: Some("Port"), has_mtu: false },
+};
 
 /// The backend before it has a lease.
 pub struct Udp {
@@ -62,12 +78,18 @@ impl Udp {
 
 #[async_trait]
 impl Backend for Udp {
+    fn profile(&self) -> &'static Profile {
+        &PROFILE
+    }
+
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
         Takes { devices: vec![DEVICE.to_owned()], ports: vec![self.config.port], ..Takes::default() }
     }
 
-    fn guarded(&self) -> Option<Guarded> {
-        Some(Guarded::Udp(vec![self.config.port]))
+    fn encapsulation(&self) -> Encapsulation {
+        let port = self.config.port;
+        let outer = if self.outer_ipv6() { Family::V6 } else { Family::V4 };
+        Encapsulation::Udp { ports: self.setup.config.networks.map(|_| port, |_| port), outer: Some(outer) }
     }
 
     fn overlay(&self) -> Option<Overlay> {

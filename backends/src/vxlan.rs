@@ -2,7 +2,7 @@
 
 mod config;
 
-use crate::backend::{Accepts, Backend, Error, Guarded, Network, Overlay, Refusal, Setup, Takes};
+use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
 use crate::error::UnderlayError;
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use netstate::forwarding::{Forwarding, NextHop};
 use netstate::kernel::Facts;
 use netstate::link::tun::TunSpec;
-use netstate::link::vxlan::VxlanSpec;
+use netstate::link::vxlan::{PORT, VxlanSpec};
 use netstate::link::{LinkKind, LinkSpec};
 use netstate::names::{LinkName, Mac};
 use netstate::netlink::{NetlinkKernel, default_vxlan_port};
@@ -31,9 +31,30 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::Object;
 use subnet_lease::{Dual, Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
+use types::profile::{Device, Keys, Overhead};
+use types::{Encapsulation, Family, Profile};
 
 /// The wire name.
 pub const KIND: &str = "vxlan";
+
+/// What there is to know of it without running it.
+pub static PROFILE: Profile = Profile {
+    name: KIND,
+    devices: &[
+        // A TUN device where the packet engine encapsulates.
+        Device { name: config::DEVICE, is_numbered: true, kinds: &["vxlan", "tun"], family: Some(Family::V4) },
+        Device { name: config::DEVICE_V6, is_numbered: true, kinds: &["vxlan", "tun"], family: Some(Family::V6) },
+    ],
+    overhead: Overhead { v4: config::OVERHEAD_V4, v6: config::OVERHEAD_V6 },
+    encapsulation: Encapsulation::udp(PORT),
+    seen_as: None,
+    carries: true,
+    encrypts: false,
+    needs_links: false,
+    shares_address: false,
+    keeps_neighbours: true,
+    keys: Keys { port: Some("Port"), has_mtu: true },
+};
 
 /// The backend before it has a lease.
 pub struct Vxlan {
@@ -101,6 +122,10 @@ impl Vxlan {
 
 #[async_trait]
 impl Backend for Vxlan {
+    fn profile(&self) -> &'static Profile {
+        &PROFILE
+    }
+
     fn takes(&self, kernel_vxlan: bool) -> Takes {
         let networks = self.setup.config.networks;
         let families = [(false, networks.v4().is_some()), (true, networks.v6().is_some())];
@@ -116,8 +141,9 @@ impl Backend for Vxlan {
         }
     }
 
-    fn guarded(&self) -> Option<Guarded> {
-        Some(Guarded::Udp(vec![self.port()]))
+    fn encapsulation(&self) -> Encapsulation {
+        let port = self.port();
+        Encapsulation::Udp { ports: self.setup.config.networks.map(|_| port, |_| port), outer: None }
     }
 
     fn overlay(&self) -> Option<Overlay> {

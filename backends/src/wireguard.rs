@@ -35,12 +35,32 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::Object;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
-use types::Family;
+use types::profile::{Device, Keys, Overhead};
+use types::{Dual, Encapsulation, Family, Profile};
 
 /// The wire name.
 pub const KIND: &str = "wireguard";
 /// What every IPv4 link carries (RFC 791), and every IPv6 link (RFC 8200).
 const LEAST_MTU: (u32, u32) = (68, 1280);
+
+/// What there is to know of it without running it.
+pub static PROFILE: Profile = Profile {
+    name: KIND,
+    devices: &[
+        // A TUN device where the packet engine encrypts.
+        Device::shared(config::DEVICE, &["wireguard", "tun"]),
+        Device { name: config::DEVICE_V6, is_numbered: false, kinds: &["wireguard", "tun"], family: Some(Family::V6) },
+    ],
+    overhead: Overhead::of_both(config::OVERHEAD),
+    encapsulation: Encapsulation::Udp { ports: Dual::Both(config::PORT, config::PORT_V6), outer: None },
+    seen_as: None,
+    carries: true,
+    encrypts: true,
+    needs_links: false,
+    shares_address: true,
+    keeps_neighbours: false,
+    keys: Keys { port: Some("ListenPort (ListenPortV6)"), has_mtu: true },
+};
 
 /// The backend before it has a lease.
 pub struct Wireguard {
@@ -97,6 +117,10 @@ impl Wireguard {
 
 #[async_trait]
 impl Backend for Wireguard {
+    fn profile(&self) -> &'static Profile {
+        &PROFILE
+    }
+
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
         let networks = self.setup.config.networks;
         let mut takes = Takes::default();
@@ -117,8 +141,9 @@ impl Backend for Wireguard {
         Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer_ipv6: self.config.outer_ipv6(), ipv6: true, clear: false, mtu })
     }
 
-    fn shares_address(&self) -> bool {
-        true
+    fn encapsulation(&self) -> Encapsulation {
+        let ports = self.setup.config.networks.map(|_| self.config.port(false), |_| self.config.port(true));
+        Encapsulation::Udp { ports, outer: self.config.outer_ipv6().map(|ipv6| if ipv6 { Family::V6 } else { Family::V4 }) }
     }
 
     fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {

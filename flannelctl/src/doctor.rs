@@ -58,6 +58,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Looks without a daemon.
 fn look(args: &Args) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let facts = runtime.block_on(alone::facts(&mut Look::default(), &args.place.subnet_file));
+    let facts = runtime.block_on(alone::facts(&mut Look::default(), &args.place.subnet_file, backends::profiles()));
     Ok(table::judge(&facts, jiff::Timestamp::now()))
 }

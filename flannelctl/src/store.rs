@@ -192,7 +192,7 @@ mod tests {
             for environment in [&environment[..], &[]] {
                 let set = environment.iter().map(|(name, text)| ((*name).to_owned(), Some(*text)));
                 let (have, want) = temp_env::with_vars(unset.iter().cloned().chain(set).collect::<Vec<_>>(), || {
-                    (read(args), options::read(args.iter().map(Into::into)))
+                    (read(args), options::read(args.iter().map(Into::into), &[]))
                 });
                 match (have, want) {
                     (Ok(have), Invocation::Run(want)) => {

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let inherited = Inherited::of_systemd();
     // Only ring: a second provider in the tree would make the first TLS connection fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let settings = match options::invocation().settings_or_print() {
+    let settings = match options::invocation(&backends::names()).settings_or_print() {
         Ok(settings) => settings,
         Err(code) => return ExitCode::from(code),
     };

@@ -24,7 +24,7 @@ use probing::target::{Target, overlay_addresses, targets};
 use probing::view::Tally;
 pub use refusal::Refusal;
 use refusal::Unasked;
-use seen::{Heard, Local, Own, Rules, Seen, Tunnel, Wanted};
+use seen::{Heard, Local, Own, Rules, Seen, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
@@ -165,7 +165,7 @@ impl Inquirer {
         Ok(Seen {
             own: Own {
                 network,
-                tunnel: Tunnel::of(&self.network, ipv6),
+                tunnel: self.network.encapsulation.and_then(|encapsulation| encapsulation.of(target.subnet.into())),
                 probes: self.port,
                 interface: underlay.name.clone(),
                 address: underlay.tunnel_source(target.address.is_ipv6()),

@@ -22,7 +22,6 @@ use tracing::{info, warn};
 use traffic_rules::error::RulesErrors;
 use traffic_rules::notices::{Notices, wait_for_notice};
 use traffic_rules::ownership::OtherDaemons;
-use traffic_rules::rules::Carrier;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
 use types::Problem;
 
@@ -128,10 +127,7 @@ impl Keeper {
         let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
         let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.guard_slot));
         // vxlan networks on one host share their port.
-        let port = match &wanted.carrier {
-            Some(Carrier::Udp(ports)) if wanted.follows_peers() => ports.first().copied(),
-            _ => None,
-        };
+        let port = wanted.encapsulation.ports().first().copied().filter(|_| wanted.follows_peers());
         let kernel = port.and_then(|port| Some((port, Tunnels::open().inspect_err(|error| tracing::debug!("{error}")).ok()?)));
         let sharers = kernel.map(|(port, kernel)| Sharers { port, devices, kernel, known: BTreeSet::new() });
         Self {

@@ -26,13 +26,13 @@ fn every_network_configuration_is_valid() {
 }
 
 fn run(variables: &BTreeMap<String, String>) -> Invocation {
-    temp_env::with_vars(variables.iter().map(|(name, value)| (name, Some(value))).collect::<Vec<_>>(), || options::read([]))
+    temp_env::with_vars(variables.iter().map(|(name, value)| (name, Some(value))).collect::<Vec<_>>(), || options::read([], &backends::names()))
 }
 
 #[test]
 fn the_example_environment_names_real_variables() {
     let text = std::fs::read_to_string(conf().join("default/flanneld")).unwrap();
-    let help = match options::read(["--help".into()]) {
+    let help = match options::read(["--help".into()], &[]) {
         Invocation::Help(text) => text,
         other => panic!("{other:?}"),
     };

@@ -24,7 +24,7 @@ fn flags(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_options_page_names_every_flag_and_no_other() {
-    let help = match options::read(["--help".into()]) {
+    let help = match options::read(["--help".into()], &[]) {
         Invocation::Help(text) => text,
         other => panic!("{other:?}"),
     };

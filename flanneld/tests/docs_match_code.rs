@@ -376,6 +376,34 @@ fn keys_of_the_network_configuration_are_those_that_are_read() {
 }
 
 #[test]
+fn backends_page_says_what_their_profiles_say() {
+    let page = read("docs/backends.md");
+    let rows: Vec<Vec<&str>> = page.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).map(cells).collect();
+    let cell = |label: &str, column: usize| rows.iter().find(|row| row[0] == label).unwrap()[column];
+    for profile in backends::profiles() {
+        let name = profile.name;
+        let column = rows[0].iter().position(|head| *head == name).unwrap_or_else(|| panic!("{name} has no column"));
+        let travels = cell("packets travel", column);
+        let (ports, overhead) = (profile.encapsulation.ports(), profile.overhead);
+        assert!(ports.iter().all(|port| travels.contains(&port.to_string())), "{name}: {travels}, and its ports are {ports:?}");
+        assert_eq!(travels.contains("encrypted in"), profile.encrypts, "{name}: {travels}");
+        let mtu = cell("MTU for pods", column);
+        let is_said = |bytes: u32| if bytes == 0 { mtu == "the underlay's" } else { mtu.contains(&format!("− {bytes}")) };
+        assert!(is_said(overhead.v4) && is_said(overhead.v6), "{name}: {mtu}, and it adds {overhead:?}");
+        assert_eq!(cell("nodes may be", column).contains("on one link"), profile.needs_links, "{name}");
+        assert!(
+            page.lines().any(|line| line.strip_prefix("## ").is_some_and(|head| head.split(' ').any(|word| word == name))),
+            "{name} has no section"
+        );
+    }
+}
+
+/// The cells of a row.
+fn cells(row: &str) -> Vec<&str> {
+    row.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+#[test]
 fn metrics_are_those_of_the_code() {
     let name = Regex::new("^[a-z][a-z_]*$").unwrap();
     let mut code = Names::new();

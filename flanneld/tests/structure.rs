@@ -33,6 +33,14 @@ const LAW: &[(&str, &[&str])] = &[
     ("e2e", &["lab"]),
 ];
 
+/// Files that have the name of a backend and mean something else by it: a kind of the kernel's interfaces, a protocol, a key of a document.
+const NO_BACKENDS: &[(&str, &str)] = &[
+    ("flanneld/doctor/src", "facts::host"),
+    ("flanneld/doctor/src", "checks::daemon"),
+    ("flanneld/doctor/src", "encapsulation"),
+    ("flanneld/src", "health::figures"),
+];
+
 /// What a crate must not even have below it.
 const WITHOUT: &[(&str, &[&str])] = &[
     // It starts for every pod, and is built for machines that this one is not.
@@ -273,6 +281,49 @@ fn files_import_each_other_one_way() {
         let names = |circle: Vec<Module>| circle.iter().map(|module| module.join("::")).collect::<Vec<_>>().join(" → ");
         assert!(found.is_none(), "{}: files import each other in a circle: {}", package["name"], names(found.unwrap()));
     }
+}
+
+/// Collects the texts of a file, tests left out.
+#[derive(Default)]
+struct Texts(BTreeSet<String>);
+
+impl<'ast> Visit<'ast> for Texts {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_lit_str(&mut self, text: &'ast syn::LitStr) {
+        self.0.insert(text.value());
+    }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        // What stands inside is not parsed: `matches!(name, "vxlan")`.
+        self.0.extend(item.tokens.to_string().split('"').map(str::to_owned));
+        visit::visit_macro(self, item);
+    }
+}
+
+#[test]
+fn backends_are_asked_by_their_profiles_and_not_by_name() {
+    // `udp` is a protocol nearly everywhere.
+    let names: Vec<&str> = backends::names().into_iter().filter(|name| *name != "udp").collect();
+    let mut excused = 0;
+    for folder in ["flanneld/src", "flanneld/doctor/src", "flanneld/options/src", "flanneld/probing/src", "flanneld/api/src", "flannelctl/src"] {
+        for (module, file) in modules(&workspace().join(folder)) {
+            if module.iter().any(|part| part == "tests") {
+                continue;
+            }
+            let mut texts = Texts::default();
+            texts.visit_file(&file);
+            let found: Vec<&&str> = names.iter().filter(|name| texts.0.contains(**name)).collect();
+            let is_excused = NO_BACKENDS.contains(&(folder, module.join("::").as_str()));
+            excused += usize::from(is_excused && !found.is_empty());
+            assert!(is_excused || found.is_empty(), "{folder}, {module:?}: {found:?} instead of a field of types::Profile");
+        }
+    }
+    assert_eq!(excused, NO_BACKENDS.len(), "each excuse is needed");
 }
 
 #[test]

@@ -93,7 +93,8 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
     } else if numbered("flannel") {
         &["tun"]
     } else if name == "flannel-wg" || name.starts_with("flannel-wg-") || numbered("flannel-wg") {
-        &["wireguard"]
+        // A TUN device if flanneld encrypts.
+        &["wireguard", "tun"]
     } else if name == "flannel.ipip" {
         &["ipip"]
     } else {

@@ -10,7 +10,6 @@ mod copies;
 mod device;
 mod handshake;
 mod identity;
-mod key;
 mod link;
 mod message;
 mod open;
@@ -23,11 +22,11 @@ mod visit;
 mod work;
 
 pub use device::{Change, Device};
-pub use key::{PublicKey, Secret, public_key};
 pub use open::Opener;
 pub use peer::{PeerState, PeerStatus};
 pub use seal::{Sealer, Way};
 pub use snapshot::Snapshot;
+pub use types::wireguard::{PublicKey, Secret};
 pub use work::{Transmit, Worker};
 
 #[cfg(test)]

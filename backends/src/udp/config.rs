@@ -6,7 +6,7 @@ use packet_engine::table::Checks;
 use subnet_lease::json::Object;
 
 /// Go flannel's default port.
-const PORT: u16 = 8285;
+pub(super) const PORT: u16 = 8285;
 
 /// The configuration of udp.
 #[derive(Clone, Debug, PartialEq, Eq)]

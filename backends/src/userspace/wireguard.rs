@@ -15,7 +15,7 @@ use netstate::object::{KernelState, Key, Op, Value};
 use netstate::scope::Scope;
 use netstate::survey::Survey;
 use netstate::underlay::Underlay;
-use netstate::wireguard::{PublicKey, Secret, Session, WireguardPeer};
+use netstate::wireguard::{Session, WireguardPeer};
 use packet_engine::counters::Counters;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::engine::listen::Listen;
@@ -78,7 +78,7 @@ impl Tunnel {
         let mut change = self.device.change();
         change.set_mtu(u16::try_from(mtu).unwrap_or(u16::MAX));
         if let Some(key) = &spec.key {
-            change.set_private_key(engine::Secret::new(*key.bytes()));
+            change.set_private_key(key.clone());
         }
         drop(change);
         self.spec = spec.clone();
@@ -105,18 +105,14 @@ impl Tunnel {
     fn tell(&self, found: &mut ExistingState) {
         let now = SystemTime::now();
         for status in self.device.peers() {
-            let key = PublicKey(status.key);
+            let key = status.key;
             let session = Session {
                 handshake: status.handshake.map(|at| now.duration_since(at).unwrap_or_default()),
                 shaken: status.handshake.map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()),
                 received: status.received,
                 sent: status.sent,
             };
-            let peer = WireguardPeer {
-                endpoint: status.state.endpoint,
-                preshared: status.state.preshared.map(|secret| Secret::new(*secret.bytes())),
-                keepalive: status.state.keepalive,
-            };
+            let peer = WireguardPeer { endpoint: status.state.endpoint, preshared: status.state.preshared, keepalive: status.state.keepalive };
             found.sessions.insert((self.name, key), session);
             found.ours.set(Key::WireguardPeer(self.name, key), Value::WireguardPeer(peer));
             status.state.allowed.into_iter().for_each(|net| found.ours.set(Key::AllowedIp(self.name, net), Value::AllowedIp(key)));
@@ -149,18 +145,17 @@ impl Tunnel {
             let result = match op {
                 Op::Add(Key::WireguardPeer(_, key), Value::WireguardPeer(peer))
                 | Op::Replace(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) => {
-                    let preshared = peer.preshared.as_ref().map(|secret| engine::Secret::new(*secret.bytes()));
-                    change.set_peer(key.0, peer.endpoint, preshared, peer.keepalive)
+                    change.set_peer(*key, peer.endpoint, peer.preshared.clone(), peer.keepalive)
                 }
                 Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key)) | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
-                    change.set_allowed_ip(*net, key.0)
+                    change.set_allowed_ip(*net, *key)
                 }
                 Op::Delete(Key::WireguardPeer(_, key), _) => {
-                    change.remove_peer(&key.0);
+                    change.remove_peer(key);
                     Ok(())
                 }
                 Op::Delete(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
-                    change.remove_allowed_ip(*net, &key.0);
+                    change.remove_allowed_ip(*net, key);
                     Ok(())
                 }
                 _ => Ok(()),

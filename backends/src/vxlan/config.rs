@@ -8,8 +8,11 @@ use subnet_lease::Subnets;
 use subnet_lease::json::Object;
 
 /// The overhead of the tunnel's headers, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
-const OVERHEAD_V4: u32 = 50;
-const OVERHEAD_V6: u32 = 70;
+pub(super) const OVERHEAD_V4: u32 = 50;
+pub(super) const OVERHEAD_V6: u32 = 70;
+/// The devices, before the VNI.
+pub(super) const DEVICE: &str = "flannel.";
+pub(super) const DEVICE_V6: &str = "flannel-v6.";
 
 /// What encapsulates packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +87,8 @@ impl Config {
             None if !used => Ok(LinkName::default()),
             None => Err(bad(Fault::LongName { vni, name: text })),
         };
-        let v4 = name(format!("flannel.{vni}"), networks.v4().is_some())?;
-        let v6 = name(format!("flannel-v6.{vni}"), networks.v6().is_some())?;
+        let v4 = name(format!("{DEVICE}{vni}"), networks.v4().is_some())?;
+        let v6 = name(format!("{DEVICE_V6}{vni}"), networks.v6().is_some())?;
         Ok(Self {
             vni,
             port: u16::try_from(port).ok().filter(|port| *port != 0),

@@ -10,13 +10,13 @@ use subnet_lease::{LeaseAttrs, Subnets};
 use types::Family;
 
 /// The device, or that of IPv4 if each family has one.
-const DEVICE: &str = "flannel-wg";
-const DEVICE_V6: &str = "flannel-wg-v6";
+pub(super) const DEVICE: &str = "flannel-wg";
+pub(super) const DEVICE_V6: &str = "flannel-wg-v6";
 /// The ports, unless the configuration names others.
-const PORT: i64 = 51820;
-const PORT_V6: i64 = 51821;
+pub(super) const PORT: u16 = 51820;
+pub(super) const PORT_V6: u16 = 51821;
 /// IPv6 40, UDP 8, WireGuard's header 16 and tag 16: IPv4 needs 20 less, and Go flannel leaves them unused.
-const OVERHEAD: u32 = 80;
+pub(super) const OVERHEAD: u32 = 80;
 
 /// Which packets carry the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ impl Config {
         let bad = |fault| ConfigError::Key { backend: "WireGuard", fault };
         let member = |error| bad(Fault::member(error));
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(error)))?;
-        let number = |key: &'static str, default: i64, least: u16| -> Result<u16, ConfigError> {
-            let value = object.read::<i64>(key).map_err(member)?.unwrap_or(default);
+        let number = |key: &'static str, default: u16, least: u16| -> Result<u16, ConfigError> {
+            let value = object.read::<i64>(key).map_err(member)?.unwrap_or(i64::from(default));
             let fits = u16::try_from(value).ok().filter(|value| *value >= least);
             fits.ok_or_else(|| bad(Fault::Range { key, value, least: least.into(), most: 65535 }))
         };

@@ -70,21 +70,21 @@ impl Other {
         let device = engine.wireguard().unwrap().clone();
         let mut change = device.change();
         change.set_mtu(1420);
-        change.set_private_key(engine::Secret::new(*secret.bytes()));
+        change.set_private_key(secret.clone());
         drop(change);
         sh(&format!("{run} ip addr add 10.244.2.1/32 dev other; {run} ip link set other mtu 1420 up; {run} ip route add 10.244.0.0/16 dev other"));
         Self { _engine: engine, device, namespace }
     }
 
     fn rekey(&self, secret: &Secret) {
-        self.device.change().set_private_key(engine::Secret::new(*secret.bytes()));
+        self.device.change().set_private_key(secret.clone());
     }
 
     /// Makes node 1 its peer. Where that is is learned from its packets.
     fn meets(&self, node: PublicKey) {
         let mut change = self.device.change();
-        change.set_peer(node.0, None, None, 0).unwrap();
-        change.set_allowed_ip("10.244.1.0/24".parse().unwrap(), node.0).unwrap();
+        change.set_peer(node, None, None, 0).unwrap();
+        change.set_allowed_ip("10.244.1.0/24".parse().unwrap(), node).unwrap();
     }
 }
 

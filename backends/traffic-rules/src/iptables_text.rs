@@ -1,11 +1,12 @@
 //! The rules in iptables syntax, and the input for iptables-restore that puts them in place: text in, text out.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner, change};
-use super::rules::{Carrier, Encap, Match, Rule, Ruleset, Verdict, head};
+use super::rules::{Encap, Match, Rule, Ruleset, Verdict, head};
 use ipnet::IpNet;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use types::Encapsulation;
 
 /// The guard chain of slot 0. The chains of other slots have the slot number appended.
 const GUARD_CHAIN: &str = "FLANNEL-ENCAP";
@@ -74,10 +75,11 @@ fn guards(saved: &str) -> BTreeSet<u16> {
 }
 
 /// The match for encapsulated packets.
-fn carrier(carrier: &Carrier) -> String {
-    match carrier {
-        Carrier::Ipip => " -p 4".to_owned(),
-        Carrier::Udp(ports) => match ports.iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
+fn encapsulated(encapsulation: &Encapsulation) -> String {
+    match encapsulation {
+        Encapsulation::None => String::new(),
+        Encapsulation::Ipip => " -p 4".to_owned(),
+        Encapsulation::Udp { .. } => match encapsulation.ports().iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
             [port] => format!(" -p udp -m udp --dport {port}"),
             ports => format!(" -p udp -m multiport --dports {}", ports.join(",")),
         },
@@ -92,12 +94,12 @@ fn by_number(saved: &str) -> Cow<'_, str> {
     }
 }
 
-/// The jumps match the carrier, so that other packets are checked against one rule only.
+/// The jumps match encapsulated packets, so that other packets are checked against one rule only.
 fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
         builtin,
-        jump: encap.filter(|encap| used(encap)).map(|encap| jump(builtin, &carrier(&encap.carrier), comment, &chain)),
+        jump: encap.filter(|encap| used(encap)).map(|encap| jump(builtin, &encapsulated(&encap.encapsulation), comment, &chain)),
         first: false,
     };
     let lines = |encap: &Encap| {

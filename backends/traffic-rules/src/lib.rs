@@ -16,11 +16,12 @@ use error::{ProgramError, RulesError};
 use ipnet::IpNet;
 use ownership::OtherDaemons;
 use programs::{Iptables, Variant, legacy_tables, nft, nft_check, nft_table, pick};
-use rules::{Carrier, Ends, RuleOptions, Ruleset, guard, ruleset};
+use rules::{Ends, RuleOptions, Ruleset, guard, ruleset};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use subnet_lease::Subnets;
+use types::Encapsulation;
 
 /// The name of the lock for nftables.
 const NFTABLES: &str = "nftables";
@@ -38,8 +39,8 @@ pub struct Wanted {
     pub nftables: bool,
     /// The interval at which the iptables rules are checked.
     pub resync: Duration,
-    /// What the backend's encapsulated packets are recognised by.
-    pub carrier: Option<Carrier>,
+    /// What packets of pods travel in, where it can be forged; else there is nothing to guard.
+    pub encapsulation: Encapsulation,
     /// This host's addresses on the node network.
     pub hosts: BTreeSet<IpAddr>,
     /// The public addresses of the other nodes, and of nodes of other networks that send to the same port.
@@ -53,7 +54,7 @@ pub struct Wanted {
 impl Wanted {
     /// Whether the rules depend on the addresses of the other nodes.
     pub fn follows_peers(&self) -> bool {
-        self.carrier.is_some() && self.options.guard.is_some()
+        !self.encapsulation.is_none() && self.options.guard.is_some()
     }
 
     /// The rules, one set for each family.
@@ -62,10 +63,10 @@ impl Wanted {
         let ((v4, v6), (own_v4, own_v6)) = (nets(&self.networks), nets(&self.own));
         let mut out = Vec::new();
         for (ipv6, pods) in [(false, v4.zip(own_v4)), (true, v6.zip(own_v6))] {
-            let ends = self.carrier.as_ref().map(|carrier| Ends { carrier, pods, hosts: &self.hosts, peers: &self.peers });
+            let ends = Ends { encapsulation: self.encapsulation, pods, hosts: &self.hosts, peers: &self.peers };
             // Packets of one family may be encapsulated in the other.
-            let ends = ends.filter(|_| pods.is_some() || self.hosts.iter().any(|ip| ip.is_ipv6() == ipv6));
-            let encap = ends.and_then(|ends| guard(ipv6, ends, self.options.guard));
+            let has_ends = pods.is_some() || self.hosts.iter().any(|ip| ip.is_ipv6() == ipv6);
+            let encap = if has_ends { guard(ipv6, ends, self.options.guard) } else { None };
             let rules = match pods {
                 Some((network, own)) => ruleset(network, own, &self.options),
                 None if encap.is_some() => Ruleset::empty(ipv6),

@@ -4,12 +4,13 @@
 //! themselves do what the iptables rules do (the mark is masked, rule 4 is about this node's pods).
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
-use super::rules::{Carrier, Match, Rule, Ruleset, Verdict};
+use super::rules::{Match, Rule, Ruleset, Verdict};
 use ipnet::IpNet;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::IpAddr;
+use types::Encapsulation;
 
 /// Go flannel's names for a family's table.
 pub fn table(ipv6: bool) -> (&'static str, &'static str) {
@@ -78,8 +79,8 @@ impl Chain {
     }
 
     /// What all its rules match.
-    fn carrier<'a>(&self, rules: &'a Ruleset) -> Option<&'a Carrier> {
-        rules.encap.as_ref().filter(|_| self.guard).map(|encap| &encap.carrier)
+    fn encapsulation(&self, rules: &Ruleset) -> Option<Encapsulation> {
+        rules.encap.as_ref().filter(|_| self.guard).map(|encap| encap.encapsulation)
     }
 }
 
@@ -146,7 +147,7 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     let (wanted, present) = (chain.wanted(rules), found.chain(&name));
     let Chain { kind, hook, priority, comment, .. } = chain;
     let path = format!("{family} {table} {name}");
-    let rule = |rule: &Rule| format!("{path}{}", render(family, chain.carrier(rules), rule, rules.guard_slot));
+    let rule = |rule: &Rule| format!("{path}{}", render(family, chain.encapsulation(rules), rule, rules.guard_slot));
     let theirs = present.into_iter().flat_map(|present| present.theirs(&rules.others));
     // Adding the chain first makes the flush and the deletion safe.
     let add = format!("add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}");
@@ -185,11 +186,11 @@ pub fn probe(ipv6: bool) -> String {
     )
 }
 
-fn render(family: &str, carrier: Option<&Carrier>, rule: &Rule, slot: u16) -> String {
-    let mut out = match carrier {
-        None => String::new(),
-        Some(Carrier::Ipip) => " ip protocol 4".to_owned(),
-        Some(Carrier::Udp(ports)) => match ports.iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
+fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot: u16) -> String {
+    let mut out = match encapsulation {
+        None | Some(Encapsulation::None) => String::new(),
+        Some(Encapsulation::Ipip) => " ip protocol 4".to_owned(),
+        Some(udp @ Encapsulation::Udp { .. }) => match udp.ports().iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
             [port] => format!(" udp dport {port}"),
             ports => format!(" udp dport {{ {} }}", ports.join(", ")),
         },
@@ -414,8 +415,10 @@ impl TableState {
         for rule in items(listing, "rule") {
             let name = text(rule, "chain");
             if let Some(chain) = found.chains.iter_mut().find(|chain| chain.name == name) {
-                let carrier = rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| &encap.carrier);
-                chain.rules.push(FoundRule { handle: rule.get("handle").and_then(Value::as_u64), rule: parse(rule, carrier, rules.guard_slot) });
+                let encapsulation = rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| encap.encapsulation);
+                chain
+                    .rules
+                    .push(FoundRule { handle: rule.get("handle").and_then(Value::as_u64), rule: parse(rule, encapsulation, rules.guard_slot) });
             }
         }
         for set in items(listing, "set") {
@@ -464,13 +467,13 @@ impl TableState {
     }
 }
 
-fn parse(rule: &Value, carrier: Option<&Carrier>, slot: u16) -> Option<Rule> {
+fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Option<Rule> {
     let mut matches = Vec::new();
     let mut verdict = None;
     let mut counted = false;
     let mut expressions = rule.get("expr")?.as_array()?.iter();
-    if let Some(carrier) = carrier
-        && !matches_carrier(expressions.next()?.get("match")?, carrier)?
+    if let Some(encapsulation) = encapsulation
+        && !matches_encapsulated(expressions.next()?.get("match")?, encapsulation)?
     {
         return None;
     }
@@ -511,18 +514,19 @@ fn parse(rule: &Value, carrier: Option<&Carrier>, slot: u16) -> Option<Rule> {
 }
 
 /// Whether a condition matches just these encapsulated packets.
-fn matches_carrier(condition: &Value, carrier: &Carrier) -> Option<bool> {
+fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Option<bool> {
     let payload = condition.get("left")?.get("payload")?;
     let what = (text(payload, "protocol"), text(payload, "field"), text(condition, "op"));
     let right = condition.get("right")?;
-    Some(match carrier {
-        Carrier::Udp(ports) => {
+    Some(match encapsulation {
+        Encapsulation::None => false,
+        Encapsulation::Udp { .. } => {
             let several = right.get("set").and_then(Value::as_array).map_or(std::slice::from_ref(right), Vec::as_slice);
             let found: Option<BTreeSet<u16>> = several.iter().map(|port| u16::try_from(port.as_u64()?).ok()).collect();
-            what == ("udp", "dport", "==") && found.as_ref() == Some(ports)
+            what == ("udp", "dport", "==") && found == Some(encapsulation.ports())
         }
         // nft prints it by its name in /etc/protocols, if there is one.
-        Carrier::Ipip => what == ("ip", "protocol", "==") && (*right == 4 || [Some("ipencap"), Some("ipv4")].contains(&right.as_str())),
+        Encapsulation::Ipip => what == ("ip", "protocol", "==") && (*right == 4 || [Some("ipencap"), Some("ipv4")].contains(&right.as_str())),
     })
 }
 

@@ -4,6 +4,7 @@ use super::ownership::{NetMatch, OtherDaemons, Owner};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use types::Encapsulation;
 
 /// The operator's options for the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,27 +74,11 @@ pub struct Ruleset {
     pub others: OtherDaemons,
 }
 
-/// What encapsulated packets are recognised by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Carrier {
-    /// UDP, to one of these ports.
-    Udp(BTreeSet<u16>),
-    /// IP in IP: protocol 4 (RFC 2003). Over IPv4 only.
-    Ipip,
-}
-
-impl Carrier {
-    /// UDP to one port.
-    pub fn port(port: u16) -> Self {
-        Carrier::Udp([port].into())
-    }
-}
-
 /// The rules for encapsulated packets of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only they reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
     /// What they are recognised by.
-    pub carrier: Carrier,
+    pub encapsulation: Encapsulation,
     /// The rules for incoming packets, from the network or from pods.
     pub incoming: Vec<Rule>,
     /// The rules for packets that this host sends.
@@ -226,7 +211,7 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
     /// What encapsulated packets are recognised by.
-    pub carrier: &'a Carrier,
+    pub encapsulation: Encapsulation,
     /// The pods' network and this node's subnet of it. None if the cluster has no pods of this family.
     pub pods: Option<(IpNet, IpNet)>,
     /// This host's addresses on the node network.
@@ -237,7 +222,7 @@ pub struct Ends<'a> {
 
 /// The guard of the tunnels. Addresses of the other family are ignored. None if no option is set.
 pub fn guard(ipv6: bool, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
-    if ipv6 && *ends.carrier == Carrier::Ipip {
+    if ends.encapsulation.is_none() || ipv6 && ends.encapsulation == Encapsulation::Ipip {
         return None;
     }
     let family = |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> { addresses.iter().filter(|ip| ip.is_ipv6() == ipv6).copied().collect() };
@@ -267,7 +252,7 @@ pub fn guard(ipv6: bool, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
     };
     incoming.extend(verdict.map(|verdict| rule([Match::LocalDestination, Match::UnknownSender], verdict)));
     let peers = verdict.map(|_| family(ends.peers).into_iter().chain(hosts).collect());
-    (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap { carrier: ends.carrier.clone(), incoming, outgoing, peers })
+    (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap { encapsulation: ends.encapsulation, incoming, outgoing, peers })
 }
 
 fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {

@@ -1,10 +1,10 @@
 use super::iptables_text::payload;
 use super::nftables_text;
 use super::programs::Variant;
-use super::rules::{Carrier, Ends, GuardOptions, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
+use super::rules::{Ends, GuardOptions, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
 use super::*;
 use proptest::prelude::*;
-use subnet_lease::Dual;
+use types::{Dual, Encapsulation};
 
 fn options() -> RuleOptions {
     RuleOptions {
@@ -118,7 +118,7 @@ fn golden_rules() {
             options,
             nftables: false,
             resync: Duration::from_secs(60),
-            carrier: None,
+            encapsulation: Encapsulation::None,
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
             guard_slot: 0,
@@ -181,7 +181,7 @@ fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> R
     let (network, own) = if rules.ipv6 { ("fd00:5::/48", "fd00:5:0:1::/64") } else { ("10.5.0.0/16", "10.5.1.0/24") };
     let hosts = ["192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap()].into();
     let ends = Ends {
-        carrier: &Carrier::port(8472),
+        encapsulation: Encapsulation::udp(8472),
         pods: Some((network.parse().unwrap(), own.parse().unwrap())),
         hosts: &hosts,
         peers: &peers.iter().map(|ip| ip.parse().unwrap()).collect(),
@@ -214,7 +214,7 @@ fn the_encapsulation_port_is_guarded() {
     assert_eq!(iptables_text::unknown_senders(raw), None, "the output has no counts");
     // No options, no guard.
     let no_addresses = BTreeSet::new();
-    let port = Ends { carrier: &Carrier::port(8472), pods: None, hosts: &no_addresses, peers: &no_addresses };
+    let port = Ends { encapsulation: Encapsulation::udp(8472), pods: None, hosts: &no_addresses, peers: &no_addresses };
     assert_eq!(guard(false, port, GuardOptions::default()), None);
 }
 
@@ -223,7 +223,7 @@ fn the_encapsulation_port_is_guarded() {
 fn nodes_inside_the_pod_network_are_not_pods() {
     let hosts = ["10.5.200.1".parse().unwrap()].into();
     let port = Ends {
-        carrier: &Carrier::port(8472),
+        encapsulation: Encapsulation::udp(8472),
         pods: Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())),
         hosts: &hosts,
         peers: &hosts,
@@ -408,7 +408,7 @@ fn nft_output_is_recognised() {
             // A different port is recognised as a difference.
             let mut other = rules.clone();
             if let Some(encap) = &mut other.encap {
-                encap.carrier = Carrier::port(1);
+                encap.encapsulation = Encapsulation::udp(1);
                 assert!(!nftables_text::holds(&other, listing.as_ref()));
             }
         }
@@ -547,17 +547,17 @@ fn everything_of_ours_is_cleared() {
 
 /// Several ports, or a protocol without ports: written by us, printed by the programs of several distributions, and recognised.
 #[test]
-fn other_carriers_than_one_port_are_guarded() {
-    let rules = |ipv6: bool, carrier: &Carrier| {
+fn other_encapsulations_than_one_port_are_guarded() {
+    let rules = |ipv6: bool, encapsulation: Encapsulation| {
         let (none, pods) = (BTreeSet::new(), Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())));
         let options = GuardOptions { notrack: true, unknown_senders: UnknownSenders::Count, bar_pods: true };
-        Ruleset { encap: guard(ipv6, Ends { carrier, pods, hosts: &none, peers: &none }, options), ..Ruleset::empty(ipv6) }
+        Ruleset { encap: guard(ipv6, Ends { encapsulation, pods, hosts: &none, peers: &none }, options), ..Ruleset::empty(ipv6) }
     };
-    let several = Carrier::Udp([51820, 51821].into());
-    for (carrier, iptables, nft) in
-        [(&several, "-p udp -m multiport --dports 51820,51821", "udp dport { 51820, 51821 }"), (&Carrier::Ipip, "-p 4", "ip protocol 4")]
+    let several = Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None };
+    for (encapsulation, iptables, nft) in
+        [(several, "-p udp -m multiport --dports 51820,51821", "udp dport { 51820, 51821 }"), (Encapsulation::Ipip, "-p 4", "ip protocol 4")]
     {
-        let rules = rules(false, carrier);
+        let rules = rules(false, encapsulation);
         let text = payload(&rules, EMPTY).unwrap();
         assert!(text.contains(&format!("-A PREROUTING {iptables} -m comment")), "{text}");
         let saved = restored(EMPTY, &text);
@@ -568,10 +568,10 @@ fn other_carriers_than_one_port_are_guarded() {
         let script = nftables_text::script(&rules, None);
         assert!(script.contains(&format!("{nft} fib daddr type local")), "{script}");
     }
-    assert_eq!(rules(true, &Carrier::Ipip).encap, None, "it has no packets over IPv6");
-    // Another carrier is another guard.
-    let saved = restored(EMPTY, &payload(&rules(false, &Carrier::port(8472)), EMPTY).unwrap());
-    let after = restored(&saved, &payload(&rules(false, &Carrier::Ipip), &saved).unwrap());
+    assert_eq!(rules(true, Encapsulation::Ipip).encap, None, "it has no packets over IPv6");
+    // Another encapsulation is another guard.
+    let saved = restored(EMPTY, &payload(&rules(false, Encapsulation::udp(8472)), EMPTY).unwrap());
+    let after = restored(&saved, &payload(&rules(false, Encapsulation::Ipip), &saved).unwrap());
     assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
 }
 
@@ -582,7 +582,7 @@ fn daemon_rules(number: usize, options: &RuleOptions, unknown_senders: UnknownSe
     let other = 1 - number;
     let hosts = ["192.168.56.101".parse().unwrap()].into();
     let peers = ["192.168.56.102".parse().unwrap()].into();
-    let port = Ends { carrier: &Carrier::port(8472), pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
+    let port = Ends { encapsulation: Encapsulation::udp(8472), pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
     let encap = guard(false, port, GuardOptions { notrack: true, unknown_senders, bar_pods: true }).filter(|_| guarded[number]);
     let others = OtherDaemons {
         own: [net(number)].into(),

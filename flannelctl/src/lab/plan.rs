@@ -1,5 +1,6 @@
 //! What to build, as pure data.
 
+use backends::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use clap::ValueEnum;
 
 /// How packets travel between hosts.
@@ -49,12 +50,12 @@ impl Plan {
     /// The backend's name in the network's configuration.
     pub fn backend_type(&self) -> &'static str {
         match self.backend {
-            Backend::Vxlan | Backend::VxlanUserspace => "vxlan",
-            Backend::Udp => "udp",
-            Backend::Wireguard => "wireguard",
-            Backend::Ipip => "ipip",
-            Backend::HostGw => "host-gw",
-            Backend::Alloc => "alloc",
+            Backend::Vxlan | Backend::VxlanUserspace => vxlan::KIND,
+            Backend::Udp => udp::KIND,
+            Backend::Wireguard => wireguard::KIND,
+            Backend::Ipip => ipip::KIND,
+            Backend::HostGw => host_gw::KIND,
+            Backend::Alloc => alloc::KIND,
         }
     }
 

@@ -10,14 +10,16 @@ pub mod pods;
 pub mod store;
 pub mod wireguard;
 
-use crate::carrier::Carrier;
 use crate::fact::Fact;
 use ipnet::IpNet;
 use subnet_lease::Subnets;
+use types::{Encapsulation, Family, Profile};
 
 /// Everything that the checks depend on. By default nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
+    /// The backends that there are.
+    pub backends: Vec<&'static Profile>,
     /// The network that this node serves.
     pub network: Fact<Network>,
     /// The host.
@@ -45,14 +47,10 @@ pub struct Network {
     pub networks: Subnets,
     /// This node's own subnets.
     pub own: Subnets,
-    /// The backend's type, if it is known.
-    pub backend: Option<String>,
-    /// What packets of pods travel in between nodes; `None` without a tunnel, or where it is not known.
-    pub carrier: Option<Carrier>,
-    /// The UDP port of IPv6's packets, where they have a device and a port of their own.
-    pub port_v6: Option<u16>,
-    /// The family of the tunnels' own packets, where those of all families travel in one.
-    pub outer_ipv6: Option<bool>,
+    /// The backend, if it is known.
+    pub backend: Option<&'static Profile>,
+    /// What packets of pods travel in between nodes, if it is known.
+    pub encapsulation: Option<Encapsulation>,
     /// The VNI, with vxlan.
     pub vni: Option<u32>,
     /// FLANNEL_MTU.
@@ -64,12 +62,9 @@ pub struct Network {
 }
 
 impl Network {
-    /// The UDP port of the tunnel, where it has one and no more.
-    pub fn port(&self) -> Option<u16> {
-        match &self.carrier {
-            Some(Carrier::Udp(ports)) if ports.len() == 1 => ports.first().copied(),
-            _ => None,
-        }
+    /// What packets of pods travel in between nodes; `None` without a tunnel, or where it is not known.
+    pub fn tunnel(&self) -> Option<Encapsulation> {
+        self.encapsulation.filter(|encapsulation| !encapsulation.is_none())
     }
 
     /// Whether an address is inside the cluster's networks.
@@ -77,21 +72,19 @@ impl Network {
         self.networks.nets().any(|network| network.contains(net))
     }
 
-    /// The UDP port of encapsulated packets of a family.
-    pub fn port_of(&self, ipv6: bool) -> Option<u16> {
-        let Some(Carrier::Udp(ports)) = &self.carrier else { return None };
-        let own = self.port_v6.filter(|_| ipv6);
-        own.or_else(|| ports.iter().copied().find(|port| Some(*port) != self.port_v6)).or(self.port_v6)
+    /// Whether packets of the tunnels travel in a family of the underlay.
+    pub fn travels_in(&self, family: Family) -> bool {
+        self.tunnel().and_then(|tunnel| tunnel.outer()).map_or(self.has(family), |outer| outer == family)
     }
 
-    /// Whether packets of the tunnels travel in a family of the underlay.
-    pub fn travels_in(&self, ipv6: bool) -> bool {
-        self.outer_ipv6.map_or(if ipv6 { self.v6() } else { self.v4() }, |outer| outer == ipv6)
+    /// Whether a family is in use.
+    pub fn has(&self, family: Family) -> bool {
+        family.pick(self.v4(), self.v6())
     }
 
     /// Whether packets between nodes are encrypted: then nothing is asked beside the overlay network but ping.
     pub fn is_encrypted(&self) -> bool {
-        self.backend.as_deref() == Some("wireguard")
+        self.backend.is_some_and(|backend| backend.encrypts)
     }
 
     /// Whether IPv4 is in use.
@@ -105,27 +98,17 @@ impl Network {
     }
 
     /// The device through which packets of pods go to other nodes; `None` where the backend has none, or it is not known.
-    pub fn device(&self, ipv6: bool) -> Option<String> {
-        match (self.backend.as_deref()?, self.vni) {
-            ("udp", _) => Some("flannel0".to_owned()),
-            ("wireguard", _) if ipv6 && self.port_v6.is_some() => Some("flannel-wg-v6".to_owned()),
-            // A network of IPv6 alone may have either.
-            ("wireguard", _) if self.v4() => Some("flannel-wg".to_owned()),
-            ("vxlan", Some(vni)) if ipv6 => Some(format!("flannel-v6.{vni}")),
-            ("vxlan", Some(vni)) => Some(format!("flannel.{vni}")),
-            _ => None,
-        }
+    pub fn device(&self, family: Family) -> Option<String> {
+        // Where it is not known how a backend is configured, IPv4's device is taken for that of both families.
+        let assumed = self.encapsulation.is_none() && self.v4();
+        let backend = self.backend?;
+        let device = backend.device_of(family, self.encapsulation);
+        let device = device.or_else(|| backend.devices.iter().find(|device| assumed && device.family.is_none()));
+        device?.named(self.vni)
     }
 
-    /// The bytes that the backend adds to a packet, as far as they are known.
-    pub fn overhead(&self) -> Option<u32> {
-        match self.backend.as_deref()? {
-            "vxlan" => Some(50),
-            "udp" => Some(28),
-            "ipip" => Some(20),
-            "wireguard" => Some(80),
-            "host-gw" | "alloc" => Some(0),
-            _ => None,
-        }
+    /// The bytes that the backend adds to a packet over a family, as far as they are known.
+    pub fn overhead(&self, family: Family) -> Option<u32> {
+        self.backend.map(|backend| backend.overhead.over(family))
     }
 }

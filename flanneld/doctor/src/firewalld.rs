@@ -3,7 +3,7 @@
 //! Its chains are walked as a packet does, because what lets a packet in may be a zone, a range of ports or a source. Where a condition cannot
 //! be judged, the packet gets the benefit of the doubt.
 
-use crate::carrier::{Kind, kinds};
+use crate::encapsulation::is_protocol;
 use crate::facts::Network;
 use crate::firewalls::Firewalld;
 use crate::fits::Fits;
@@ -11,6 +11,7 @@ use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use serde_json::Value;
 use std::net::IpAddr;
+use types::{Encapsulation, Family};
 
 /// Maximum depth to which jumps are followed.
 const DEPTH: usize = 16;
@@ -21,14 +22,14 @@ const BRIDGE: &str = "cni0";
 pub fn firewalld(listing: &Value, network: &Network, around: &Surroundings) -> Firewalld {
     let underlay = around.underlay.as_deref();
     let forwarded = |net: &IpNet| {
-        let device = network.device(net.addr().is_ipv6());
+        let device = network.device(net.into());
         let outside = device.as_deref().or(underlay);
         let packet = |incoming, outgoing| Packet { incoming, outgoing, from: Sender::Pods(*net), tunnel: None };
         [packet(Some(BRIDGE), outside), packet(outside, Some(BRIDGE))].iter().all(|packet| passes(listing, "forward", packet))
     };
     let from = Sender::Nodes(&around.peers, network);
     let tunnel = |kind| Packet { incoming: underlay, outgoing: None, from, tunnel: Some(kind) };
-    let mut packets = network.carrier.iter().flat_map(|carrier| kinds(carrier, false)).map(tunnel);
+    let mut packets = network.tunnel().into_iter().flat_map(|tunnel| tunnel.each(Family::V4)).map(tunnel);
     Firewalld { networks: network.networks.nets().filter(forwarded).collect(), tunnel: packets.all(|packet| passes(listing, "input", &packet)) }
 }
 
@@ -49,7 +50,7 @@ struct Packet<'a> {
     outgoing: Option<&'a str>,
     from: Sender<'a>,
     /// Which packets of the tunnel it is one of; without one it may be any packet.
-    tunnel: Option<Kind>,
+    tunnel: Option<Encapsulation>,
 }
 
 /// What the rules decide.
@@ -150,9 +151,9 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
     }
     let Some(payload) = left.get("payload") else { return Fits::Perhaps };
     match (text(payload, "protocol"), text(payload, "field")) {
-        ("udp" | "th", "dport") => match packet.tunnel {
-            Some(Kind::Udp(port)) => any(right, &|value| is_port(value, port)),
-            Some(Kind::Ipip) | None => Fits::No,
+        ("udp" | "th", "dport") => match packet.tunnel.and_then(|tunnel| tunnel.port()) {
+            Some(port) => any(right, &|value| is_port(value, port)),
+            None => Fits::No,
         },
         // Not all of what pods send, and not the tunnel's.
         ("tcp" | "udp" | "sctp" | "dccp" | "icmp" | "icmpv6" | "th", _) => Fits::No,
@@ -171,7 +172,7 @@ fn field(left: &Value, right: &Value, packet: &Packet<'_>) -> Fits {
 fn protocol(right: &Value, packet: &Packet<'_>) -> Fits {
     let named = |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()));
     match packet.tunnel {
-        Some(kind) => any(right, &|value| Fits::of(named(value).is_some_and(|name| kind.is_protocol(&name)))),
+        Some(kind) => any(right, &|value| Fits::of(named(value).is_some_and(|name| is_protocol(kind, &name)))),
         // Not all of what pods send.
         None => Fits::No,
     }

@@ -2,13 +2,14 @@
 //!
 //! A rule that this reader does not understand gets the benefit of the doubt.
 
-use crate::carrier::{Carrier, Kind, kinds};
+use crate::encapsulation::is_protocol;
 use crate::fits::Fits;
 use crate::nftables::{Barrier, of_others, of_pods};
 use crate::policies::holds_policies;
 use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
+use types::Encapsulation;
 
 /// Maximum depth to which jumps are followed.
 const DEPTH: usize = 8;
@@ -105,7 +106,7 @@ impl Table {
 type Chains<'a> = BTreeMap<&'a str, Vec<&'a str>>;
 
 /// Parses the output of `iptables-save` (`ip6tables-save`).
-pub fn table(saved: &str, network: &IpNet, carrier: Option<&Carrier>, around: &Surroundings, command: &str) -> Table {
+pub fn table(saved: &str, network: &IpNet, encapsulation: Option<Encapsulation>, around: &Surroundings, command: &str) -> Table {
     let mut seen = Table::empty(network, command);
     let mut table = "";
     let mut rejects_rest = false;
@@ -129,7 +130,7 @@ pub fn table(saved: &str, network: &IpNet, carrier: Option<&Carrier>, around: &S
     }
     seen.input_refuses |= rejects_rest;
     forward(&mut seen, &chains);
-    let kinds = carrier.map(|carrier| kinds(carrier, network.addr().is_ipv6())).unwrap_or_default();
+    let kinds = encapsulation.map(|encapsulation| encapsulation.each(network.into())).unwrap_or_default();
     seen.tunnel = Fits::Yes;
     for kind in kinds {
         let (let_in, refusal) = input(&chains, &Arrival { kind, ipv6: network.addr().is_ipv6(), around });
@@ -165,7 +166,7 @@ fn forward(seen: &mut Table, chains: &Chains<'_>) {
 
 /// A packet of the tunnel that arrives.
 struct Arrival<'a> {
-    kind: Kind,
+    kind: Encapsulation,
     ipv6: bool,
     around: &'a Surroundings,
 }
@@ -278,9 +279,9 @@ fn of_network(name: &str, values: &[&str], network: &IpNet) -> Fits {
 
 fn of_arrival(name: &str, values: &[&str], packet: &Arrival<'_>) -> Fits {
     let first = values.first().copied().unwrap_or_default();
-    match (name, packet.kind) {
-        ("-p", kind) => Fits::of(kind.is_protocol(first)),
-        ("--dport" | "--dports", Kind::Udp(port)) => Fits::of(first.split(',').any(|ports| within(ports, port))),
+    match (name, packet.kind.port()) {
+        ("-p", _) => Fits::of(is_protocol(packet.kind, first)),
+        ("--dport" | "--dports", Some(port)) => Fits::of(first.split(',').any(|ports| within(ports, port))),
         ("--dport" | "--dports" | "--sport" | "--sports" | "--icmp-type" | "--icmpv6-type", _) => Fits::No,
         ("-i", _) => match packet.around.underlay.as_deref() {
             _ if first == "lo" => Fits::No,

@@ -1,6 +1,6 @@
 //! The commands that let packets of other nodes in, and nobody else's.
 
-use crate::carrier::Kind;
+use crate::encapsulation::iptables;
 use crate::facts::daemon::Choice;
 use crate::facts::host::Interface;
 use crate::facts::{Facts, Network};
@@ -9,6 +9,7 @@ use crate::persist;
 use crate::shell::word;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use types::Encapsulation;
 
 /// Limit on the prefixes in a command. More of them are widened to their neighbourhoods.
 const MOST: usize = 32;
@@ -81,10 +82,10 @@ impl Origin {
     }
 
     /// The conditions of a rule of iptables.
-    fn iptables(&self, kind: Kind) -> String {
+    fn iptables(&self, kind: Encapsulation) -> String {
         let interface = self.interface.as_ref().map(|name| format!("-i {} ", word(name))).unwrap_or_default();
         let sources: Vec<String> = self.sources.iter().map(IpNet::to_string).collect();
-        format!("{interface}-s {} {}", sources.join(","), kind.iptables())
+        format!("{interface}-s {} {}", sources.join(","), iptables(kind))
     }
 }
 
@@ -115,7 +116,7 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
 
 /// The commands that let these packets in, now and after a restart of the host. `rules` are those of iptables with the program that inserts
 /// them, each with the number of the rule that it has to precede.
-pub fn commands(program: Program, kinds: &[Kind], origin: &Origin, before: &[(&str, Option<usize>)], unit: &str) -> Vec<String> {
+pub fn commands(program: Program, kinds: &[Encapsulation], origin: &Origin, before: &[(&str, Option<usize>)], unit: &str) -> Vec<String> {
     if origin.sources.is_empty() {
         return Vec::new();
     }
@@ -143,14 +144,14 @@ fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
     vec![format!("for net in {}; do {}; done", all.join(" "), command("$net"))]
 }
 
-fn by_ufw(kind: Kind, origin: &Origin) -> Vec<String> {
-    match kind {
-        Kind::Udp(port) => {
+fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
+    match kind.port() {
+        Some(port) => {
             let on = origin.interface.as_ref().map(|name| format!("in on {} ", word(name))).unwrap_or_default();
             each(&origin.sources, |net| format!("ufw allow {on}from {net} to any port {port} proto udp"))
         }
         // ufw's own language does not know the protocol: a rule at the end of its table filter.
-        Kind::Ipip => {
+        None => {
             let sources: Vec<String> = origin.sources.iter().map(IpNet::to_string).collect();
             let rule = format!("-A ufw-before-input -s {} -p 4 -j ACCEPT", sources.join(","));
             vec![format!(r"sed -i '/^\*filter/,/^COMMIT/ s|^COMMIT$|{rule}\nCOMMIT|' /etc/ufw/before.rules"), "ufw reload".to_owned()]
@@ -159,15 +160,15 @@ fn by_ufw(kind: Kind, origin: &Origin) -> Vec<String> {
 }
 
 /// Rules of the zone in which the interface is: another zone's would not be asked.
-fn by_firewalld(kind: Kind, origin: &Origin) -> Vec<String> {
+fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     let zone = match &origin.interface {
         Some(name) => format!("$(firewall-cmd --get-zone-of-interface={} || firewall-cmd --get-default-zone)", word(name)),
         None => "$(firewall-cmd --get-default-zone)".to_owned(),
     };
     let family = if origin.ipv6 { "ipv6" } else { "ipv4" };
-    let what = match kind {
-        Kind::Udp(port) => format!("port port={port} protocol=udp"),
-        Kind::Ipip => "protocol value=4".to_owned(),
+    let what = match kind.port() {
+        Some(port) => format!("port port={port} protocol=udp"),
+        None => "protocol value=4".to_owned(),
     };
     each(&origin.sources, |net| {
         format!("firewall-cmd --permanent --zone=\"{zone}\" --add-rich-rule=\"rule family={family} source address={net} {what} accept\"")

@@ -3,10 +3,10 @@
 //! [`look`] gathers facts about the host, the daemon adds its own, and [`table`] judges them: one table of pure checks, the same in the
 //! daemon and in `flannelctl doctor`, with and without a daemon. A fact that could not be had leaves its checks unknown.
 
-pub mod carrier;
 pub mod check;
 pub mod checks;
 pub mod correct;
+pub mod encapsulation;
 pub mod fact;
 pub mod facts;
 pub mod finding;

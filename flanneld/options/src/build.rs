@@ -27,11 +27,11 @@ pub(crate) enum Asked {
     Version,
 }
 
-/// Reads all flags.
+/// Reads all flags. `backends` are the names of all backends.
 ///
 /// # Errors
 /// Every mistake found.
-pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Mistake>> {
+pub(crate) fn read(flags: &Flags, mut reader: Reader, backends: &[&str]) -> Result<Asked, Vec<Mistake>> {
     let Flags { store, lease, interface, node, health, log, rules, datapath, other } = flags;
     let OtherFlags { version, help: _ } = other;
     let version = reader.on(version);
@@ -76,7 +76,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader) -> Result<Asked, Vec<Mista
     let subnet_file = subnet_file_of(subnet_file, &mut reader);
     let cni_conf = cni_conf_of(install_cni_conf, &mut reader);
     let set_sysctls = reader.on(set_sysctls);
-    let require_backend = backends_of(require_backend, &mut reader);
+    let require_backend = backends_of(require_backend, backends, &mut reader);
     let refuse_insecure = reader.on(refuse_insecure);
     // Go looks at --version before it looks at the environment, but after it has read all flags.
     if version && reader.argv.is_empty() {
@@ -251,19 +251,16 @@ fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
     Some(value.text.clone())
 }
 
-/// All backends of Go flannel, and ours, built or not: a list may name what a later version brings.
-pub const BACKENDS: [&str; 9] = ["alloc", "extension", "host-gw", "ipip", "ipsec", "tencent-vpc", "udp", "vxlan", "wireguard"];
-
-/// The backends that a network configuration may name.
-fn backends_of(values: &[Value<String>], reader: &mut Reader) -> Vec<String> {
+/// The backends that a network configuration may name, of all that there are.
+fn backends_of(values: &[Value<String>], all: &[&str], reader: &mut Reader) -> Vec<String> {
     let Some(value) = given(values) else { return Vec::new() };
     // As in the configuration, capitals do not matter.
     let names: Vec<String> = value.text.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
         reader.wrong(value.mistake(Fault::NoBackend(value.text.clone())));
     }
-    for name in names.iter().filter(|name| !BACKENDS.contains(&name.as_str())) {
-        reader.wrong(value.mistake(Fault::Backend { name: name.clone(), known: &BACKENDS }));
+    for name in names.iter().filter(|name| !all.contains(&name.as_str())) {
+        reader.wrong(value.mistake(Fault::Backend { name: name.clone(), known: all.iter().map(|name| (*name).to_owned()).collect() }));
     }
     names
 }

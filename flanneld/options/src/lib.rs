@@ -18,7 +18,6 @@ mod selector;
 mod settings;
 mod value;
 
-pub use build::BACKENDS;
 pub use endpoint::{Endpoint, EndpointError, EndpointFault, Target};
 pub use flags::StoreFlags;
 pub use mistake::{Fault, Mistake, Partner, PatternError, Warning};
@@ -51,13 +50,13 @@ pub fn version() -> String {
     format!("v{} (flannel-rs)", env!("CARGO_PKG_VERSION"))
 }
 
-/// What this process is asked to do.
-pub fn invocation() -> Invocation {
-    read(std::env::args_os().skip(1))
+/// What this process is asked to do. `backends` are the names of all backends.
+pub fn invocation(backends: &[&str]) -> Invocation {
+    read(std::env::args_os().skip(1), backends)
 }
 
-/// What a command line (without the program's name) and this process's environment ask for.
-pub fn read(args: impl IntoIterator<Item = OsString>) -> Invocation {
+/// What a command line (without the program's name) and this process's environment ask for. `backends` are the names of all backends.
+pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invocation {
     let command = command();
     let argv = argv::normalise(&command, args);
     if argv.help {
@@ -69,7 +68,7 @@ pub fn read(args: impl IntoIterator<Item = OsString>) -> Invocation {
         Ok(flags) => flags,
         Err(error) => return Invocation::Mistakes(vec![Mistake::Unreadable(error.kind())]),
     };
-    match build::read(&flags, Reader::of(argv)) {
+    match build::read(&flags, Reader::of(argv), backends) {
         Ok(Asked::Run(settings)) => Invocation::Run(settings),
         Ok(Asked::Version) => Invocation::Version(version()),
         Err(mistakes) => Invocation::Mistakes(mistakes),

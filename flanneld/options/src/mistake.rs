@@ -157,7 +157,7 @@ pub enum Fault {
         /// What is named.
         name: String,
         /// Those that there are.
-        known: &'static [&'static str],
+        known: Vec<String>,
     },
     /// It is not the path of a file.
     File(String),

@@ -20,7 +20,7 @@ fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
 }
 
 fn with(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
-    within(environment, || read(args.iter().map(OsString::from)))
+    within(environment, || read(args.iter().map(OsString::from), &["alloc", "ipip", "vxlan", "wireguard"]))
 }
 
 fn settings(args: &[&str], environment: &[(&str, &str)]) -> Settings {

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 use subnet_lease::manager::boot_time;
 use subnet_lease::{Kinds, Lease, RawJson};
-use types::{Detail, Problem};
+use types::{Detail, Encapsulation, Problem, Profile};
 
 /// How long after the start only what is true without waiting is told.
 pub(super) const YOUNG: Duration = Duration::from_secs(10);
@@ -75,6 +75,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         other => (None, other.cloned()),
     };
     Facts {
+        backends: backends::profiles(),
         store: Store {
             place: known.store.clone(),
             addresses: known.store_addresses.clone(),
@@ -272,8 +273,7 @@ pub fn vtep(data: Option<&RawJson>) -> Option<(u32, String)> {
 pub fn network(
     config: &subnet_lease::NetworkConfig,
     own: subnet_lease::Subnets,
-    carrier: Option<doctor::carrier::Carrier>,
-    (port_v6, outer_ipv6): (Option<u16>, Option<bool>),
+    (backend, encapsulation): (&'static Profile, Encapsulation),
     mtu: u32,
     vni: Option<u32>,
     forward: bool,
@@ -281,10 +281,8 @@ pub fn network(
     Network {
         networks: config.networks,
         own,
-        backend: Some(if config.backend.is_empty() { "udp".to_owned() } else { config.backend.clone() }),
-        carrier,
-        port_v6,
-        outer_ipv6,
+        backend: Some(backend),
+        encapsulation: Some(encapsulation),
         vni,
         mtu: Some(mtu),
         nftables: config.nftables,

@@ -21,10 +21,8 @@ fn facts(ip_forward: i64) -> Facts {
     let network = Network {
         networks: Subnets::V4("10.244.0.0/16".parse().unwrap()),
         own: Subnets::V4("10.244.1.0/24".parse().unwrap()),
-        backend: Some("vxlan".to_owned()),
-        carrier: Some(doctor::carrier::Carrier::port(8472)),
-        port_v6: None,
-        outer_ipv6: None,
+        backend: backends::profile("vxlan"),
+        encapsulation: Some(types::Encapsulation::udp(8472)),
         vni: Some(1),
         mtu: Some(1450),
         nftables: true,

@@ -1,7 +1,7 @@
 //! The peers of WireGuard, for the doctor: the kernel's sessions, joined with the leases by the peers' keys.
 
 use super::known::{Serving, name};
-use backends::identity_of;
+use backends::{identity_of, wireguard::KIND};
 use doctor::fact::Fact;
 use doctor::facts::wireguard::{Holder, Silent, Wireguard};
 use netstate::reconcile::progress::TunnelPeers;
@@ -10,12 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use subnet_lease::{Kinds, Lease, LeaseTable, Subnets};
 
-/// The backend that has such peers.
-const BACKEND: &str = "wireguard";
-
 /// Whether the network has peers of WireGuard.
 pub(super) fn is_used(serving: &Serving) -> bool {
-    serving.network.backend.as_deref() == Some(BACKEND)
+    serving.network.backend.is_some_and(|backend| backend.name == KIND)
 }
 
 /// What is known of them; nothing is looked at with another backend.
@@ -60,7 +57,7 @@ fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
         public: [false, true].into_iter().filter_map(|ipv6| lease.attrs.public_for(ipv6)).collect(),
     };
     let of = |lease: &Lease| [false, true].map(|ipv6| identity_of(&lease.attrs, ipv6).map(|key| (key, holder(lease))));
-    leases.others(own, Kinds::Only(BACKEND)).flat_map(of).flatten().collect()
+    leases.others(own, Kinds::Only(KIND)).flat_map(of).flatten().collect()
 }
 
 /// Whether a program is on the path of searches.
@@ -83,7 +80,7 @@ mod tests {
         let subnets = Subnets::V4("10.244.2.0/24".parse().unwrap());
         let attrs = LeaseAttrs {
             public_ip: Some("192.0.2.2".parse().unwrap()),
-            backend: BACKEND.to_owned(),
+            backend: KIND.to_owned(),
             data: RawJson::parse(&format!(r#"{{"PublicKey":"{key}"}}"#)).ok(),
             ..LeaseAttrs::default()
         };

@@ -107,7 +107,8 @@ impl Following {
     pub fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
         let Node { config, announced, lease, found, backend, held, .. } = node;
         let present = &found.chosen.underlay;
-        let whose = Whose { accepts: backend.accepts(), shared_address: backend.shares_address(), needs_links: backend.needs_links() };
+        let whose =
+            Whose { accepts: backend.accepts(), shared_address: backend.profile().shares_address, needs_links: backend.profile().needs_links };
         let (underlay_out, underlay) = watch::channel(present.clone());
         let (announced_out, announced_in) = watch::channel(announced.clone());
         let (attrs, attrs_in) = watch::channel(of(announced, present));

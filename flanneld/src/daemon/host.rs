@@ -40,7 +40,7 @@ impl Daemon {
         });
         requirement::check(&self.settings.require_backend, &config, &self.settings.store).map_err(End::failed)?;
         let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
-        let guard = self.settings.rules.guard.is_some() && backend.guarded().is_some();
+        let guard = self.settings.rules.guard.is_some() && !backend.guarded().is_none();
         let wants = rights::wants(&*backend).await;
         let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);
         self.rights = retry::briefly(claim).await.map_err(End::failed)?;

@@ -124,7 +124,7 @@ impl Daemon {
             store_via_underlay: found.store_via_underlay(),
             via_underlay: Arc::new(move |target| leading.leads_to(target)),
             underlay: attrs::underlay_networks(config, underlay),
-            shared_address: backend.shares_address(),
+            shared_address: backend.profile().shares_address,
             is_own: backend.is_own(),
             choice: Some(subnet_lease::claim::Choice { interface: underlay.name.clone(), why: found.chosen.why.clone(), interfaces: found.advice() }),
         };

@@ -15,7 +15,7 @@ use crate::probe::Inquirer;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
-use backends::{Backend, Guarded, Inputs, Network, Renewal, Underlay};
+use backends::{Backend, Inputs, Network, Renewal, Underlay};
 use ipnet::IpNet;
 use run_dir::{last_words, subnet_env};
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::Wanted;
 use traffic_rules::ownership::OtherDaemons;
-use traffic_rules::rules::{Carrier, RuleOptions};
+use traffic_rules::rules::RuleOptions;
 use types::Problem;
 
 /// Audits at least this frequent serve as a heartbeat of the network.
@@ -40,14 +40,6 @@ const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 pub struct Leases {
     table: watch::Receiver<Arc<LeaseTable>>,
     readings: watch::Receiver<Reading>,
-}
-
-/// What the rules recognise encapsulated packets by.
-fn carrier(guarded: Guarded) -> Carrier {
-    match guarded {
-        Guarded::Udp(ports) => Carrier::Udp(ports.into_iter().collect()),
-        Guarded::Ipip => Carrier::Ipip,
-    }
 }
 
 impl Daemon {
@@ -73,17 +65,13 @@ impl Daemon {
         let Node { manager, whole, config, claim, found, announced, lease, backend, held } = node;
         let env = ends.env;
         let underlay = following.underlay.clone();
-        let guarded = backend.guarded();
+        let (profile, encapsulation, guarded) = (backend.profile(), backend.encapsulation(), backend.guarded());
         let takes = backend.takes(false);
         let devices = takes.devices.clone();
         self.health.carried_by(takes.devices.clone());
         let listens = takes.devices.into_iter().zip(takes.ports.iter().copied()).collect();
         let ports = takes.ports;
         let renewal = backend.renewal();
-        let needs_links = backend.needs_links();
-        let carrier = guarded.map(carrier);
-        // What a firewall has to let through; of what cannot be forged, too.
-        let passes = carrier.clone().or_else(|| (!ports.is_empty()).then(|| Carrier::Udp(ports.iter().copied().collect())));
         // The tunnel needs its port more.
         let probe_port = self.settings.probe_port.filter(|port| !ports.contains(port));
         if let (None, Some(port)) = (probe_port, self.settings.probe_port) {
@@ -105,26 +93,24 @@ impl Daemon {
             },
             nftables: config.nftables,
             resync: self.settings.rules_resync,
-            carrier,
+            encapsulation: guarded,
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
             guard_slot: self.rights.guard.as_ref().map_or(0, |place| place.number),
             others: OtherDaemons::default(),
         };
-        if wanted.options.guard.is_some() && wanted.carrier.is_none() {
+        if wanted.options.guard.is_some() && wanted.encapsulation.is_none() {
             warn!("the backend {} has no tunnels to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing", config.backend);
         }
         let nodes = Nodes { leases: leases.table.clone(), underlay: underlay.clone() };
         let written = self.keep_rules(wanted, nodes).await;
 
-        let outer_ipv6 = overlay.as_ref().and_then(|overlay| overlay.outer_ipv6);
         let (heard_out, heard) = watch::channel(silence::Heard::new());
         let serving = Serving {
             network: network(
                 &config,
                 lease.subnets,
-                passes,
-                (ports.get(1).copied(), outer_ipv6),
+                (profile, encapsulation),
                 env.borrow().mtu,
                 vtep(announced.data.as_ref()).map(|(vni, _)| vni),
                 self.settings.rules.forward,
@@ -226,7 +212,7 @@ impl Daemon {
             let stop = self.run.stop.clone();
             self.run.tasks.spawn(async move { stop.run_until_cancelled(reconsider.watch(changes)).await.unwrap_or(Ok(())) });
         }
-        self.run.spawn(follow(found.chosen, needs_links, ends.underlay, tell, self.run.stop.clone()));
+        self.run.spawn(follow(found.chosen, profile.needs_links, ends.underlay, tell, self.run.stop.clone()));
         self.run.spawn(report_addresses(manager.clone(), underlay.clone(), self.run.stop.clone()));
         let vitals = vitals::Vitals {
             held: held.1.clone(),

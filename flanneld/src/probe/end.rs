@@ -1,10 +1,12 @@
 //! Where a path ends, in one sentence, and what to type next: a pure function of what was seen, of the verdict on it and of the steps.
 
-use super::seen::{Judged, Seen, Tunnel};
+use super::seen::{Judged, Seen, named};
 use super::whom::title;
+use doctor::encapsulation::capture;
 use netstate::netlink::lookup::Fate;
 use node_api::probe::{Next, Outcome, Step, StepName};
 use std::net::IpAddr;
+use types::Encapsulation;
 use types::reachability::State;
 
 /// The end of a way.
@@ -87,8 +89,8 @@ fn source(seen: &Seen) -> Option<IpAddr> {
     if seen.own.tunnel.is_some() { seen.own.address.or(by_route) } else { seen.own.overlay.or(seen.own.address) }
 }
 
-fn tcpdump(device: &str, tunnel: Option<Tunnel>, host: IpAddr) -> String {
-    let tunnel = tunnel.map(|tunnel| format!("{} and ", tunnel.filter())).unwrap_or_default();
+fn tcpdump(device: &str, tunnel: Option<Encapsulation>, host: IpAddr) -> String {
+    let tunnel = tunnel.map(|tunnel| format!("{} and ", capture(tunnel))).unwrap_or_default();
     format!("tcpdump -c 5 -ni {} {tunnel}host {host}", doctor::shell::word(device))
 }
 
@@ -125,14 +127,14 @@ fn over(seen: &Seen, state: State, peer: &str) -> String {
         (State::SmallMtu, _) => format!("It ends for large packets on the way to {peer}: {} bytes do not arrive.", seen.heard.mtu),
         (State::LosesSome | State::Slow | State::Well, _) => format!("The way to {peer} through the overlay loses packets."),
         (State::OneWay, _) => {
-            let from = tunnel.map(|tunnel| format!(" from its {tunnel}")).unwrap_or_default();
+            let from = tunnel.map(|tunnel| format!(" from its {}", named(tunnel))).unwrap_or_default();
             format!("It ends on the way back{from}: {peer} hears this node, and its answers do not arrive.")
         }
-        (State::OverlayCut | State::CutOff | State::Unknown, Some(Tunnel::Ipip)) => {
-            format!("It ends on the way to {peer}: {}, in which packets of pods travel, does not arrive there.", Tunnel::Ipip)
+        (State::OverlayCut | State::CutOff | State::Unknown, Some(tunnel @ Encapsulation::Ipip)) => {
+            format!("It ends on the way to {peer}: {}, in which packets of pods travel, does not arrive there.", named(tunnel))
         }
         (State::OverlayCut | State::CutOff | State::Unknown, Some(tunnel)) => {
-            format!("It ends on the way to {peer}'s {tunnel}: what this node sends does not arrive.")
+            format!("It ends on the way to {peer}'s {}: what this node sends does not arrive.", named(tunnel))
         }
         (State::OverlayCut | State::CutOff | State::Unknown, None) => {
             format!("It ends on the way to {peer}: the network between the nodes drops packets of pods, or {peer} does not take them.")

@@ -1,8 +1,6 @@
 //! What was seen of a path: facts, and the prober's verdict on them.
 
 use super::refusal::Unasked;
-use doctor::carrier::Carrier;
-use doctor::facts::Network;
 use doctor::{Report, Severity};
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
@@ -15,8 +13,8 @@ use probing::target::Target;
 use probing::verdict::{self, Evidence, judge_rounds};
 use probing::view::Tally;
 use std::net::IpAddr;
-use types::Family;
 use types::reachability::Verdict;
+use types::{Encapsulation, Family};
 
 /// The way to a peer, and to a pod of it.
 #[derive(Debug)]
@@ -54,8 +52,8 @@ pub struct Seen {
 pub struct Own {
     /// The network of this family.
     pub network: IpNet,
-    /// How packets of pods travel between nodes; none if they are not encapsulated.
-    pub tunnel: Option<Tunnel>,
+    /// What packets of pods travel in between nodes, with one port; none if they are not encapsulated.
+    pub tunnel: Option<Encapsulation>,
     /// The UDP port of probes.
     pub probes: u16,
     /// The interface for packets between nodes.
@@ -258,46 +256,10 @@ pub struct Local {
     pub neighbour: Result<Neighbour, KernelError>,
 }
 
-/// How encapsulated packets are recognised on their way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tunnel {
-    /// By this UDP port.
-    Udp(u16),
-    /// As IP in IP.
-    Ipip,
-}
-
-impl Tunnel {
-    /// That of a network.
-    pub fn of(network: &Network, ipv6: bool) -> Option<Self> {
-        match network.carrier {
-            Some(Carrier::Ipip) => Some(Tunnel::Ipip),
-            _ => network.port_of(ipv6).map(Tunnel::Udp),
-        }
-    }
-
-    /// Its port or protocol, as the name of a thing that rules refuse.
-    pub fn refused_as(self) -> String {
-        match self {
-            Tunnel::Udp(port) => format!("UDP {port}"),
-            Tunnel::Ipip => self.to_string(),
-        }
-    }
-
-    /// What a capture selects.
-    pub fn filter(self) -> String {
-        match self {
-            Tunnel::Udp(port) => format!("udp port {port}"),
-            Tunnel::Ipip => "ip proto 4".to_owned(),
-        }
-    }
-}
-
-impl std::fmt::Display for Tunnel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Tunnel::Udp(port) => write!(f, "UDP port {port}"),
-            Tunnel::Ipip => f.write_str("IP protocol 4"),
-        }
+/// An encapsulation in a sentence.
+pub fn named(tunnel: Encapsulation) -> String {
+    match tunnel.port() {
+        Some(port) => format!("UDP port {port}"),
+        None => format!("IP protocol {}", tunnel.protocol().unwrap_or_default()),
     }
 }

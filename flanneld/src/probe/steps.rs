@@ -1,6 +1,6 @@
 //! The steps of a path to a peer: a pure projection of what was seen and of the prober's verdict on it.
 
-use super::seen::{Judged, Rules, Seen};
+use super::seen::{Judged, Rules, Seen, named};
 use super::whom::title;
 use super::words::{by_rule, count, place, questions, route as shown, rtt, spec};
 use netstate::netlink::lookup::{Fate, Neighbour};
@@ -154,7 +154,11 @@ fn unanswered(asked: Tally, port: u16) -> String {
 fn rules(seen: &Seen) -> Step {
     let found = match &seen.rules {
         Rules::Clear => {
-            let port = seen.own.tunnel.map(|tunnel| format!("nothing refuses {}; ", tunnel.refused_as())).unwrap_or_default();
+            let port = seen
+                .own
+                .tunnel
+                .map(|tunnel| format!("nothing refuses {}; ", tunnel.port().map_or_else(|| named(tunnel), |port| format!("UDP {port}"))))
+                .unwrap_or_default();
             (Outcome::Ok, format!("{port}FORWARD lets {} pass", seen.own.network))
         }
         Rules::Broken(findings) => (Outcome::Failed, findings.join("; ")),

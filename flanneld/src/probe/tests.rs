@@ -2,7 +2,7 @@
 
 use super::here;
 use super::refusal::Unasked;
-use super::seen::{Heard, Local, Own, Rules, Seen, Tunnel, Wanted};
+use super::seen::{Heard, Local, Own, Rules, Seen, Wanted};
 use super::{end, steps};
 use doctor::finding::{DaemonState, Unknown};
 use doctor::{Finding, Report, Severity};
@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
-use types::Family;
 use types::reachability::{State, Verdict};
+use types::{Encapsulation, Family};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 
@@ -96,7 +96,7 @@ fn well() -> Seen {
         pinged: Some(Ok(Tally { asked: 3, answered: 3, refused: 0, rtt_us: Some(600) })),
         own: Own {
             network: "10.244.0.0/16".parse().unwrap(),
-            tunnel: Some(Tunnel::Udp(8472)),
+            tunnel: Some(Encapsulation::udp(8472)),
             probes: 8473,
             interface: "eth1".to_owned(),
             address: Some(ip("192.0.2.1")),
@@ -134,7 +134,7 @@ fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
     let (net, network) = ("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
     seen.wanted = Wanted::of(&[(Key::AllowedIp(dev("flannel-wg"), net), Value::AllowedIp(KEY))]).in_network(network);
-    (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, Some(Tunnel::Udp(51820)));
+    (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, Some(Encapsulation::udp(51820)));
     let endpoint = "192.0.2.3:51820".parse().ok();
     seen.tunnelled = Some(Ok(Some(Behind { key: KEY, endpoint, handshake: handshake.map(Duration::from_secs) })));
     seen.fate = Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.0.0/16", None, "flannel-wg") }));

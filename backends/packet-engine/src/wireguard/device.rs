@@ -1,7 +1,6 @@
 //! The device: what is configured of it, changed while packets flow, and published for the threads.
 
 use super::identity::Identity;
-use super::key::{PublicKey, Secret, is_weak, public_key};
 use super::link::Link;
 use super::peer::{Peer, PeerState, PeerStatus};
 use super::pending::Pending;
@@ -18,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use types::wireguard::{PublicKey, Secret};
 
 /// A peer whose packets flow is visited this often.
 const BUSY: Duration = Duration::from_millis(500);
@@ -94,7 +94,7 @@ impl Device {
 
     /// The public key of the device, if it has a private one.
     pub fn public_key(&self) -> Option<PublicKey> {
-        self.published.load().identity.as_ref().map(|identity| *identity.public.as_bytes())
+        self.published.load().identity.as_ref().map(|identity| PublicKey(*identity.public.as_bytes()))
     }
 
     /// The peers and what they did, sorted by key.
@@ -238,7 +238,7 @@ impl Change<'_> {
         if self.control.private.as_ref() == Some(&private) {
             return;
         }
-        self.remove_peer(&public_key(&private));
+        self.remove_peer(&private.public());
         self.next.identity = Some(Arc::new(Identity::new(&private)));
         self.control.private = Some(private);
         self.rekeyed = true;
@@ -278,10 +278,10 @@ impl Change<'_> {
     }
 
     fn add_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), PeerError> {
-        if is_weak(&key) {
+        if !key.is_usable() {
             return Err(PeerError::WeakKey);
         }
-        if self.next.identity.as_ref().is_some_and(|identity| *identity.public.as_bytes() == key) {
+        if self.next.identity.as_ref().is_some_and(|identity| *identity.public.as_bytes() == key.0) {
             return Err(PeerError::OwnKey);
         }
         let link = Link::new(self.next.identity.clone(), endpoint.map(Endpoint::from), preshared, keepalive, self.now);

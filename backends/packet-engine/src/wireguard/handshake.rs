@@ -14,6 +14,7 @@ use crate::reason::Reason;
 use boringtun::noise::handshake::parse_handshake_anon;
 use boringtun::noise::{Packet, Tunn, TunnResult};
 use std::time::{Duration, Instant};
+use types::wireguard::PublicKey;
 
 /// A peer's initiations are answered at most this often, as in the kernel: each costs curve operations.
 const ANSWERS: Duration = Duration::from_millis(20);
@@ -113,7 +114,7 @@ impl Device {
         let peer = match &packet {
             Packet::HandshakeInit(init) => {
                 let half = parse_handshake_anon(&identity.private, &identity.public, init).map_err(|_| Reason::BadHandshake)?;
-                snapshot.peers.get(&half.peer_static_public).map(|peer| &**peer).ok_or(Reason::UnknownPeer)?
+                snapshot.peers.get(&PublicKey(half.peer_static_public)).map(|peer| &**peer).ok_or(Reason::UnknownPeer)?
             }
             Packet::HandshakeResponse(response) => snapshot.peer(self.place(response.receiver_idx).0).ok_or(Reason::NoSession)?,
             Packet::PacketCookieReply(cookie) => snapshot.peer(self.place(cookie.receiver_idx).0).ok_or(Reason::NoSession)?,

@@ -1,6 +1,5 @@
 //! The device's own key, and what follows from it.
 
-use super::key::Secret;
 use boringtun::noise::TunnResult;
 use boringtun::noise::errors::WireGuardError;
 use boringtun::noise::rate_limiter::RateLimiter;
@@ -8,6 +7,7 @@ use boringtun::x25519;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use types::wireguard::Secret;
 
 /// The device's own key, and what follows from it.
 pub(super) struct Identity {

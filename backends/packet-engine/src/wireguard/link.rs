@@ -1,7 +1,6 @@
 //! The state of one peer: its tunnels, where it is, what waits for a session, when it is due.
 
 use super::identity::Identity;
-use super::key::{PublicKey, Secret};
 use crate::endpoint::Endpoint;
 use boringtun::noise::errors::WireGuardError;
 use boringtun::noise::{Tunn, TunnResult};
@@ -9,6 +8,7 @@ use boringtun::x25519;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use types::wireguard::{PublicKey, Secret};
 
 /// The most packets that wait for a session with one peer, as in the kernel.
 const PARKED: usize = 128;
@@ -130,7 +130,7 @@ impl Link {
         let tunn = self.tunn.get_or_insert_with(|| {
             *made = (SystemTime::now(), Instant::now());
             let preshared = preshared.as_ref().map(|secret| *secret.bytes());
-            let peer = x25519::PublicKey::from(*key);
+            let peer = x25519::PublicKey::from(key.0);
             Box::new(Tunn::new(identity.private.clone(), peer, preshared, None, index ^ parity, Some(Arc::clone(&identity.unlimited))))
         });
         Some(tunn)

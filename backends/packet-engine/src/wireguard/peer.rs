@@ -1,11 +1,11 @@
 //! A peer as the threads share it, and as it is shown.
 
-use super::key::{PublicKey, Secret};
 use super::link::Link;
 use ipnet::IpNet;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+use types::wireguard::{PublicKey, Secret};
 
 /// A peer. Whoever moves its packets holds its lock for a run of them.
 pub(super) struct Peer {

@@ -1,7 +1,6 @@
 //! What the threads see of a device: its identity, peers by slot and by key, allowed IPs. It is replaced as a whole.
 
 use super::identity::Identity;
-use super::key::PublicKey;
 use super::peer::Peer;
 use super::routes::Routes;
 use crate::flow::udp_destination;
@@ -9,6 +8,7 @@ use crate::packet::Header;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use types::wireguard::PublicKey;
 
 /// The peers of a device.
 #[derive(Clone, Default)]

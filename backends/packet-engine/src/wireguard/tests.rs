@@ -74,7 +74,7 @@ impl Node {
             device,
             worker: Worker::default(),
             address: SocketAddr::new(Ipv4Addr::new(192, 168, 56, number).into(), 51820),
-            key: [0; 32],
+            key: PublicKey([0; 32]),
             delivered: Vec::new(),
             sent: VecDeque::new(),
             ahead: Duration::ZERO,
@@ -86,7 +86,7 @@ impl Node {
 
     fn rekey(&mut self, seed: u8) {
         let private = Secret::new([seed; 32]);
-        self.key = public_key(&private);
+        self.key = private.public();
         self.device.change().set_private_key(private);
         assert_eq!(self.device.public_key(), Some(self.key));
     }
@@ -457,9 +457,9 @@ fn a_removed_peer_is_gone_for_those_who_still_see_it() {
 fn keys_that_no_peer_can_have_are_refused() {
     let a = Node::new(1);
     let mut change = a.device.change();
-    assert_eq!(change.set_peer([0; 32], None, None, 0), Err(PeerError::WeakKey));
+    assert_eq!(change.set_peer(PublicKey([0; 32]), None, None, 0), Err(PeerError::WeakKey));
     assert_eq!(change.set_peer(a.key, None, None, 0), Err(PeerError::OwnKey));
-    assert_eq!(change.set_allowed_ip(net("10.5.2.0/24"), [9; 32]), Err(PeerError::NoPeer));
+    assert_eq!(change.set_allowed_ip(net("10.5.2.0/24"), PublicKey([9; 32])), Err(PeerError::NoPeer));
     drop(change);
     assert!(a.device.peers().is_empty());
 }

@@ -3,9 +3,9 @@
 use super::daemon_set;
 use super::way_out::{restart, set_option};
 use crate::check::Check;
+use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::host::Port;
-use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use types::problem::PortPurpose;
@@ -119,10 +119,11 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
 
 fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     let number = port.number;
-    let (key, kind) = match facts.network.known().is_some_and(Network::is_encrypted) {
-        true => ("ListenPort (ListenPortV6)", "wireguard"),
-        false => ("Port", "vxlan"),
-    };
+    let backend = facts.network.known().and_then(|network| network.backend);
+    let key = backend.and_then(|backend| backend.keys.port).unwrap_or("Port");
+    // The kernel's own tunnels have ports that no process has.
+    let kinds = backend.into_iter().flat_map(|backend| backend.devices).filter_map(|device| device.kinds.first());
+    let kind = kinds.copied().find(|kind| *kind != "tun").unwrap_or("vxlan");
     let (list, owner) = (format!("ss -ulpn sport = :{number}"), port.owner.as_deref().unwrap_or("another program"));
     Finding::new(
         PORT_TAKEN,

@@ -7,6 +7,8 @@ use crate::facts::host::Interface;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
+use std::collections::BTreeSet;
+use types::{Family, Profile};
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -30,22 +32,15 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// The devices of the backend wireguard.
-pub(super) const WIREGUARD: [&str; 2] = ["flannel-wg", "flannel-wg-v6"];
-
 /// The interfaces, as far as they are known.
 pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
 }
 
-/// A device that only flannel names so.
-pub(super) fn is_flannels(interface: &Interface) -> bool {
-    let number = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
-    let named = interface.name == "flannel0"
-        || interface.name.strip_prefix("flannel.").is_some_and(number)
-        || interface.name.strip_prefix("flannel-v6.").is_some_and(number);
-    let wireguard = interface.kind == "wireguard" && WIREGUARD.contains(&interface.name.as_str());
-    wireguard || named && matches!(interface.kind.as_str(), "vxlan" | "tun")
+/// A device that only flannel names so, of a kind that a backend gives it.
+pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
+    let is_of = |backend: &&Profile| backend.device(&interface.name).is_some_and(|device| device.kinds.contains(&interface.kind.as_str()));
+    facts.backends.iter().any(is_of)
 }
 
 /// What starts the daemon where it gave up.
@@ -76,16 +71,11 @@ fn module(facts: &Facts) -> Vec<Finding> {
 fn foreign_device(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else { return Vec::new() };
     let mut findings = Vec::new();
-    let wanted = match (network.backend.as_deref(), network.vni) {
-        (Some("udp"), _) => vec!["flannel0".to_owned()],
-        (Some("vxlan"), Some(_)) => {
-            [(false, network.v4()), (true, network.v6())].into_iter().filter(|(_, used)| *used).filter_map(|(ipv6, _)| network.device(ipv6)).collect()
-        }
-        _ => Vec::new(),
-    };
+    let used = Family::ALL.into_iter().filter(|family| network.has(*family));
+    let wanted: BTreeSet<String> = used.filter_map(|family| network.device(family)).collect();
     for interface in interfaces(facts) {
         let name = &interface.name;
-        if wanted.contains(name) && !is_flannels(interface) {
+        if wanted.contains(name) && !is_flannels(facts, interface) {
             let kind = if interface.kind.is_empty() { "hardware" } else { &interface.kind };
             findings.push(
                 Finding::new(
@@ -105,7 +95,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                 .note("not kept over a reboot: give the device another name where it is configured"),
             );
         }
-        let ours = network.vni.zip(network.port());
+        let ours = network.vni.zip(network.tunnel().and_then(|tunnel| tunnel.port()));
         if interface.vxlan.is_some() && interface.vxlan == ours && !name.starts_with("flannel") {
             // In dual-stack the device of the other family may be there.
             let missing = wanted.iter().any(|name| interfaces(facts).iter().all(|other| other.name != *name));

@@ -1,7 +1,7 @@
 //! Firewalls that drop pods' packets.
 
-use crate::carrier::{kinds, words};
 use crate::check::Check;
+use crate::encapsulation::words;
 use crate::facts::mesh::{Path, State};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
@@ -207,13 +207,13 @@ pub fn nothing_arrives(facts: &Facts, ipv6: bool) -> bool {
 
 fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
-    let Some(carrier) = &network.carrier else { return Vec::new() };
+    let Some(tunnel) = network.tunnel() else { return Vec::new() };
     let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses);
     // Where a rule is not understood, only packets that do not arrive count.
     let shut =
         shut.filter(|table| table.tunnel == Fits::No || table.tunnel == Fits::Perhaps && nothing_arrives(facts, table.network.addr().is_ipv6()));
-    let shut = shut.filter(|table| network.travels_in(table.network.addr().is_ipv6()));
-    let what = words(carrier);
+    let shut = shut.filter(|table| network.travels_in(table.network.into()));
+    let what = words(tunnel);
     shut.map(|table| {
         let ipv6 = table.network.addr().is_ipv6();
         let family = if ipv6 { "IPv6" } else { "IPv4" };
@@ -226,7 +226,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
         )
         .of(Family::from(table.network))
         .seen(format!("no rule of ufw accepts {what}"), format!("{} -S ufw-user-input", table.command))
-        .run_all(let_in::commands(Program::Ufw, &kinds(carrier, ipv6), &Origin::of(facts, ipv6), &[], ""))
+        .run_all(let_in::commands(Program::Ufw, &tunnel.each(table.network.into()), &Origin::of(facts, ipv6), &[], ""))
     })
     .collect()
 }
@@ -235,16 +235,16 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let Some(known) = &firewalls.firewalld else { return Vec::new() };
     let unknown: Vec<String> = network.networks.nets().filter(|net| !known.networks.contains(net)).map(|net| net.to_string()).collect();
-    let shut = network.carrier.as_ref().filter(|_| !known.tunnel);
+    let shut = network.tunnel().filter(|_| !known.tunnel);
     if unknown.is_empty() && shut.is_none() {
         return Vec::new();
     }
     let mut missing = unknown.clone();
     missing.extend(shut.map(words));
     let mut commands: Vec<String> = unknown.iter().map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}")).collect();
-    for ipv6 in [false, true].into_iter().filter(|ipv6| network.travels_in(*ipv6)) {
-        let kinds = shut.map(|carrier| kinds(carrier, ipv6)).unwrap_or_default();
-        commands.extend(let_in::commands(Program::Firewalld, &kinds, &Origin::of(facts, ipv6), &[], ""));
+    for family in Family::ALL.into_iter().filter(|family| network.travels_in(*family)) {
+        let kinds = shut.map(|tunnel| tunnel.each(family)).unwrap_or_default();
+        commands.extend(let_in::commands(Program::Firewalld, &kinds, &Origin::of(facts, family.is_v6()), &[], ""));
     }
     // Once, at the end.
     commands.retain(|command| command != RELOAD);

@@ -250,8 +250,8 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
         findings.push(way_out(finding.seen(text, "flannelctl leases")));
     }
     let mut by_address: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
-    // With WireGuard, several nodes may be behind one address.
-    let shares = facts.network.known().is_some_and(|network| network.backend.as_deref() == Some("wireguard"));
+    // Where keys distinguish them, several nodes may be behind one address.
+    let shares = facts.network.known().is_some_and(|network| network.backend.is_some_and(|backend| backend.shares_address));
     for peer in facts.leases.peers.known().into_iter().flatten().filter(|_| !shares) {
         for ip in &peer.public {
             by_address.entry(*ip).or_default().push(format!("{} ({})", peer.name, peer.subnets));

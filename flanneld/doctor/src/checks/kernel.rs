@@ -1,6 +1,6 @@
 //! Flannel's objects in the kernel: routes in their way, what others do to them, what is left of earlier ones.
 
-use super::devices::{WIREGUARD, interfaces, is_flannels};
+use super::devices::{interfaces, is_flannels};
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
@@ -106,7 +106,7 @@ fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
 const UNMANAGED: &str = r"printf '[Match]\nName=flannel*\n[Link]\nUnmanaged=yes\n' > /etc/systemd/network/10-flannel.network";
 
 fn foreign_route(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known().filter(|network| network.backend.as_deref() != Some("alloc")) else { return Vec::new() };
+    let Some(network) = facts.network.known().filter(|network| network.backend.is_none_or(|backend| backend.carries)) else { return Vec::new() };
     let peers = facts.leases.peers.known().into_iter().flatten();
     let peers: BTreeMap<IpNet, &Peer> = peers.flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer))).collect();
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
@@ -123,7 +123,8 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         let through_peer = route.via.is_some_and(|via| peer.public.contains(&via));
         // Behind a route of ours with a better metric it is a second choice.
         let beaten = ours.get(&route.to).is_some_and(|metric| *metric < route.metric);
-        if through_peer || beaten || interface.is_some_and(is_flannels) || network.own.nets().any(|net| net == route.to) {
+        if through_peer || beaten || interface.is_some_and(|interface| is_flannels(facts, interface)) || network.own.nets().any(|net| net == route.to)
+        {
             continue;
         }
         let device = interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();
@@ -215,14 +216,9 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
     if facts.host.daemons.known().is_none_or(|daemons| *daemons > 1) {
         return Vec::new();
     }
-    let (Some(backend), vni) = (network.backend.as_deref(), network.vni) else { return Vec::new() };
-    let used = |name: &str| match backend {
-        "udp" => name == "flannel0",
-        "wireguard" => WIREGUARD.contains(&name),
-        "vxlan" => vni.is_none_or(|vni| name == format!("flannel.{vni}") || name == format!("flannel-v6.{vni}")),
-        _ => false,
-    };
-    let left = interfaces(facts).iter().filter(|interface| is_flannels(interface) && !used(&interface.name));
+    let Some(backend) = network.backend else { return Vec::new() };
+    let used = |name: &str| backend.device(name).is_some_and(|device| network.vni.is_none() || device.named(network.vni).as_deref() == Some(name));
+    let left = interfaces(facts).iter().filter(|interface| is_flannels(facts, interface) && !used(&interface.name));
     left.map(|interface| {
         let name = &interface.name;
         Finding::new(
@@ -230,7 +226,7 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
             Severity::Risk,
             name,
             format!("{name} is left of an earlier configuration of flannel"),
-            format!("the backend is {backend} now and does not use this device; routes through it would lose packets"),
+            format!("the backend is {} now and does not use this device; routes through it would lose packets", backend.name),
         )
         .seen(format!("{name}, {}", interface.kind), "ip -d link")
         // Another network's daemon, stopped for a moment, may own it: to delete it is for who knows.

@@ -68,7 +68,9 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
 fn neighbour_table(facts: &Facts) -> Vec<Finding> {
     let Some(limits) = facts.host.neighbours.known().filter(|limits| limits.counts_permanent) else { return Vec::new() };
     // The other backends make no such entries.
-    let Some(network) = facts.network.known().filter(|network| network.backend.as_deref() == Some("vxlan")) else { return Vec::new() };
+    let Some(network) = facts.network.known().filter(|network| network.backend.is_some_and(|backend| backend.keeps_neighbours)) else {
+        return Vec::new();
+    };
     let peers = facts.leases.peers.known().map_or(0, |peers| u64::try_from(peers.len()).unwrap_or(u64::MAX));
     let families = [
         (limits.v4.filter(|_| network.v4()), "net.ipv4.neigh.default.gc_thresh"),

@@ -1,7 +1,7 @@
 //! What the probes of the peers found: a peer, the way to it, or this node.
 
-use crate::carrier::{Kind, capture, kinds, words};
 use crate::check::Check;
+use crate::encapsulation::{capture, is_or_are, words};
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
@@ -11,6 +11,7 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
+use types::{Encapsulation, Family};
 
 /// How far most peers' clocks may be from ours, in milliseconds.
 const CLOCK: i64 = 5000;
@@ -118,7 +119,7 @@ fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
 
 fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
-    let Some(carrier) = network.carrier.as_ref().filter(|_| all_blocked(mesh)) else { return Vec::new() };
+    let Some(tunnel) = network.tunnel().filter(|_| all_blocked(mesh)) else { return Vec::new() };
     let firewalls = facts.host.firewalls.known();
     let tables = || firewalls.into_iter().flat_map(|firewalls| &firewalls.tables).filter(|table| table.is_shut());
     // With WireGuard the keys may be to blame as well, unless this host refuses the port.
@@ -145,18 +146,19 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         let finding = finding.seen(format!("VNI {other} in the leases of the peers"), "flannelctl leases --long");
         return vec![witnesses(finding).run(super::way_out::restart(facts)).on(crate::finding::EVERYWHERE)];
     }
-    let what = words(carrier);
+    let what = words(tunnel);
     let incoming = mesh.paths.iter().any(|path| path.verdict.state == State::OneWay);
     let place = if incoming { "to this node" } else { "on the way, or at the peers" };
     let mut finding = witnesses(Finding::new(
         "encap-blocked",
         Severity::Broken,
         "",
-        format!("{what} {} blocked {place}", if kinds(carrier, false).len() == 1 { "is" } else { "are" }),
+        format!("{what} {} blocked {place}", is_or_are(tunnel)),
         format!("peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"),
     ));
     let mut commands = Vec::new();
-    for ipv6 in [false, true].into_iter().filter(|ipv6| network.travels_in(*ipv6)) {
+    for family in Family::ALL.into_iter().filter(|family| network.travels_in(*family)) {
+        let ipv6 = family.is_v6();
         let shut: Vec<&Table> = tables().filter(|table| table.network.addr().is_ipv6() == ipv6).collect();
         for table in &shut {
             finding = match &table.input_refusal {
@@ -175,12 +177,12 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         };
         if !shut.is_empty() {
             let unit = if ipv6 { "flannel-tunnel6" } else { "flannel-tunnel" };
-            commands.extend(let_in::commands(program, &kinds(carrier, ipv6), &Origin::of(facts, ipv6), &before, unit));
+            commands.extend(let_in::commands(program, &tunnel.each(family), &Origin::of(facts, ipv6), &before, unit));
         }
     }
     if commands.is_empty() {
         // Nothing on this host is seen to drop them: where they get lost is told by where they are still seen.
-        let capture = format!("tcpdump -c 5 -ni any {}", filter_words(&capture(carrier)));
+        let capture = format!("tcpdump -c 5 -ni any {}", filter_words(&capture(tunnel)));
         return vec![finding.run("flannelctl doctor").run(capture).on(crate::finding::EVERYWHERE)];
     }
     vec![finding.run_all(commands)]
@@ -206,15 +208,15 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
         true => "; its daemon is silent, ping is not",
         false => "",
     };
-    let carrier = facts.network.known().and_then(|network| network.carrier.as_ref());
+    let tunnel = facts.network.known().and_then(Network::tunnel);
     let finding = Finding::new(
         "overlay-cut",
         Severity::Broken,
         about(path),
         format!("what this node sends through the overlay does not reach {}", path.node),
-        match carrier {
-            Some(carrier) => {
-                let (what, are) = (words(carrier), if kinds(carrier, false).len() == 1 { "is" } else { "are" });
+        match tunnel {
+            Some(tunnel) => {
+                let (what, are) = (words(tunnel), is_or_are(tunnel));
                 format!("its address {} answers, so {what} {are} dropped on the way or there, or flannel does not work there", path.address)
             }
             None => format!(
@@ -224,7 +226,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
         },
     );
     let finding = blame(path, finding.seen(format!("{} answers beside the overlay{daemon}", path.address), "probes")).on(there(path));
-    let filter = carrier.map(|carrier| format!("{} and ", capture(carrier))).unwrap_or_default();
+    let filter = tunnel.map(|tunnel| format!("{} and ", capture(tunnel))).unwrap_or_default();
     finding.run("flannelctl doctor").run(format!("tcpdump -c 5 -ni any {}", filter_words(&format!("{filter}host {}", path.address))))
 }
 
@@ -234,8 +236,8 @@ fn filter_words(filter: &str) -> String {
 }
 
 fn one_way(facts: &Facts, path: &Path) -> Finding {
-    let carrier = facts.network.known().and_then(|network| network.carrier.as_ref());
-    let dropped = carrier.map(|carrier| format!(" ({})", words(carrier))).unwrap_or_default();
+    let tunnel = facts.network.known().and_then(Network::tunnel);
+    let dropped = tunnel.map(|tunnel| format!(" ({})", words(tunnel))).unwrap_or_default();
     let finding = Finding::new(
         "one-way",
         Severity::Broken,
@@ -309,7 +311,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
             .seen(format!("{} answer ping and not UDP port {port}", names(&filtered)), "probes")
             .run_all(let_in::commands(
                 let_in::program(facts.host.firewalls.known()),
-                &[Kind::Udp(port)],
+                &[Encapsulation::udp(port)],
                 &origin,
                 &[(program, None)],
                 "flannel-probes",

@@ -11,6 +11,7 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
+use types::Family;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -281,10 +282,8 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
         let text = format!("{whole} other peers get whole packets from here: the link of {}{more} carries less, or the way there", nodes.join(", "));
         return vec![finding.seen(text, "probes").run("flannelctl doctor").on(format!("{}{more}", nodes.join(", ")))];
     }
-    if let (Some(overhead), Some(choice)) = (network.overhead(), facts.daemon.choice.known()) {
-        // WireGuard's device leaves room for either family.
-        let is_longer = !network.is_encrypted() && small.iter().any(|path| path.address.is_ipv6());
-        let overhead = if is_longer { overhead + 20 } else { overhead };
+    let family = if small.iter().any(|path| path.address.is_ipv6()) { Family::V6 } else { Family::V4 };
+    if let (Some(overhead), Some(choice)) = (network.overhead(family), facts.daemon.choice.known()) {
         let outer = least + overhead;
         let interface = word(&choice.interface);
         finding = finding
@@ -300,7 +299,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
                 "ip link",
             );
         // The other backends have no such key.
-        if matches!(network.backend.as_deref(), Some("vxlan" | "wireguard")) {
+        if network.backend.is_some_and(|backend| backend.keys.has_mtu) {
             // Only the others can tell whether the whole network is so small.
             finding = finding.run("flannelctl doctor").on("the other nodes");
             if let Some(command) = configure_mtu(facts, outer) {

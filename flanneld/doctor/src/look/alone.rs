@@ -3,7 +3,6 @@
 use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::Target;
 use super::{Look, Options, Places, missing_modules, taken_ports};
-use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, LastWords, Launch};
 use crate::facts::host::{Interface, WayKind};
@@ -13,10 +12,11 @@ use crate::facts::{Facts, Network};
 use crate::surroundings::Surroundings;
 use run_dir::status_file::{self, Said};
 use std::path::Path;
-use types::{Detail, Problem};
+use types::profile::Device;
+use types::{Detail, Encapsulation, Problem, Profile};
 
-/// Gathers facts without a daemon.
-pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
+/// Gathers facts without a daemon, which may be of any of these backends.
+pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static Profile>) -> Facts {
     let last_words = last_words(subnet_file);
     let options = Options::read(&look.places);
     let (place, addresses) = options.store();
@@ -41,7 +41,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
-    let network = env.known().and_then(|env| network(env, &interfaces));
+    let network = env.known().and_then(|env| network(env, &interfaces, &backends));
     let no_daemon = "no flanneld answers on this node";
     let alive = daemon.running.known() == Some(&true);
     daemon.silent = match alive {
@@ -71,12 +71,13 @@ pub async fn facts(look: &mut Look, subnet_file: &Path) -> Facts {
     host.modules = Fact::Known(problem.map(missing_modules).unwrap_or_default());
     host.ports = Fact::Known(problem.map(taken_ports).unwrap_or_default());
     let pods = look.pods(&daemon, network.as_ref(), &host);
-    let wireguard = match network.as_ref().and_then(|network| network.backend.as_deref()) {
+    let wireguard = match network.as_ref().and_then(|network| network.backend) {
+        Some(backend) if !backend.encrypts => Fact::Absent,
         // It may be wireguard that left no device.
-        None | Some("wireguard") => Fact::unavailable(no_daemon),
-        Some(_) => Fact::Absent,
+        _ => Fact::unavailable(no_daemon),
     };
     let mut facts = Facts {
+        backends,
         network: match network {
             Some(network) => Fact::Known(network),
             None => Fact::unavailable(format!("there is no {}", subnet_file.display())),
@@ -128,30 +129,25 @@ fn last_words(subnet_file: &Path) -> Fact<LastWords> {
 }
 
 /// The network, as subnet.env and flannel's devices tell it.
-fn network(env: &Env, interfaces: &[Interface]) -> Option<Network> {
-    let vxlan = interfaces.iter().find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
-    let udp = interfaces.iter().any(|interface| interface.name == "flannel0" && interface.kind == "tun");
-    // Another device in its place has its name.
-    let named = interfaces.iter().find_map(|interface| interface.name.strip_prefix("flannel.")?.parse().ok());
-    let ipip = interfaces.iter().any(|interface| interface.name == "flannel.ipip" && interface.kind == "ipip");
-    let wireguard = interfaces.iter().any(|interface| interface.kind == "wireguard" && interface.name.starts_with("flannel-wg"));
-    let (backend, carrier, vni) = match (vxlan.and_then(|interface| interface.vxlan), udp, named) {
-        (Some((vni, port)), ..) => (Some("vxlan"), Some(Carrier::port(port)), Some(vni)),
-        (None, true, _) => (Some("udp"), Some(Carrier::port(8285)), None),
-        (None, false, Some(vni)) => (Some("vxlan"), None, Some(vni)),
-        (None, false, None) if ipip => (Some("ipip"), Some(Carrier::Ipip), None),
-        // The port is in no message that everybody may read.
-        (None, false, None) if wireguard => (Some("wireguard"), None, None),
-        (None, false, None) => (None, None, None),
+fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -> Option<Network> {
+    let of = |backend: &&'static Profile| {
+        let backend = *backend;
+        interfaces.iter().filter_map(move |interface| backend.device(&interface.name).map(|device| (backend, device, interface)))
     };
+    let is_real = |device: &Device, interface: &Interface| device.kinds.contains(&interface.kind.as_str());
+    let seen: Vec<_> = backends.iter().flat_map(of).collect();
+    let real = seen.iter().find(|(_, device, interface)| is_real(device, interface));
+    // Another device in its place has its name.
+    let found = real.or(seen.first());
+    // The kernel tells the port of its own vxlan devices.
+    let vxlan = real.and_then(|(.., interface)| interface.vxlan);
+    let assumed = real.and_then(|(backend, ..)| backend.seen_as);
     Some(Network {
         networks: env.networks?,
         own: env.subnets?,
-        backend: backend.map(str::to_owned),
-        carrier,
-        port_v6: None,
-        outer_ipv6: None,
-        vni,
+        backend: found.map(|(backend, ..)| *backend),
+        encapsulation: vxlan.map(|(_, port)| Encapsulation::udp(port)).or(assumed),
+        vni: vxlan.map(|(vni, _)| vni).or_else(|| found.and_then(|(_, device, interface)| device.vni_in(&interface.name))),
         mtu: env.mtu,
         // Which programs hold the rules is the daemon's business; both are looked at.
         nftables: false,
@@ -177,4 +173,40 @@ fn choice(options: &Options, chosen: Option<&Choice>, host: &crate::facts::host:
     };
     let addresses = host.named(&interface).map(|interface| interface.nets().map(|net| net.addr()).collect()).unwrap_or_default();
     Some(Choice { interface, addresses, why, named: flag.is_some(), flag })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(devices: &[(&str, &str, Option<(u32, u16)>)]) -> (Option<&'static str>, Option<Encapsulation>, Option<u32>) {
+        let interface = |(name, kind, vxlan): &(&str, &str, Option<(u32, u16)>)| Interface {
+            name: (*name).to_owned(),
+            kind: (*kind).to_owned(),
+            vxlan: *vxlan,
+            ..Interface::default()
+        };
+        let subnets = |text: &str| Some(subnet_lease::Subnets::V4(text.parse().unwrap()));
+        let env = Env { networks: subnets("10.244.0.0/16"), subnets: subnets("10.244.1.0/24"), ..Env::default() };
+        let network = network(&env, &devices.iter().map(interface).collect::<Vec<_>>(), &backends::profiles()).unwrap();
+        (network.backend.map(|backend| backend.name), network.encapsulation, network.vni)
+    }
+
+    #[test]
+    fn backend_is_known_by_its_devices() {
+        let udp = |port| Some(Encapsulation::udp(port));
+        assert_eq!(seen(&[("eth0", "", None), ("flannel.7", "vxlan", Some((7, 4789)))]), (Some("vxlan"), udp(4789), Some(7)));
+        assert_eq!(seen(&[("flannel.7", "tun", None)]), (Some("vxlan"), None, Some(7)));
+        assert_eq!(seen(&[("flannel0", "tun", None)]), (Some("udp"), udp(8285), None));
+        assert_eq!(seen(&[("flannel.ipip", "ipip", None)]), (Some("ipip"), Some(Encapsulation::Ipip), None));
+        // The port is in no message that everybody may read.
+        assert_eq!(seen(&[("flannel-wg-v6", "wireguard", None)]), (Some("wireguard"), None, None));
+        assert_eq!(seen(&[("cni0", "bridge", None)]), (None, None, None));
+    }
+
+    #[test]
+    fn device_of_another_kind_is_taken_for_a_backends_only_without_a_real_one() {
+        assert_eq!(seen(&[("flannel.7", "dummy", None)]), (Some("vxlan"), None, Some(7)));
+        assert_eq!(seen(&[("flannel.7", "dummy", None), ("flannel0", "tun", None)]).0, Some("udp"));
+    }
 }

@@ -39,7 +39,7 @@ impl Programs {
         let (mut tables, mut blind) = (Vec::new(), None);
         for (net, programs) in &iptables {
             match programs.dump_filter().await {
-                Ok(saved) => tables.push(firewalls::table(&saved, net, network.carrier.as_ref(), around, &programs.command())),
+                Ok(saved) => tables.push(firewalls::table(&saved, net, network.tunnel(), around, &programs.command())),
                 Err(why) => {
                     tracing::debug!("{why}");
                     // The other variant's modules may not be there; then it holds no rules either.

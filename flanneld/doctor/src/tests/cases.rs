@@ -1,7 +1,6 @@
 //! For each check, the change of a healthy node's facts that raises it.
 
 use super::healthy::{address, interface, peer};
-use crate::carrier::Carrier;
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, LastWords};
@@ -19,7 +18,7 @@ use crate::nftables::{Barrier, Base};
 use netstate::names::Mac;
 use std::collections::BTreeMap;
 use types::problem::{PortPurpose, StoreCause};
-use types::{Detail, Problem};
+use types::{Detail, Encapsulation, Problem};
 
 /// A change of facts.
 pub type Spoil = fn(&mut Facts);
@@ -138,8 +137,8 @@ pub fn silent(name: &str, number: u8) -> Silent {
 
 /// A node with these silent peers of WireGuard.
 pub fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
-    network(facts).backend = Some("wireguard".to_owned());
-    (network(facts).carrier, network(facts).vni) = (Some(Carrier::port(51820)), None);
+    network(facts).backend = backends::profile("wireguard");
+    (network(facts).encapsulation, network(facts).vni) = (Some(Encapsulation::udp(51820)), None);
     let device = named(facts, "flannel.1");
     (device.name, device.kind, device.vxlan) = ("flannel-wg".to_owned(), "wireguard".to_owned(), None);
     facts.wireguard = Fact::Known(Wireguard { peers: 40, silent, clock_behind: None, has_tool: true });
@@ -288,6 +287,7 @@ pub const CASES: &[(&str, Spoil)] = &[
         );
     }),
     ("leftovers", |facts| interfaces(facts).push(Interface { kind: "tun".to_owned(), ..interface(9, "flannel0", &[]) })),
+    ("leftovers", |facts| interfaces(facts).push(Interface { kind: "ipip".to_owned(), ..interface(9, "flannel.ipip", &[]) })),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))),
     ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))),
     ("network-overlap", |facts| {
@@ -322,7 +322,7 @@ pub const CASES: &[(&str, Spoil)] = &[
         all(facts, &State::OverlayCut, true);
     }),
     ("encap-blocked", |facts| {
-        network(facts).carrier = Some(Carrier::Ipip);
+        network(facts).encapsulation = Some(Encapsulation::Ipip);
         all(facts, &State::OverlayCut, true);
     }),
     ("wireguard-silent", |facts| {

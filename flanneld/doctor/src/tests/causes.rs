@@ -160,7 +160,7 @@ fn a_taken_tunnel_port_is_looked_for_where_its_backend_has_it() {
     let found = |facts: &Facts| only(facts, "port-taken");
     assert!(found(&facts).why.contains(" set Port in the Backend") && found(&facts).remedy.commands.concat().ends_with("type vxlan"));
     let Fact::Known(network) = &mut facts.network else { panic!("no network") };
-    network.backend = Some("wireguard".to_owned());
+    network.backend = backends::profile("wireguard");
     assert!(found(&facts).why.contains(" set ListenPort ") && found(&facts).remedy.commands.concat().ends_with("type wireguard"));
 }
 

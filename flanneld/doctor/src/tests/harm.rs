@@ -176,7 +176,7 @@ fn a_network_that_is_small_to_all_peers_is_configured_so() {
     assert!(only(&facts, "mtu").remedy.commands.join("\n").contains(".Backend.MTU = 1400"));
     facts.store.access = Access::Directory("/srv/leases".into());
     let Fact::Known(network) = &mut facts.network else { panic!("network") };
-    network.backend = Some("host-gw".to_owned());
+    network.backend = backends::profile("host-gw");
     assert_eq!(only(&facts, "mtu").remedy.commands, [""; 0], "a backend without the key");
 }
 

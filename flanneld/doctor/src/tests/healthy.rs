@@ -12,6 +12,7 @@ use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use netstate::names::Mac;
 use subnet_lease::Subnets;
+use types::Encapsulation;
 
 pub fn subnets(v4: &str, v6: &str) -> Subnets {
     Subnets::Both(v4.parse().unwrap(), v6.parse().unwrap())
@@ -124,13 +125,12 @@ pub fn healthy() -> Facts {
         gone: Some(false),
     };
     Facts {
+        backends: backends::profiles(),
         network: Fact::Known(Network {
             networks: subnets("10.244.0.0/16", "fd10:244::/48"),
             own: own(),
-            backend: Some("vxlan".to_owned()),
-            carrier: Some(crate::carrier::Carrier::port(8472)),
-            port_v6: None,
-            outer_ipv6: None,
+            backend: backends::profile("vxlan"),
+            encapsulation: Some(Encapsulation::udp(8472)),
             vni: Some(1),
             mtu: Some(1450),
             nftables: false,

@@ -2,7 +2,6 @@
 
 use super::healthy::healthy;
 use super::{causes, only, report};
-use crate::carrier::Carrier;
 use crate::correct::corrections;
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Route, Sysctls};
@@ -12,6 +11,7 @@ use crate::firewalls::{Firewalls, Table, table};
 use crate::nftables;
 use crate::surroundings::Surroundings;
 use proptest::prelude::*;
+use types::{Dual, Encapsulation, Family};
 
 const NET: &str = "10.244.0.0/16";
 
@@ -47,7 +47,7 @@ fn by_tables(network: &Network, tables: &[Table]) -> Facts {
 /// The findings for one family of iptables as `iptables-save` prints it.
 fn seen(network: &Network, saved: &str) -> Vec<String> {
     let of = |text: &str| {
-        let facts = by_tables(network, &[table(text, &NET.parse().unwrap(), network.carrier.as_ref(), &around(), "iptables")]);
+        let facts = by_tables(network, &[table(text, &NET.parse().unwrap(), network.tunnel(), &around(), "iptables")]);
         report(&facts).findings.into_iter().map(|finding| finding.check).collect::<Vec<_>>()
     };
     let plain = of(saved);
@@ -185,21 +185,24 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
         assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {shut} -j ACCEPT"))), ["ufw"], "{shut}");
     }
     assert_eq!(seen(&network(), &ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP")), ["ufw"]);
-    assert_eq!(seen(&Network { carrier: None, ..network() }, &ufw("DROP", "")), [""; 0], "no port is needed");
+    assert_eq!(seen(&Network { encapsulation: None, ..network() }, &ufw("DROP", "")), [""; 0], "no port is needed");
     // Tunnels of all families travel in one: the other family's firewall has nothing to let in.
-    let of = |outer_ipv6| seen(&Network { outer_ipv6, ..network() }, &ufw("DROP", ""));
-    assert_eq!((of(Some(false)), of(Some(true))), (vec!["ufw".to_owned()], Vec::new()));
-    let ipip = Network { carrier: Some(Carrier::Ipip), ..network() };
+    let of = |family| {
+        let outer = Encapsulation::Udp { ports: Dual::Both(8472, 8472), outer: Some(family) };
+        seen(&Network { encapsulation: Some(outer), ..network() }, &ufw("DROP", ""))
+    };
+    assert_eq!((of(Family::V4), of(Family::V6)), (vec!["ufw".to_owned()], Vec::new()));
+    let ipip = Network { encapsulation: Some(Encapsulation::Ipip), ..network() };
     for (rule, is) in [("-p 4", true), ("-p ipencap", true), ("-s 192.0.2.0/24", true), ("-p udp -m udp --dport 8472", false), ("-p udp", false)] {
         let wanted: &[&str] = if is { &[] } else { &["ufw"] };
         assert_eq!(seen(&ipip, &ufw("DROP", &format!("-A ufw-before-input {rule} -j ACCEPT"))), wanted, "{rule}");
     }
-    let facts = by_tables(&ipip, &[table(&ufw("DROP", ""), &NET.parse().unwrap(), ipip.carrier.as_ref(), &around(), "iptables")]);
+    let facts = by_tables(&ipip, &[table(&ufw("DROP", ""), &NET.parse().unwrap(), ipip.tunnel(), &around(), "iptables")]);
     let found = only(&facts, "ufw");
     assert!(found.what.contains("protocol 4") && found.remedy.commands.last().is_some_and(|last| last == "ufw reload"), "{found:?}");
-    let v6 = table(&ufw("DROP", ""), &"fd10:244::/48".parse().unwrap(), ipip.carrier.as_ref(), &around(), "ip6tables");
+    let v6 = table(&ufw("DROP", ""), &"fd10:244::/48".parse().unwrap(), ipip.tunnel(), &around(), "ip6tables");
     assert!(report(&by_tables(&ipip, &[v6])).findings.is_empty(), "it travels over IPv4");
-    let two = Network { carrier: Some(Carrier::Udp([51820, 51821].into())), ..network() };
+    let two = Network { encapsulation: Some(Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None }), ..network() };
     let one_open = "-A ufw-user-input -p udp -m udp --dport 51820 -j ACCEPT";
     assert_eq!(seen(&two, &ufw("DROP", one_open)), ["ufw"], "half of it");
     assert_eq!(seen(&two, &ufw("DROP", &format!("{one_open}\n{}", one_open.replace("51820", "51821")))), [""; 0]);
@@ -292,7 +295,7 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
 proptest! {
     #[test]
     fn no_listing_panics(text in "(\\*filter\n)?(-A |:)?(FORWARD|INPUT|DOCKER-USER|ufw-user-input)?( -j| -s|-m comment --comment|\"|DROP|REJECT|--dport| |\n|[a-z0-9./]){0,20}") {
-        let _ = table(&text, &NET.parse().unwrap(), Some(&Carrier::port(8472)), &around(), "iptables");
+        let _ = table(&text, &NET.parse().unwrap(), Some(Encapsulation::udp(8472)), &around(), "iptables");
     }
 }
 

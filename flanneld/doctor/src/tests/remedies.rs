@@ -80,7 +80,7 @@ fn saved(lines: &str) -> String {
 }
 
 fn read(lines: &str) -> Table {
-    table(&saved(lines), &"10.244.0.0/16".parse().unwrap(), network().carrier.as_ref(), &around(), "iptables")
+    table(&saved(lines), &"10.244.0.0/16".parse().unwrap(), network().tunnel(), &around(), "iptables")
 }
 
 /// A node with these firewalls, whose own rules are in nftables.

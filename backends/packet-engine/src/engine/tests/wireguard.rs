@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::handshakes::{self, Handshakes};
 use crate::reason::Reason;
-use crate::wireguard::{Device as WireGuard, Secret, Worker, public_key};
+use crate::wireguard::{Device as WireGuard, Secret, Worker};
 use std::net::SocketAddr;
 
 /// One end: what the threads of an engine have, run by hand.
@@ -144,8 +144,8 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
     for (end, other) in [(&a, b.address), (&b, a.address)] {
         let key = end.device.peers()[0].key;
         let mut change = end.device.change();
-        change.set_peer(public_key(&Secret::new([9; 32])), Some("192.0.2.7:51820".parse().unwrap()), None, 0).unwrap();
-        change.set_peer(public_key(&Secret::new([8; 32])), Some("[2001:db8::7]:51821".parse().unwrap()), None, 0).unwrap();
+        change.set_peer(Secret::new([9; 32]).public(), Some("192.0.2.7:51820".parse().unwrap()), None, 0).unwrap();
+        change.set_peer(Secret::new([8; 32]).public(), Some("[2001:db8::7]:51821".parse().unwrap()), None, 0).unwrap();
         ["192.0.2.0/24", "2001:db8::/64", "10.5.7.0/24"].iter().for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
         change.set_peer(key, Some(other), None, 0).unwrap();
     }
@@ -164,7 +164,7 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
         assert_eq!(send(&mut a, to, port), 0, "{to} {port}");
     }
     // What a peer that does not look sends is not forwarded to another one.
-    let key = public_key(&Secret::new([9; 32]));
+    let key = Secret::new([9; 32]).public();
     b.device.change().remove_peer(&key);
     assert_eq!(send(&mut b, "192.0.2.7", 51820), 0);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -272,7 +272,7 @@ fn a_handshake_that_cannot_be_sent_is_told_and_counted() {
     let mut change = device.change();
     change.set_private_key(Secret::new([1; 32]));
     for (seed, endpoint) in [(2, "192.0.2.2:51820"), (3, "192.0.2.3:51820"), (4, "[2001:db8::4]:51820")] {
-        change.set_peer(public_key(&Secret::new([seed; 32])), Some(endpoint.parse().unwrap()), None, 0).unwrap();
+        change.set_peer(Secret::new([seed; 32]).public(), Some(endpoint.parse().unwrap()), None, 0).unwrap();
     }
     drop(change);
     let line = FakeSocket::new(false, vec![libc::EPERM; 4]);

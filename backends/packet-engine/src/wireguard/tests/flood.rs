@@ -22,8 +22,8 @@ struct Sender {
 impl Sender {
     fn new(seed: u8, node: &Node, address: SocketAddr) -> Self {
         let private = x25519::StaticSecret::from([seed; 32]);
-        let key = *x25519::PublicKey::from(&private).as_bytes();
-        let tunn = Tunn::new(private, x25519::PublicKey::from(node.key), None, None, seed.into(), None);
+        let key = PublicKey(*x25519::PublicKey::from(&private).as_bytes());
+        let tunn = Tunn::new(private, x25519::PublicKey::from(node.key.0), None, None, seed.into(), None);
         Self { tunn, key, address, completed: 0 }
     }
 

@@ -1,0 +1,200 @@
+//! WireGuard's keys. Secrets are shown nowhere and erased when they are dropped.
+
+use base64::Engine;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use rand::TryRngCore;
+use std::fmt;
+use std::sync::Arc;
+use x25519_dalek::StaticSecret;
+use zeroize::Zeroizing;
+
+/// The length of all keys in bytes.
+pub const KEY: usize = 32;
+
+/// Go's decoder ignores the bits after the last byte.
+const AS_GO: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true).with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
+);
+
+/// Points of small order on Curve25519 (RFC 7748, 6.1). With one of them the shared secret is known to everybody.
+const SMALL_ORDER: [[u8; KEY]; 7] = [
+    [0; KEY],
+    first_byte(1),
+    [
+        0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3, 0xfa, 0xf1, 0x9f, 0xc4, 0x6a, 0xda, 0x09, 0x8d, 0xeb, 0x9c, 0x32, 0xb1,
+        0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49, 0xb8, 0x00,
+    ],
+    [
+        0x5f, 0x9c, 0x95, 0xbc, 0xa3, 0x50, 0x8c, 0x24, 0xb1, 0xd0, 0xb1, 0x55, 0x9c, 0x83, 0xef, 0x5b, 0x04, 0x44, 0x5c, 0xc4, 0x58, 0x1c, 0x8e,
+        0x86, 0xd8, 0x22, 0x4e, 0xdd, 0xd0, 0x9f, 0x11, 0x57,
+    ],
+    near_prime(0xec),
+    near_prime(0xed),
+    near_prime(0xee),
+];
+
+const fn first_byte(byte: u8) -> [u8; KEY] {
+    let mut point = [0; KEY];
+    point[0] = byte;
+    point
+}
+
+/// 2^255 - 256 + `byte`: the prime is 2^255 - 19.
+const fn near_prime(byte: u8) -> [u8; KEY] {
+    let mut point = [0xff; KEY];
+    point[0] = byte;
+    point[KEY - 1] = 0x7f;
+    point
+}
+
+/// Decodes 32 bytes as Go's `base64.StdEncoding` does, which skips line ends.
+fn decode(text: &str) -> Option<Zeroizing<[u8; KEY]>> {
+    let joined: Zeroizing<Vec<u8>> = Zeroizing::new(text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect());
+    // 32 bytes are 44 characters.
+    let bytes = Zeroizing::new(AS_GO.decode(joined.get(..joined.len().min(64))?).ok()?);
+    Some(Zeroizing::new(bytes.as_slice().try_into().ok()?))
+}
+
+fn clamp(bytes: &mut [u8; KEY]) {
+    let [first, .., last] = bytes;
+    *first &= 0xf8;
+    *last = *last & 0x7f | 0x40;
+}
+
+/// A public key. It identifies a peer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey(pub [u8; KEY]);
+
+impl PublicKey {
+    /// Parses a key in base64, as Go does.
+    pub fn parse(text: &str) -> Option<Self> {
+        decode(text).map(|bytes| Self(*bytes))
+    }
+
+    /// Whether a peer can have it: a point of small order shares no secret.
+    pub fn is_usable(&self) -> bool {
+        let mut point = self.0;
+        // The highest bit does not count (RFC 7748, 5).
+        point[KEY - 1] &= 0x7f;
+        !SMALL_ORDER.contains(&point)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A secret of 32 bytes: a private key or a preshared key. Copies share it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Arc<Zeroizing<[u8; KEY]>>);
+
+impl Secret {
+    /// Holds these bytes.
+    pub fn new(bytes: [u8; KEY]) -> Self {
+        Self(Arc::new(Zeroizing::new(bytes)))
+    }
+
+    /// Parses a secret in base64, as Go does.
+    pub fn parse(text: &str) -> Option<Self> {
+        decode(text).map(|bytes| Self(Arc::new(bytes)))
+    }
+
+    /// A new private key, from the kernel's random numbers.
+    ///
+    /// # Errors
+    /// The kernel provides none.
+    pub fn generate() -> Result<Self, rand::rand_core::OsError> {
+        let mut bytes = Zeroizing::new([0; KEY]);
+        rand::rngs::OsRng.try_fill_bytes(bytes.as_mut_slice())?;
+        // As `wg genkey` and Go write it.
+        clamp(&mut bytes);
+        Ok(Self(Arc::new(bytes)))
+    }
+
+    /// This private key as the kernel keeps it (RFC 7748, 5): the same key, whatever the bits that do not count were.
+    #[must_use]
+    pub fn clamped(&self) -> Self {
+        let mut bytes = Zeroizing::new(*self.bytes());
+        clamp(&mut bytes);
+        Self(Arc::new(bytes))
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8; KEY] {
+        &self.0
+    }
+
+    /// In base64, to be written to a file.
+    pub fn text(&self) -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(self.bytes()))
+    }
+
+    /// The public key of this private key.
+    pub fn public(&self) -> PublicKey {
+        let secret = StaticSecret::from(*self.bytes());
+        PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_in_gos_spellings() {
+        let text = "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=";
+        let key = PublicKey::parse(text).unwrap();
+        assert_eq!(key.to_string(), text);
+        // The last character but one has two bits that do not count, and Go skips line ends anywhere.
+        for same in ["oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3l=", "oLXChGgxUhtFKhIW7Nn2S9+b\r\nFai5u2s1lbeCLqZnt3k=\n"] {
+            assert_eq!(PublicKey::parse(same), Some(key), "{same}");
+        }
+        for bad in
+            ["", "oLXC", "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k", " oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=", &"A".repeat(1 << 20), "ä"]
+        {
+            assert_eq!(PublicKey::parse(bad), None, "{bad:.50}");
+        }
+    }
+
+    #[test]
+    fn points_of_small_order_are_refused() {
+        assert!(Secret::new([9; KEY]).public().is_usable());
+        let secret = StaticSecret::from([7; KEY]);
+        let is_safe = |point: [u8; KEY]| secret.diffie_hellman(&point.into()).was_contributory();
+        for mut point in SMALL_ORDER {
+            assert!(!PublicKey(point).is_usable() && !is_safe(point), "{point:x?}");
+            point[KEY - 1] |= 0x80;
+            assert!(!PublicKey(point).is_usable() && !is_safe(point), "{point:x?}");
+            point[5] ^= 1;
+            assert!(PublicKey(point).is_usable() && is_safe(point), "{point:x?}");
+        }
+        assert!(Secret::generate().unwrap().public().is_usable());
+    }
+
+    #[test]
+    fn secrets_are_shown_nowhere() {
+        let secret = Secret::generate().unwrap();
+        let shown = format!("{secret:?} {:?}", Some(secret.clone()));
+        assert!(shown.contains("(hidden)") && !shown.contains(&*secret.text()), "{shown}");
+        assert_eq!(Secret::parse(&secret.text()), Some(secret));
+        // Whoever made it with other tools than WireGuard's has the same key.
+        let loose = Secret::new([0xff; KEY]);
+        assert!(loose.clamped() != loose && loose.clamped().public() == loose.public() && loose.clamped().clamped() == loose.clamped());
+    }
+}
