@@ -156,7 +156,7 @@ impl Daemon {
         let stop = self.stop.clone();
         let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
         let outcome = loop {
-            match self.serve_network(&manager).await {
+            match Box::pin(self.serve_network(&manager)).await {
                 Err(End::StartOver(why)) => self.start_over(&why).await,
                 Err(End::Moved(why)) => {
                     self.start_over(&why).await;

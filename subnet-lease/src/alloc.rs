@@ -1,9 +1,9 @@
 //! The order in which a node tries free subnets: different for each node, so that nodes starting together do not collide.
 
 use crate::config::{NetworkConfig, Pool};
-use crate::dual::{Dual, Subnets, nets_overlap};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
+use types::{Dual, Subnets, nets_overlap};
 
 /// How many taken or refused candidates of a huge pool are skipped before the pool counts as exhausted.
 const LOOKED_AT: u128 = 1 << 22;

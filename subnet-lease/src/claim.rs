@@ -1,11 +1,11 @@
 //! Who asks for a lease, and what the host knows that helps to find it.
 
-use crate::dual::{Addresses, Subnets};
 use crate::lease::{LeaseAttrs, NodeId};
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use types::{Addresses, Subnets};
 
 /// A node that asks for its lease.
 #[derive(Clone, Debug)]

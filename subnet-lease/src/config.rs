@@ -1,12 +1,12 @@
 //! The network configuration (net-conf.json): parsed, completed with defaults and validated, once.
 
-use crate::dual::{Dual, Subnets};
 use crate::json::{MemberError, Object, excerpt, fault};
 use crate::lease::RawJson;
 use crate::table;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+use types::{Dual, Subnets};
 
 mod error;
 

@@ -249,5 +249,5 @@ fn unreadable(
     flawed: &BTreeMap<String, LeaseFile>,
     is_news: impl Fn(&String, &LeaseFile) -> bool,
 ) -> impl Iterator<Item = Subnets> {
-    flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, why.clone().into()))
+    flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, &why.clone().into()))
 }

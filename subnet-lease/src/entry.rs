@@ -1,7 +1,7 @@
 //! Leases as a store has them: keys with values.
 
-use crate::dual::Subnets;
 use crate::wire;
+use types::Subnets;
 
 /// One key under `subnets/` as the store has it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,6 @@ mod tls_trouble;
 mod trouble;
 pub mod watch;
 
-use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
 use crate::manager::{Counters, Error, Liveness, Nature};
 use crate::protocol::following::Following;
@@ -29,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use trouble::EtcdTrouble;
+use types::backoff::Backoff;
 use watch::{Anchor, Broken, Change, Watch};
 
 /// Delay between two attempts to watch; up to twice as long, at random, so that nodes do not retry in unison.

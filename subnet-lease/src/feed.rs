@@ -1,7 +1,6 @@
 //! From the manager's events to the leases in force: folded, admitted, held down, published as one value.
 
 use crate::admission::{Reason, Refused, Standing, Terms};
-use crate::dual::Subnets;
 use crate::hold_down::HoldDown;
 use crate::lease::{Lease, Term};
 use crate::manager::boot_time;
@@ -12,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use types::Subnets;
 
 /// The pause after each publication, as a multiple of the time it took; its maximum, and the minimum below which there is none.
 const REST: u32 = 64;

@@ -9,12 +9,12 @@
 //! connections every 35 s would postpone a removal of 60 s for ever.
 
 use crate::admission::UsedSubnets;
-use crate::dual::Subnets;
 use crate::lease::Lease;
 use crate::table::LeaseTable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use types::Subnets;
 
 const SHORT: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(60);
@@ -119,9 +119,9 @@ impl HoldDown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dual::Dual;
     use crate::lease::{LeaseAttrs, Term};
     use std::collections::BTreeSet;
+    use types::Dual;
 
     fn lease(third: u8) -> Lease {
         let net = ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap();

@@ -31,7 +31,6 @@ mod trouble;
 mod watching;
 
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::{Claim, Counters, DaemonPod, Error, Held, Lost, NodeInfo, NodeState, Stopped, SubnetManager};
 use crate::reason::Reason;
@@ -56,6 +55,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 pub use tool::{Listed, Tool};
 use trouble::{KubeTrouble, NetConfFault};
+use types::Subnets;
 use watching::Watching;
 
 /// How long one question about this node waits for the answer of the API.

@@ -1,9 +1,9 @@
 //! A lease: the subnets of a node, and what the node publishes.
 
-use crate::dual::Subnets;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use types::Subnets;
 
 /// One node's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

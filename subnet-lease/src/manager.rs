@@ -2,7 +2,6 @@
 
 pub use crate::claim::{Choice, Claim, HostFacts};
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs};
 use crate::reason::{Lasting, Reason};
@@ -15,6 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use types::Subnets;
 use types::{Coded, Problem};
 
 /// The state of a held lease, published whenever it changes.

@@ -1,12 +1,12 @@
 //! The only fold of lease events into state, and the peers that are read out of it.
 
-use crate::dual::Subnets;
 use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use types::Subnets;
 
 /// A change of the set of leases.
 #[derive(Clone, Debug, PartialEq, Eq)]

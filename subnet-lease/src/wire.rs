@@ -4,7 +4,6 @@
 //! for `udp` and `alloc`, `&` between the halves of a dual-stack key, `0.0.0.0-0&` before an IPv6-only one, and Go's
 //! escaping of `&`, `<` and `>`. Go flannel ignores members that it does not know, which is where NodeID travels.
 
-use crate::dual::{Dual, Subnets};
 use crate::json::{Object, fault, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -12,6 +11,7 @@ use serde::Deserialize;
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Coded;
+use types::{Dual, Subnets};
 
 /// Values longer than this are unreadable.
 pub const VALUE_LIMIT: usize = 64 * 1024;

@@ -2,7 +2,6 @@
 
 use super::taken::{Identities, Nodes, UsedSubnets, addresses};
 use super::terms::{Reason, Refused, Terms};
-use crate::dual::{Dual, Subnets, nets_overlap};
 use crate::json::excerpt;
 use crate::lease::{Lease, Term};
 use crate::table::LeaseTable;
@@ -10,6 +9,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use types::{Dual, Subnets, nets_overlap};
 
 /// Admits the leases of `raw`; an unusable value leaves that of `before` in force.
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {

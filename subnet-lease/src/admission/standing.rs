@@ -6,11 +6,11 @@
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
 use super::taken::{Identities, Nodes, UsedSubnets};
 use super::terms::{Refused, Terms};
-use crate::dual::Subnets;
 use crate::lease::Lease;
 use crate::table::LeaseTable;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use types::Subnets;
 
 /// What is in force.
 #[derive(Default)]

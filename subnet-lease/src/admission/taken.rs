@@ -1,7 +1,6 @@
 //! What leases in force use: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
 
 use super::terms::{Identity, Reason, Terms};
-use crate::dual::{Subnets, nets_overlap};
 use crate::json::excerpt;
 use crate::lease::Lease;
 use ipnet::IpNet;
@@ -9,6 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::IpAddr;
+use types::{Subnets, nets_overlap};
 
 /// Subnets in use, which do not overlap.
 #[derive(Debug, Default)]

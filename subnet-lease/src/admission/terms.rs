@@ -1,11 +1,11 @@
 //! What admission depends on, and what it says of a lease.
 
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use types::Subnets;
 
 /// Decides whether the backend can use a lease; says why not.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), String> + Send + Sync>;

@@ -6,7 +6,6 @@ use super::node::Node;
 use super::nodes::{Leases, Nodes};
 use crate::admission::{Terms, admitted};
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::table::{self, LeaseTable};
 use proptest::prelude::*;
@@ -14,6 +13,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use types::Subnets;
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;

@@ -4,9 +4,9 @@ use super::node::Node;
 use super::nodes::{Nodes, trimmed};
 use super::pod_cidr::PodCidrTrouble;
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::table;
 use std::path::Path;
+use types::Subnets;
 
 /// The subnets of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 
 use super::node::Node;
 use super::nodes::trimmed;
-use crate::dual::Subnets;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
+use types::Subnets;
 
 /// After a disturbance the nodes of a cluster come back one after the other: this many a second, within [`SPREAD`].
 const A_SECOND: f64 = 40.0;

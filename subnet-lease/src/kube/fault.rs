@@ -1,9 +1,9 @@
 //! What can be wrong with a Node, with an annotation of one, and with what the API sends of them.
 
-use crate::dual::Subnets;
 use crate::json::MemberError;
 use std::fmt;
 use types::Coded;
+use types::Subnets;
 use types::problem::text;
 
 /// A text that should be a Node.

@@ -9,13 +9,13 @@ use super::fault::Nonsense;
 use super::lines::{Line, Lines};
 use super::node::Node;
 use super::trouble::{KubeTrouble, Silence};
-use crate::backoff::Backoff;
 use crate::json::Object;
 use crate::reason::{Reason, Told};
 use http::StatusCode;
 use serde_json::value::RawValue;
 use std::time::Duration;
 use tokio::time::Instant;
+use types::backoff::Backoff;
 
 /// Delay between two attempts; up to twice as long, at random.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));

@@ -3,9 +3,9 @@
 //! Each node asks this about itself, and about the others: both get the same answer, whatever was seen in which order.
 
 use crate::admission::UsedSubnets;
-use crate::dual::Subnets;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
+use types::Subnets;
 
 /// A Node with the podCIDRs that it was given. The order is that of age: of those of one second the first by name is the older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,11 +2,11 @@
 
 use super::annotations::{Annotations, Prefix};
 use super::fault::{NodeError, PodCidrError};
-use crate::dual::{Dual, Subnets};
 use crate::json::Object;
 use ipnet::IpNet;
 use serde_json::value::RawValue;
 use std::net::IpAddr;
+use types::{Dual, Subnets};
 
 /// What flannel needs of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,6 @@ use super::claims::Claims;
 use super::fault::NodeFault;
 use super::holders::{Claim, Holders};
 use super::node::Node;
-use crate::dual::{Dual, Subnets};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
 use crate::manager::Claimant;
 use crate::table::{LeaseEvent, inside};
@@ -15,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use types::{Dual, Subnets};
 
 /// How long a Node that loses flannel's mark counts as before: an operator may be replacing its annotations.
 pub const WITHDRAWAL: Duration = Duration::from_secs(60);

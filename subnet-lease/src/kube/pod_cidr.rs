@@ -1,10 +1,10 @@
 //! What can be wrong with this node's podCIDR, before it has a lease and while it holds one.
 
 use super::fault::PodCidrError;
-use crate::dual::Subnets;
 use crate::reason::Lasting;
 use std::fmt;
 use std::path::PathBuf;
+use types::Subnets;
 use types::{Coded, Detail};
 
 /// Why the podCIDR of this node's Node cannot be used.

@@ -10,7 +10,6 @@ use super::pod_cidr::Moved;
 use super::requests;
 use super::state::{All, Own, OwnState};
 use super::trouble::KubeTrouble;
-use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{Held, Lost, NodeState, Stopped, Untold, boot_time};
@@ -22,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use types::Coded;
+use types::backoff::Backoff;
 
 /// Delay between two attempts to write.
 pub const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));

@@ -9,7 +9,6 @@ use super::options::KubeOptions;
 use super::requests;
 use super::trouble::KubeTrouble;
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::entry::{Entry, Listing};
 use crate::lease::{LeaseAttrs, NodeId};
 use crate::manager::{Error, LeaseStore, Liveness, Nature};
@@ -18,6 +17,7 @@ use crate::wire;
 use async_trait::async_trait;
 use http::StatusCode;
 use serde_json::Value;
+use types::Subnets;
 
 /// A Node, as a tool shows it.
 #[derive(Clone, Debug)]

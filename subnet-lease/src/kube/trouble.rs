@@ -5,7 +5,6 @@ use super::pod_cidr::PodCidrTrouble;
 use super::status::{self, Said};
 use super::token::TokenError;
 use crate::config::ConfigError;
-use crate::dual::Subnets;
 use crate::foreign::{Certificate, Way};
 use crate::json::excerpt;
 use crate::manager::Stopped;
@@ -14,6 +13,7 @@ use http::StatusCode;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+use types::Subnets;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Coded, Detail};
 

@@ -9,14 +9,14 @@ use super::settle::{Settled, settle, sweep};
 use super::tenure::Tenure;
 use super::view::{Item, View};
 use crate::alloc::candidates;
-use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
 use crate::wire;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use types::Subnets;
+use types::backoff::Backoff;
 
 /// How long a newcomer waits before it takes over a contested lease: a living holder reports every 60 s.
 pub const CONTEST: Duration = Duration::from_secs(66);

@@ -5,11 +5,11 @@ use super::decide::{LastSeen, seen_lately};
 use super::problem::LeaseProblem;
 use super::registry::{Answer, Compare, Entry, Listing, Request, Unanswered, Write};
 use super::view::{Item, View};
-use crate::backoff::Backoff;
 use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
 use crate::wire;
 use std::time::Duration;
+use types::backoff::Backoff;
 
 /// Between two requests while the store does not answer.
 const NO_ANSWER: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));

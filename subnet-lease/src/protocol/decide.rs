@@ -3,11 +3,11 @@
 use super::problem::LeaseProblem;
 use super::view::{Item, View};
 use crate::config::NetworkConfig;
-use crate::dual::{Dual, Subnets};
 use crate::manager::Claim;
 use crate::{alloc, table};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use types::{Dual, Subnets};
 
 /// A holder that was seen within this time is alive: holders renew every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);

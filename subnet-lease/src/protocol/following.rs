@@ -2,13 +2,13 @@
 
 use super::reading;
 use super::registry::{Entry, Listing};
-use crate::dual::Subnets;
 use crate::manager::Counters;
 use crate::reason::{Reason, Told};
 use crate::table::LeaseEvent;
 use crate::wire;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use types::Subnets;
 
 /// Events that are ready, and the state of the watch.
 pub(crate) struct Following {

@@ -13,12 +13,12 @@ use super::settle::sweep;
 use super::tenure::Tenure;
 use super::verdict::{Verdict, verdict};
 use super::view::Item;
-use crate::backoff::Backoff;
 use crate::config::NetworkConfig;
 use crate::lease::LeaseAttrs;
 use crate::manager::{Claim, Lost, Untold};
 use crate::wire;
 use std::time::Duration;
+use types::backoff::Backoff;
 
 /// How often the lease is renewed.
 pub const RENEWAL: Duration = Duration::from_secs(60);

@@ -9,7 +9,6 @@ use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Unanswer
 use super::tenure::Tenure;
 use super::view::Item;
 use crate::config::NetworkConfig;
-use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{Claim, Counters, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeState, Stopped, SubnetManager};
 use crate::reason::Reason;
@@ -21,6 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, watch};
+use types::Subnets;
 
 /// How long a list may be reused.
 const FRESH: Duration = Duration::from_secs(3);

@@ -3,13 +3,13 @@
 use super::registry::Answer;
 use super::view::Item;
 use crate::config::{NetworkConfig, Pool};
-use crate::dual::{Addresses, Subnets, nets_overlap};
 use crate::lease::{LeaseAttrs, NodeId};
 use crate::manager::{Choice, Claim};
 use crate::reason::Lasting;
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
+use types::{Addresses, Subnets, nets_overlap};
 use types::{Coded, Detail};
 
 /// Who holds a key.

@@ -2,20 +2,20 @@
 
 use super::registry::{Entry, Listing};
 use super::view::Item;
-use crate::dual::Subnets;
 use crate::json::excerpt;
 use crate::lease::Lease;
 use crate::manager::Counters;
 use crate::wire;
 use std::collections::BTreeSet;
 use std::fmt;
+use types::Subnets;
 use types::{Coded, Problem};
 
 /// Reads an entry into a lease; one that cannot be read is counted, and logged once.
 pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
-        tell(counters, &key, Unreadable::Key.into());
+        tell(counters, &key, &Unreadable::Key.into());
         return None;
     };
     match wire::parse_value(&entry.value) {
@@ -24,7 +24,7 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
             Item::of(entry).and_then(|item| item.lease()).map(Ok)
         }
         Err(reason) => {
-            tell(counters, &key, reason.into());
+            tell(counters, &key, &reason.into());
             Some(Err(subnets))
         }
     }
@@ -32,7 +32,7 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
 
 /// Counts a key that cannot be read at all; the subnets that it names, if it is a lease's key.
 #[cfg(feature = "dir")]
-pub fn unreadable(counters: &Counters, key: &str, why: Problem) -> Option<Subnets> {
+pub fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Option<Subnets> {
     tell(counters, key, why);
     wire::parse_key(key)
 }
@@ -60,7 +60,7 @@ impl fmt::Display for Unreadable {
     }
 }
 
-fn tell(counters: &Counters, key: &str, why: Problem) {
+fn tell(counters: &Counters, key: &str, why: &Problem) {
     if counters.unreadable(key, why.clone()) {
         tracing::warn!(key = %excerpt(key), "a lease in the store cannot be read and is skipped: {why}");
     }

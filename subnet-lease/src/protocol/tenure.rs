@@ -1,10 +1,10 @@
 //! A lease that this node holds.
 
 use super::registry::Compare;
-use crate::dual::Subnets;
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::wire;
 use std::time::Duration;
+use types::Subnets;
 
 /// A lease that this node holds, and what is known of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]

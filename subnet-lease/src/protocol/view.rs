@@ -1,12 +1,12 @@
 //! A list of the store's keys, read: which lease is whose.
 
 use super::registry::{Entry, Listing};
-use crate::dual::{Addresses, Subnets};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
 use crate::manager::Claim;
 use crate::wire;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use types::{Addresses, Subnets};
 
 /// A list with its values read.
 #[derive(Clone, Debug)]

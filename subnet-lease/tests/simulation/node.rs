@@ -152,13 +152,8 @@ impl Node {
             } else {
                 match travel {
                     Travel::Out(request) => {
-                        let answer = if rng.random_bool(0.02) && self.healthy(now) {
-                            Err(NoAnswer.into())
-                        } else if self.cut > now {
-                            Err(NoAnswer.into())
-                        } else {
-                            store.carry_out(&request, now)
-                        };
+                        let reset = rng.random_bool(0.02) && self.healthy(now);
+                        let answer = if reset || self.cut > now { Err(NoAnswer.into()) } else { store.carry_out(&request, now) };
                         if talk && !matches!(request, Request::KeepAlive { .. } | Request::List | Request::Grant | Request::LastSeen { .. }) {
                             println!("{:>9.3}   n{} {request:?} -> {answer:?}", now.as_secs_f64(), self.name);
                         }

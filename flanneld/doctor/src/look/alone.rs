@@ -179,13 +179,12 @@ fn choice(options: &Options, chosen: Option<&Choice>, host: &crate::facts::host:
 mod tests {
     use super::*;
 
-    fn seen(devices: &[(&str, &str, Option<(u32, u16)>)]) -> (Option<&'static str>, Option<Encapsulation>, Option<u32>) {
-        let interface = |(name, kind, vxlan): &(&str, &str, Option<(u32, u16)>)| Interface {
-            name: (*name).to_owned(),
-            kind: (*kind).to_owned(),
-            vxlan: *vxlan,
-            ..Interface::default()
-        };
+    /// Name and kind of a device, and its VNI and port.
+    type Seen<'a> = (&'a str, &'a str, Option<(u32, u16)>);
+
+    fn seen(devices: &[Seen<'_>]) -> (Option<&'static str>, Option<Encapsulation>, Option<u32>) {
+        let interface =
+            |(name, kind, vxlan): &Seen<'_>| Interface { name: (*name).to_owned(), kind: (*kind).to_owned(), vxlan: *vxlan, ..Interface::default() };
         let subnets = |text: &str| Some(subnet_lease::Subnets::V4(text.parse().unwrap()));
         let env = Env { networks: subnets("10.244.0.0/16"), subnets: subnets("10.244.1.0/24"), ..Env::default() };
         let network = network(&env, &devices.iter().map(interface).collect::<Vec<_>>(), &backends::profiles()).unwrap();

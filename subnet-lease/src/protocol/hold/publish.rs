@@ -1,12 +1,12 @@
 //! Publishing what changed on this node.
 
 use super::{Holder, PUBLICATION, UNSURE};
-use crate::dual::Dual;
 use crate::lease::LeaseAttrs;
 use crate::manager::Lost;
 use crate::protocol::ask::{complain, jitter, put, signed, txn};
 use crate::protocol::news::News;
 use crate::protocol::registry::Unanswered;
+use types::Dual;
 
 impl Holder {
     /// Publishes other attributes.
