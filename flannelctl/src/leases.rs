@@ -151,7 +151,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         local: Vec::new(),
         underlay: Vec::new(),
         links: None,
-        accepts: Arc::new(move |lease| accepts.as_ref().map_or(Ok(()), |accepts| accepts(lease).map_err(|refusal| refusal.to_string()))),
+        accepts: Arc::new(move |lease| accepts.as_ref().map_or(Ok(()), |accepts| accepts(lease).map_err(types::Problem::from))),
         identity: Arc::new(backends::identity_of),
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());

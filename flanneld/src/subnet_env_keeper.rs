@@ -49,7 +49,7 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
                     if text != trouble {
                         warn!("{text}");
                     }
-                    health.fail(Condition::SubnetEnv, types::Problem::in_words(&text));
+                    health.fail(Condition::SubnetEnv, error);
                     trouble = text;
                 }
             }

@@ -24,4 +24,5 @@ pub use netstate::host::{Address, Interface, NoRoute, Route, RouteAnswer};
 pub use options::{Pattern, Selector};
 pub use request::{Families, KnownAddresses, Request, StoreAt};
 pub use select::select;
+pub use trouble::UnderlayTrouble;
 pub use whose::{Doubt, doubt, needs_servers};

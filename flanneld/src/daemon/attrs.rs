@@ -63,7 +63,7 @@ pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, whose: &W
         local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public).filter(|_| !whose.shared_address)).collect(),
         underlay: underlay_networks(config, underlay),
         links: whose.needs_links.then(|| underlay.links.clone()),
-        accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.to_string())),
+        accepts: Arc::new(move |lease| accepts(lease).map_err(types::Problem::from)),
         identity: Arc::new(backends::identity_of),
     }
 }

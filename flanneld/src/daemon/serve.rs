@@ -13,6 +13,7 @@ use crate::health::condition::Condition;
 use crate::mesh::Mesh;
 use crate::probe::Inquirer;
 use crate::traffic::{self, Keeper, Nodes};
+use crate::underlay::UnderlayTrouble;
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
 use backends::{Backend, Inputs, Network, Renewal, Underlay};
@@ -195,7 +196,7 @@ impl Daemon {
         self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));
 
         let told = self.health.clone();
-        let tell = move |trouble: Option<&str>| told.condition(Condition::Underlay, trouble.map(Problem::in_words));
+        let tell = move |trouble: Option<&UnderlayTrouble>| told.condition(Condition::Underlay, trouble.map(Problem::of));
         if let Some(changes) = manager.node_info_changes() {
             let reconsider = Reconsider {
                 manager: manager.clone(),

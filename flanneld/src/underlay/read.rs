@@ -7,7 +7,7 @@ use super::follow::followed;
 use super::found::Found;
 use super::request::{Families, KnownAddresses, Request, StoreAt};
 use super::select::select;
-use super::trouble::{Alarm, elsewhere, trouble};
+use super::trouble::{Alarm, UnderlayTrouble, elsewhere, trouble};
 use backends::Underlay;
 use netstate::kernel::KernelError;
 use netstate::netlink::host::{HostEvents, HostReader};
@@ -241,7 +241,7 @@ async fn settle(events: &mut HostEvents) {
 ///
 /// # Cancel safety
 /// Nothing but `sender` is changed; it can be dropped at any time.
-pub async fn follow(chosen: Chosen, links: bool, sender: watch::Sender<Underlay>, tell: impl Fn(Option<&str>), stop: CancellationToken) {
+pub async fn follow(chosen: Chosen, links: bool, sender: watch::Sender<Underlay>, tell: impl Fn(Option<&UnderlayTrouble>), stop: CancellationToken) {
     let run = async {
         let (mut alarm, mut others) = (Alarm::default(), None);
         loop {
@@ -259,8 +259,8 @@ async fn follow_once(
     chosen: &Chosen,
     links: bool,
     sender: &watch::Sender<Underlay>,
-    tell: &impl Fn(Option<&str>),
-    alarm: &mut Alarm,
+    tell: &impl Fn(Option<&UnderlayTrouble>),
+    alarm: &mut Alarm<UnderlayTrouble>,
     others: &mut Option<Vec<IpAddr>>,
 ) -> Result<(), ReadError> {
     let (mut events, mut reader) = (HostEvents::open(links)?, HostReader::open()?);
@@ -284,7 +284,7 @@ async fn follow_once(
                 Some(trouble) => warn!("the underlay carries no packets: {trouble}"),
                 None => info!("the underlay carries packets again"),
             }
-            tell(news.as_deref());
+            tell(news.as_ref());
         }
         let wake = due.unwrap_or_else(|| Instant::now() + AUDIT);
         let (index, name) = { (sender.borrow().index, sender.borrow().name.clone()) };

@@ -432,7 +432,7 @@ fn what_is_wrong_with_the_underlay() {
         let mut facts = vagrant();
         change(&mut facts);
         let now = followed(&chosen, &chosen.underlay, &facts);
-        trouble(&now, &facts, elsewhere).unwrap_or_default()
+        trouble(&now, &facts, elsewhere).map(|trouble| trouble.to_string()).unwrap_or_default()
     };
     let own = |facts: &mut HostFacts, change: &dyn Fn(&mut Interface)| change(&mut facts.interfaces[2]);
     assert_eq!(said(&|_| {}, &[]), "");

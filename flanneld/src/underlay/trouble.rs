@@ -3,42 +3,118 @@
 use super::facts::HostFacts;
 use backends::Underlay;
 use netstate::host::Interface;
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;
+use types::Coded;
+use types::problem::text;
 
 /// How long a problem lasts before it is reported: an address being renewed is missing for a moment.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why the underlay cannot carry packets, with the remedy; `None` if it can. `elsewhere`: see [`elsewhere`].
-pub fn trouble(underlay: &Underlay, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<String> {
-    let name = &underlay.name;
-    let Some(interface) = facts.by_index(underlay.index) else {
-        return Some(format!(
-            "interface {name} is gone: no packets reach the other nodes; bring it back, or choose another one with --iface and restart flanneld"
-        ));
-    };
+/// Why the underlay cannot carry packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnderlayTrouble {
+    /// The interface is gone.
+    Gone {
+        /// Its name.
+        interface: String,
+    },
+    /// The interface is down.
+    Down {
+        /// Its name.
+        interface: String,
+    },
+    /// The interface has no carrier.
+    NoCarrier {
+        /// Its name.
+        interface: String,
+    },
+    /// The kernel does not let the address be used.
+    Unusable {
+        /// The interface.
+        interface: String,
+        /// The address.
+        address: IpAddr,
+        /// Its state, in words.
+        state: &'static str,
+    },
+    /// The address is on another interface now.
+    Moved {
+        /// The address.
+        address: IpAddr,
+        /// Where it was.
+        from: String,
+        /// Where it is.
+        to: String,
+    },
+    /// No interface of this host has the address any more.
+    Lost {
+        /// The interface that had it.
+        interface: String,
+        /// The address.
+        address: IpAddr,
+    },
+}
+
+impl Coded for UnderlayTrouble {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Gone { .. } => "underlay-gone",
+            Self::Down { .. } => "underlay-down",
+            Self::NoCarrier { .. } => "underlay-no-carrier",
+            Self::Unusable { .. } => "underlay-address-unusable",
+            Self::Moved { .. } => "underlay-address-moved",
+            Self::Lost { .. } => "underlay-address-lost",
+        }
+    }
+}
+
+impl fmt::Display for UnderlayTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Gone { interface } => write!(
+                f,
+                "interface {interface} is gone: no packets reach the other nodes; bring it back, or choose another one with --iface and restart flanneld"
+            ),
+            Self::Down { interface } => write!(f, "interface {interface} is down: bring it up with `ip link set {interface} up`"),
+            Self::NoCarrier { interface } => write!(f, "interface {interface} has no carrier: check its cable and the other end of the link"),
+            Self::Unusable { interface, address, state } => {
+                write!(f, "interface {interface} cannot use its address {address}: {state}; see `ip address show {interface}`")
+            }
+            Self::Moved { address, from, to } => {
+                write!(f, "{address} has moved from {from} to {to}: restart flanneld with --iface={to}, or move the address back to {from}")
+            }
+            Self::Lost { interface, address } => {
+                write!(f, "interface {interface} has lost its address {address}: restore it with `ip address add`, and find out what removed it")
+            }
+        })
+    }
+}
+
+/// Why the underlay cannot carry packets; `None` if it can. `elsewhere`: see [`elsewhere`].
+pub fn trouble(underlay: &Underlay, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<UnderlayTrouble> {
+    let name = || underlay.name.clone();
+    let Some(interface) = facts.by_index(underlay.index) else { return Some(UnderlayTrouble::Gone { interface: name() }) };
     if !interface.up {
-        return Some(format!("interface {name} is down: bring it up with `ip link set {name} up`"));
+        return Some(UnderlayTrouble::Down { interface: name() });
     }
     if !interface.carrier {
-        return Some(format!("interface {name} has no carrier: check its cable and the other end of the link"));
+        return Some(UnderlayTrouble::NoCarrier { interface: name() });
     }
     addresses(underlay).find_map(|address| unusable(address, interface, facts, elsewhere))
 }
 
-fn unusable(address: IpAddr, interface: &Interface, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<String> {
-    let name = &interface.name;
+fn unusable(address: IpAddr, interface: &Interface, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<UnderlayTrouble> {
+    let name = interface.name.clone();
     match interface.addresses.iter().find(|own| own.ip() == address) {
         Some(own) if own.usable() => None,
-        Some(own) => Some(format!("interface {name} cannot use its address {address}: {}; see `ip address show {name}`", own.state())),
+        Some(own) => Some(UnderlayTrouble::Unusable { interface: name, address, state: own.state() }),
         None => match facts.owner(address) {
             Some(_) if elsewhere.contains(&address) => None,
-            Some(other) => Some(format!(
-                "{address} has moved from {name} to {0}: restart flanneld with --iface={0}, or move the address back to {name}",
-                other.name
-            )),
-            None => Some(format!("interface {name} has lost its address {address}: restore it with `ip address add`, and find out what removed it")),
+            Some(other) => Some(UnderlayTrouble::Moved { address, from: name, to: other.name.clone() }),
+            None => Some(UnderlayTrouble::Lost { interface: name, address }),
         },
     }
 }
@@ -55,15 +131,21 @@ fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
 }
 
 /// Reports a problem once it lasts, and its end at once.
-#[derive(Debug, Default)]
-pub struct Alarm {
+#[derive(Debug)]
+pub struct Alarm<T> {
     since: Option<Instant>,
-    told: Option<String>,
+    told: Option<T>,
 }
 
-impl Alarm {
+impl<T> Default for Alarm<T> {
+    fn default() -> Self {
+        Self { since: None, told: None }
+    }
+}
+
+impl<T: Clone + PartialEq> Alarm<T> {
     /// Returns what to report if it is new, and when to check again if necessary.
-    pub fn look(&mut self, trouble: Option<String>, now: Instant) -> (Option<Option<String>>, Option<Instant>) {
+    pub fn look(&mut self, trouble: Option<T>, now: Instant) -> (Option<Option<T>>, Option<Instant>) {
         if trouble.is_none() {
             self.since = None;
             return (self.told.take().map(|_| None), None);

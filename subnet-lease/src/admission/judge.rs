@@ -47,7 +47,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
         halves_left_out(lease, &subnets, terms).into_iter().for_each(|(reason, text)| refuse(reason, text));
         let in_reach = on_link(lease, &subnets, terms).unwrap_or(subnets);
         let usable = match (terms.accepts)(lease) {
-            Err(why) => Err((Reason::Unusable, why)),
+            Err(why) => Err((Reason::Unusable, why.to_string())),
             Ok(()) => identities.take(lease).map_err(|used| used.reason(lease, terms)),
         };
         let in_force = match usable {

@@ -5,10 +5,10 @@ use crate::lease::{Lease, LeaseAttrs};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use types::Subnets;
+use types::{Problem, Subnets};
 
 /// Decides whether the backend can use a lease; says why not.
-pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), String> + Send + Sync>;
+pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), Problem> + Send + Sync>;
 
 /// Reads the part of a lease's backend data that only one node can have (a MAC, a key), in canonical form; the flag selects IPv6.
 pub type Identity = Arc<dyn Fn(&LeaseAttrs, bool) -> Option<String> + Send + Sync>;
