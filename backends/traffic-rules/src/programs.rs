@@ -39,7 +39,7 @@ pub enum ProgramError {
 }
 
 /// The two variants of iptables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {
     /// Based on nf_tables.
     Nft,

@@ -11,9 +11,6 @@ pub enum Kind {
     Ipip,
 }
 
-/// The names of protocol 4 where firewalls list it. Not every host has /etc/protocols.
-const IPIP: [&str; 5] = ["4", "ipencap", "ipip", "ip-encap", "IP-ENCAP"];
-
 impl Kind {
     /// What selects it in a rule of iptables.
     pub fn iptables(self) -> String {
@@ -21,14 +18,6 @@ impl Kind {
             Kind::Udp(port) => format!("-p udp --dport {port}"),
             // The number: names are in a file that not every host has.
             Kind::Ipip => "-p 4".to_owned(),
-        }
-    }
-
-    /// Whether a listing calls its protocol so.
-    pub fn is_protocol(self, name: &str) -> bool {
-        match self {
-            Kind::Udp(_) => matches!(name, "udp" | "17"),
-            Kind::Ipip => IPIP.contains(&name),
         }
     }
 

@@ -1,19 +1,27 @@
-//! What the firewalls' listings mean for pods' packets: text in, facts out.
+//! What the firewalls' rules mean for pods' packets and for the tunnel's: rules in, facts out.
 //!
-//! A rule that this reader does not understand gets the benefit of the doubt.
+//! A rule that is not understood gets the benefit of the doubt.
 
 use crate::carrier::{Carrier, Kind, kinds};
-use crate::fits::Fits;
-use crate::nftables::{Barrier, of_others, of_pods};
+use crate::facts::Network;
 use crate::policies::holds_policies;
 use crate::surroundings::Surroundings;
 use ipnet::IpNet;
-use std::collections::BTreeMap;
+use traffic_rules::reader::model::{Base, Program, Rule, Step, Table as Listed, Verdict};
+use traffic_rules::reader::packet::Mark;
+use traffic_rules::reader::{Device, Fate, Hook, Layer, Packet, Ranges, Rules, Stop, Walk, Way};
+use types::Family;
 
-/// Maximum depth to which jumps are followed.
-const DEPTH: usize = 8;
-/// The mark that kube-proxy sets on packets of Services.
-const KUBE_PROXY: &str = "0x4000/0x4000";
+/// The mark that kube-proxy sets on packets of Services: pods' packets to pods do not have it.
+const KUBE_PROXY: u32 = 0x4000;
+/// The pods' bridge.
+const BRIDGE: &str = "cni0";
+/// How the names of interfaces begin that are those of containers beside Kubernetes, of virtual machines, or the loopback.
+const OTHERS: &[&str] = &["lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman"];
+/// TCP and UDP.
+const PROTOCOLS: [u32; 2] = [6, 17];
+/// firewalld's table.
+pub const FIREWALLD: &str = "firewalld";
 
 /// What firewalld accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,13 +43,13 @@ pub struct Firewalls {
     pub barriers: Vec<Barrier>,
 }
 
-/// A rule, and its number in its chain: the first one is 1.
+/// What drops packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Numbered {
-    /// Its number.
-    pub number: usize,
-    /// The rule, as it is saved: `-A FORWARD -j REJECT`.
-    pub rule: String,
+pub struct Block {
+    /// The rule or the policy.
+    pub stop: Stop,
+    /// Whether a rule before it may let them pass: it is not understood.
+    pub doubt: bool,
 }
 
 /// One family and variant of iptables.
@@ -53,26 +61,16 @@ pub struct Table {
     pub command: String,
     /// Whether our jump is present.
     pub jump: bool,
-    /// Whether the policy of FORWARD is DROP.
-    pub policy_drops: bool,
-    /// Whether a rule accepts packets of the network: our jump, or an operator's rule.
-    pub accepted: bool,
-    /// The first rule of FORWARD before that which rejects everything.
-    pub refusal: Option<Numbered>,
-    /// Whether a rule before the refusal, or the policy, may accept packets of the network: it is not understood.
-    pub doubt: bool,
+    /// What drops pods' packets in FORWARD, one behind the other.
+    pub forward: Vec<Block>,
     /// The number of the last rule of FORWARD that jumps to a chain of network policies.
     pub policies: Option<usize>,
     /// Whether Docker's chains are present.
     pub docker: bool,
     /// Whether ufw is active.
     pub ufw: bool,
-    /// Whether input that no rule accepts is rejected.
-    pub input_refuses: bool,
-    /// The first rule of INPUT that rejects packets of the tunnel.
-    pub input_refusal: Option<Numbered>,
-    /// Whether a rule accepts the tunnel's packets.
-    pub tunnel: Fits,
+    /// What drops the tunnel's packets in INPUT.
+    pub input: Option<Block>,
 }
 
 impl Table {
@@ -82,221 +80,213 @@ impl Table {
             network: *network,
             command: command.to_owned(),
             jump: false,
-            policy_drops: false,
-            accepted: false,
-            refusal: None,
-            doubt: false,
+            forward: Vec::new(),
             policies: None,
             docker: false,
             ufw: false,
-            input_refuses: false,
-            input_refusal: None,
-            tunnel: Fits::No,
+            input: None,
         }
     }
 
-    /// Whether its rules reject packets of the tunnel.
+    /// The first rule that drops pods' packets.
+    pub fn refusal(&self) -> Option<&Block> {
+        self.forward.iter().find(|block| !block.stop.is_policy())
+    }
+
+    /// The policy, if it drops pods' packets.
+    pub fn policy(&self) -> Option<&Block> {
+        self.forward.iter().find(|block| block.stop.is_policy())
+    }
+
+    /// Whether its rules reject packets of the tunnel, for certain.
     pub fn is_shut(&self) -> bool {
-        self.tunnel == Fits::No && (self.input_refuses || self.input_refusal.is_some())
+        self.input.as_ref().is_some_and(|block| !block.doubt)
+    }
+
+    /// The rule, not one of ufw's, that drops the tunnel's packets.
+    pub fn input_refusal(&self) -> Option<&Stop> {
+        self.input.as_ref().map(|block| &block.stop).filter(|stop| !stop.is_policy() && !stop.chain.starts_with("ufw"))
     }
 }
 
-/// The rules of the table `filter`, by chain.
-type Chains<'a> = BTreeMap<&'a str, Vec<&'a str>>;
+/// An nftables chain on the forward hook that blocks packets of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Barrier {
+    /// ip, ip6 or inet.
+    pub family: String,
+    /// Its table.
+    pub table: String,
+    /// Its name.
+    pub chain: String,
+    /// The network.
+    pub network: IpNet,
+    /// Whether a rule rejects the packets, rather than the policy.
+    pub by_rule: bool,
+    /// The handle of the chain's own rule that does or leads there, where no network policies come behind it.
+    pub handle: Option<u64>,
+    /// Whether a rule before the verdict may accept packets of the network: it is not understood.
+    pub doubt: bool,
+}
 
-/// Parses the output of `iptables-save` (`ip6tables-save`).
-pub fn table(saved: &str, network: &IpNet, carrier: Option<&Carrier>, around: &Surroundings, command: &str) -> Table {
-    let mut seen = Table::empty(network, command);
-    let mut table = "";
-    let mut rejects_rest = false;
-    let mut chains = Chains::new();
-    for line in saved.lines().map(str::trim_end) {
-        // With `-c`, a rule starts with its counters.
-        let line = line.split_once("] ").filter(|_| line.starts_with('[')).map_or(line, |(_, rule)| rule);
-        if let Some(name) = line.strip_prefix('*') {
-            table = name;
+/// Judges the table `filter` of one family and variant of iptables.
+pub fn table(rules: &Rules, net: &IpNet, network: &Network, around: &Surroundings, command: &str) -> Table {
+    let mut seen = Table::empty(net, command);
+    let Some(filter) = rules.tables.iter().find(|table| table.name == "filter") else { return seen };
+    for (number, to) in jumps(filter, "FORWARD") {
+        seen.jump |= to == "FLANNEL-FWD";
+        seen.ufw |= to.starts_with("ufw");
+        if holds_policies(to) {
+            seen.policies = Some(number);
         }
-        if table != "filter" {
-            continue;
-        }
-        seen.policy_drops |= line.starts_with(":FORWARD DROP");
-        seen.input_refuses |= line.starts_with(":INPUT DROP");
-        seen.docker |= line.starts_with(":DOCKER-USER ") || line.starts_with(":DOCKER ");
-        let Some((chain, rule)) = line.strip_prefix("-A ").and_then(|rest| rest.split_once(' ')) else { continue };
-        seen.ufw |= matches!(chain, "INPUT" | "FORWARD") && target(rule).is_some_and(|target| target.starts_with("ufw"));
-        rejects_rest |= chain.starts_with("ufw") && chain.ends_with("reject-input") && target(rule) == Some("REJECT");
-        chains.entry(chain).or_default().push(rule);
     }
-    seen.input_refuses |= rejects_rest;
-    forward(&mut seen, &chains);
-    let kinds = carrier.map(|carrier| kinds(carrier, network.addr().is_ipv6())).unwrap_or_default();
-    seen.tunnel = Fits::Yes;
-    for kind in kinds {
-        let (let_in, refusal) = input(&chains, &Arrival { kind, ipv6: network.addr().is_ipv6(), around });
-        seen.tunnel = seen.tunnel.min(let_in);
-        seen.input_refusal = seen.input_refusal.or(refusal);
-    }
+    seen.ufw |= jumps(filter, "INPUT").any(|(_, to)| to.starts_with("ufw"));
+    seen.docker = ["DOCKER", "DOCKER-USER"].iter().any(|chain| filter.chains.contains_key(*chain));
+    let only = |table: &Listed, _: &str, _: &Base| table.name == "filter";
+    let walk = Walk::through(rules).only(&only);
+    seen.forward = forwarded(&walk, &of_pods(net, network, around));
+    let family = Family::from(net.addr());
+    let blocks = of_tunnel(network.carrier.as_ref(), family, around, &network.networks.nets().collect::<Vec<_>>());
+    seen.input = blocks.iter().find_map(|packet| first_block(&walk, packet));
     seen
 }
 
-/// What FORWARD does to packets of the network.
-fn forward(seen: &mut Table, chains: &Chains<'_>) {
-    let network = seen.network;
-    let fits = |rule: &str| about(rule, &|name, values| of_network(name, values, &network));
-    for (number, rule) in (1..).zip(chains.get("FORWARD").into_iter().flatten()) {
-        let target = target(rule);
-        if target.is_some_and(holds_policies) {
-            seen.policies = Some(number);
-        }
-        if seen.accepted {
-            continue;
-        }
-        seen.jump |= target == Some("FLANNEL-FWD");
-        match grants(chains, rule, &fits, DEPTH) {
-            Fits::Yes => seen.accepted = true,
-            Fits::Perhaps => seen.doubt |= seen.refusal.is_none(),
-            Fits::No => {}
-        }
-        if seen.refusal.is_none() && !seen.accepted && matches!(target, Some("REJECT" | "DROP")) && conditions(rule).is_empty() {
-            seen.refusal = Some(Numbered { number, rule: format!("-A FORWARD {rule}") });
-        }
-    }
+/// The rules of a chain that lead to another one, with their numbers.
+fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a str)> {
+    let rules = table.chains.get(chain).and_then(|chain| chain.rules.as_ref()).into_iter().flatten();
+    (1..).zip(rules).flat_map(|(number, rule)| onward(rule).map(move |to| (number, to)))
 }
 
-/// A packet of the tunnel that arrives.
-struct Arrival<'a> {
-    kind: Kind,
-    ipv6: bool,
-    around: &'a Surroundings,
-}
-
-/// Whether INPUT accepts a packet of the tunnel, and else the first of its rules that rejects it.
-fn input(chains: &Chains<'_>, packet: &Arrival<'_>) -> (Fits, Option<Numbered>) {
-    let fits = |rule: &str| about(rule, &|name, values| of_arrival(name, values, packet));
-    let mut best = Fits::No;
-    for (number, rule) in (1..).zip(chains.get("INPUT").into_iter().flatten()) {
-        match grants(chains, rule, &fits, DEPTH) {
-            Fits::Yes => return (Fits::Yes, None),
-            Fits::Perhaps => best = Fits::Perhaps,
-            Fits::No => {}
-        }
-        if matches!(target(rule), Some("REJECT" | "DROP")) && fits(rule) == Fits::Yes {
-            return (best, Some(Numbered { number, rule: format!("-A INPUT {rule}") }));
-        }
-    }
-    (best, None)
-}
-
-/// Whether a rule accepts packets, or the chain that it leads to.
-fn grants(chains: &Chains<'_>, rule: &str, fits: &dyn Fn(&str) -> Fits, depth: usize) -> Fits {
-    let own = fits(rule);
-    match target(rule) {
-        _ if own == Fits::No => Fits::No,
-        Some("ACCEPT" | "FLANNEL-FWD") => own,
-        Some(chain) if depth > 0 => {
-            let rules = chains.get(chain).into_iter().flatten();
-            rules.map(|rule| grants(chains, rule, fits, depth - 1)).fold(Fits::No, Fits::max).min(own)
-        }
-        _ => Fits::No,
-    }
-}
-
-/// The conditions of a rule: the words before its target, without the comment.
-fn conditions(rule: &str) -> Vec<&str> {
-    let before = rule.split("-j ").next().unwrap_or_default();
-    let before = before.split("-g ").next().unwrap_or_default();
-    match before.split_once("-m comment --comment ") {
-        Some((first, rest)) => {
-            // A comment of several words is quoted.
-            let rest = match rest.strip_prefix('"') {
-                Some(quoted) => quoted.split_once('"').map_or("", |(_, rest)| rest),
-                None => rest.split_once(' ').map_or("", |(_, rest)| rest),
-            };
-            first.split_whitespace().chain(rest.split_whitespace()).collect()
-        }
-        None => before.split_whitespace().collect(),
-    }
-}
-
-fn target(rule: &str) -> Option<&str> {
-    let (_, after) = rule.rsplit_once("-j ").or_else(|| rule.rsplit_once("-g "))?;
-    after.split_whitespace().next()
-}
-
-/// Whether packets fulfil the conditions of a rule. `judge` gets each option with its values.
-fn about(rule: &str, judge: &dyn Fn(&str, &[&str]) -> Fits) -> Fits {
-    let words = conditions(rule);
-    let mut fits = Fits::Yes;
-    let mut negated = false;
-    let mut rest = words.as_slice();
-    while let Some((name, after)) = rest.split_first() {
-        let values = after.iter().take_while(|word| !word.starts_with('-') && **word != "!").count();
-        let (values, left) = after.split_at(values);
-        rest = left;
-        if *name == "!" {
-            negated = true;
-            continue;
-        }
-        let found = judge(name, values);
-        fits = fits.min(match (std::mem::take(&mut negated), *name) {
-            (false, _) => found,
-            // All devices but one that is not known to be pods'.
-            (true, "-i" | "-o") => Fits::of(found != Fits::Yes),
-            (true, _) => found.inverted(),
-        });
-    }
-    fits
-}
-
-/// Conditions that are about all packets alike.
-fn common(name: &str, values: &[&str]) -> Option<Fits> {
-    let first = values.first().copied().unwrap_or_default();
-    match name {
-        "-m" => Some(Fits::Yes),
-        "--ctstate" | "--state" => Some(Fits::of(first.split(',').any(|state| state == "NEW"))),
+/// The chains that a rule leads to, but for those in maps.
+fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
+    rule.steps.iter().filter_map(|step| match step {
+        Step::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) => Some(to.as_str()),
         _ => None,
-    }
+    })
 }
 
-fn of_network(name: &str, values: &[&str], network: &IpNet) -> Fits {
-    let first = values.first().copied().unwrap_or_default();
-    match name {
-        "-s" | "-d" => match first.parse::<IpNet>() {
-            Ok(net) if net.contains(network) => Fits::Yes,
-            Ok(net) if !subnet_lease::nets_overlap(&net, network) => Fits::No,
-            _ => Fits::Perhaps,
-        },
-        // A rule that names pods' devices is about pods.
-        "-i" | "-o" if of_pods(first) => Fits::Yes,
-        "-i" | "-o" if of_others(first) => Fits::No,
-        // Not all of what pods send.
-        "-p" => Fits::No,
-        "--mark" if first == KUBE_PROXY => Fits::No,
-        _ => common(name, values).unwrap_or(Fits::Perhaps),
-    }
+/// The first packets of connections between pods of this node and of others, out and in.
+pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
+    let family = Family::from(net.addr());
+    let outside = match network.device(family.is_v6()).or_else(|| around.underlay.clone()) {
+        Some(name) => Device::named(name),
+        None => Device::UnknownBut(OTHERS),
+    };
+    let bridge = Device::named(BRIDGE);
+    let packet = |incoming: &Device, outgoing: &Device, protocol: u32| Packet {
+        source: Ranges::net(net),
+        destination: Ranges::net(net),
+        protocol: Ranges::one(protocol),
+        mark: Mark { value: 0, known: KUBE_PROXY },
+        ..Packet::new(Way::Forward, family, incoming.clone(), outgoing.clone())
+    };
+    let ways = [(&bridge, &outside), (&outside, &bridge)];
+    ways.iter().flat_map(|(from, to)| PROTOCOLS.map(|protocol| packet(from, to, protocol))).collect()
 }
 
-fn of_arrival(name: &str, values: &[&str], packet: &Arrival<'_>) -> Fits {
-    let first = values.first().copied().unwrap_or_default();
-    match (name, packet.kind) {
-        ("-p", kind) => Fits::of(kind.is_protocol(first)),
-        ("--dport" | "--dports", Kind::Udp(port)) => Fits::of(first.split(',').any(|ports| within(ports, port))),
-        ("--dport" | "--dports" | "--sport" | "--sports" | "--icmp-type" | "--icmpv6-type", _) => Fits::No,
-        ("-i", _) => match packet.around.underlay.as_deref() {
-            _ if first == "lo" => Fits::No,
-            Some(underlay) => Fits::of(first.strip_suffix('+').map_or(first == underlay, |start| underlay.starts_with(start))),
-            None => Fits::Perhaps,
-        },
-        ("-s", _) => match first.parse::<IpNet>() {
-            Ok(net) => packet.around.comes_from(&net, packet.ipv6),
-            Err(_) => Fits::Perhaps,
-        },
-        _ => common(name, values).unwrap_or(Fits::Perhaps),
-    }
+/// Packets between nodes, as they come in: of each kind one.
+pub fn of_tunnel(carrier: Option<&Carrier>, family: Family, around: &Surroundings, pods: &[IpNet]) -> Vec<Packet> {
+    let of_family = |net: &IpNet| Family::from(net.addr()) == family;
+    let peers: Vec<Ranges> = around.peers.iter().copied().map(IpNet::from).filter(of_family).map(|peer| Ranges::net(&peer)).collect();
+    let near: Vec<Ranges> = around.near.iter().filter(|net| of_family(net)).map(Ranges::net).collect();
+    let source = match (peers.as_slice(), near.as_slice()) {
+        // Anybody, but no pod.
+        ([], []) => {
+            let pods: Vec<Ranges> = pods.iter().filter(|net| of_family(net)).map(Ranges::net).collect();
+            Ranges::every_address(family).and(&Ranges::union(&pods).inverted())
+        }
+        ([], near) => Ranges::union(near),
+        (peers, _) => Ranges::union(peers),
+    };
+    let incoming = around.underlay.clone().map_or(Device::UnknownBut(&["lo"]), Device::named);
+    let packet = Packet {
+        source,
+        mark: Mark { value: 0, known: 0 },
+        ..Packet::new(Way::Input, family, incoming, Device::none())
+    };
+    let kinds = carrier.map(|carrier| kinds(carrier, family.is_v6())).unwrap_or_default();
+    let of_kind = |kind| match kind {
+        Kind::Udp(port) => Packet { protocol: Ranges::one(17_u32), destination_port: Ranges::one(port), ..packet.clone() },
+        Kind::Ipip => Packet { protocol: Ranges::one(4_u32), ..packet.clone() },
+    };
+    kinds.into_iter().map(of_kind).collect()
 }
 
-/// Whether a port is that one, or in that range: `8472`, `8000:9000`.
-fn within(ports: &str, port: u16) -> bool {
-    let (first, last) = ports.split_once(':').unwrap_or((ports, ports));
-    first.parse().is_ok_and(|first: u16| first <= port) && last.parse().is_ok_and(|last: u16| port <= last)
+/// What drops packets of pods: all first packets of a protocol in a direction, unless a rule lets others pass that names whose they are: its author
+/// has thought of pods.
+fn forwarded(walk: &Walk<'_>, packets: &[Packet]) -> Vec<Block> {
+    let fates: Vec<(Fate, &Packet)> = packets.iter().map(|packet| (walk.fate(packet), packet)).collect();
+    if fates.iter().any(|(fate, _)| matches!(fate, Fate::Yes { named: true })) {
+        return Vec::new();
+    }
+    let certain = fates.iter().find(|(fate, _)| matches!(fate, Fate::No(_)));
+    let doubted = || fates.iter().find(|(fate, _)| fate.stop().is_some());
+    let Some((fate, packet)) = certain.or_else(doubted) else { return Vec::new() };
+    // Network policies drop what they are meant to drop.
+    if fate.stop().is_some_and(|stop| holds_policies(&stop.chain)) {
+        return Vec::new();
+    }
+    walk.stops(packet).into_iter().map(|(stop, doubt)| Block { stop, doubt }).collect()
+}
+
+fn first_block(walk: &Walk<'_>, packet: &Packet) -> Option<Block> {
+    let fate = walk.fate(packet);
+    let doubt = !matches!(fate, Fate::No(_));
+    fate.stop().cloned().map(|stop| Block { stop, doubt })
+}
+
+/// The nftables chains on the forward hook to judge: not ours, not firewalld's, which has its own check, and not those of iptables if that program
+/// has listed them.
+pub fn gates(rules: &Rules, iptables: &[Family]) -> Vec<(Layer, String, String)> {
+    let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
+        (Layer::Ip, "flannel-ipv4", _) | (Layer::Ip6, "flannel-ipv6", _) | (Layer::Inet, FIREWALLD, _) => false,
+        (Layer::Ip, "filter", "FORWARD") => !iptables.contains(&Family::V4),
+        (Layer::Ip6, "filter", "FORWARD") => !iptables.contains(&Family::V6),
+        (layer, ..) => matches!(layer, Layer::Ip | Layer::Ip6 | Layer::Inet),
+    };
+    let mut found = Vec::new();
+    for table in &rules.tables {
+        let called = table.chains.iter().filter(|(_, chain)| chain.base.as_ref().is_some_and(|base| base.hook == Hook::Forward && !base.nat));
+        let called = called.filter(|(name, _)| judged(table, name));
+        found.extend(called.map(|(name, _)| (table.layer, table.name.clone(), name.clone())));
+    }
+    found
+}
+
+/// Whether a chain that the kernel calls is this one.
+pub fn is_gate(gate: &(Layer, String, String), table: &Listed, chain: &str) -> bool {
+    table.program == Program::Nft && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
+}
+
+/// Whether a chain blocks packets of a network.
+pub fn barrier(rules: &Rules, gate: &(Layer, String, String), net: &IpNet, network: &Network, around: &Surroundings) -> Option<Barrier> {
+    let only = |table: &Listed, chain: &str, _: &Base| is_gate(gate, table, chain);
+    let block = forwarded(&Walk::through(rules).only(&only), &of_pods(net, network, around)).into_iter().next()?;
+    let (layer, table, chain) = gate;
+    let own = rules.tables.iter().find(|known| is_gate(gate, known, chain)).and_then(|table| table.chains.get(chain)?.rules.as_ref());
+    let place = block.stop.number.unwrap_or_default();
+    let policies = (1..).zip(own.into_iter().flatten()).any(|(number, rule)| number >= place && onward(rule).any(holds_policies));
+    Some(Barrier {
+        family: layer.name().to_owned(),
+        table: table.clone(),
+        chain: chain.clone(),
+        network: *net,
+        by_rule: !block.stop.is_policy(),
+        handle: block.stop.handle.filter(|_| !policies),
+        doubt: block.doubt,
+    })
+}
+
+/// Judges firewalld's table.
+pub fn firewalld(rules: &Rules, network: &Network, around: &Surroundings) -> Firewalld {
+    let only = |table: &Listed, _: &str, _: &Base| table.program == Program::Nft && table.name == FIREWALLD;
+    let walk = Walk::through(rules).only(&only);
+    let passes = |packet: &Packet| !matches!(walk.fate(packet), Fate::No(_));
+    let pods: Vec<IpNet> = network.networks.nets().collect();
+    let networks = pods.iter().filter(|net| of_pods(net, network, around).iter().all(passes)).copied().collect();
+    let with_peers = |family: Family| around.peers.iter().any(|peer| Family::from(peer) == family);
+    let families = Family::ALL.into_iter().filter(|family| network.travels_in(family.is_v6()));
+    let (known, unknown): (Vec<Family>, Vec<Family>) = families.partition(|family| with_peers(*family));
+    let families = if known.is_empty() { unknown } else { known };
+    let tunnel = families.into_iter().flat_map(|family| of_tunnel(network.carrier.as_ref(), family, around, &pods)).all(|packet| passes(&packet));
+    Firewalld { networks, tunnel }
 }
