@@ -9,6 +9,8 @@ pub mod model;
 pub mod nft;
 pub mod packet;
 pub mod ranges;
+#[cfg(test)]
+mod tests;
 pub mod walk;
 mod words;
 

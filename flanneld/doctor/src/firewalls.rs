@@ -198,11 +198,7 @@ pub fn of_tunnel(carrier: Option<&Carrier>, family: Family, around: &Surrounding
         (peers, _) => Ranges::union(peers),
     };
     let incoming = around.underlay.clone().map_or(Device::UnknownBut(&["lo"]), Device::named);
-    let packet = Packet {
-        source,
-        mark: Mark { value: 0, known: 0 },
-        ..Packet::new(Way::Input, family, incoming, Device::none())
-    };
+    let packet = Packet { source, mark: Mark { value: 0, known: 0 }, ..Packet::new(Way::Input, family, incoming, Device::none()) };
     let kinds = carrier.map(|carrier| kinds(carrier, family.is_v6())).unwrap_or_default();
     let of_kind = |kind| match kind {
         Kind::Udp(port) => Packet { protocol: Ranges::one(17_u32), destination_port: Ranges::one(port), ..packet.clone() },

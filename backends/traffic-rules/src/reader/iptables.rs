@@ -233,7 +233,10 @@ fn condition(option: &Given<'_>, next: Option<&Given<'_>>, family: Family) -> Ve
             Some((value, mask)) => numbers(Key::Mark(mask), Some(Ranges::one(value))),
             None => Condition::unknown(),
         },
-        "--dst-type" => numbers(Key::DestinationKind, first.split(',').map(|kind| words::kind(kind).map(Ranges::one)).collect::<Option<Vec<_>>>().map(|all| Ranges::union(&all))),
+        "--dst-type" => numbers(
+            Key::DestinationKind,
+            first.split(',').map(|kind| words::kind(kind).map(Ranges::one)).collect::<Option<Vec<_>>>().map(|all| Ranges::union(&all)),
+        ),
         "--icmp-type" | "--icmpv6-type" => {
             let (kind, code) = first.split_once('/').map_or((first, None), |(kind, code)| (kind, Some(code)));
             if first == "any" {

@@ -1,6 +1,7 @@
 //! The model: tables, chains, rules, sets and maps of verdicts, of nftables and of both variants of iptables.
 
 use super::ranges::Ranges;
+use crate::programs::Variant;
 use std::collections::BTreeMap;
 use types::Family;
 
@@ -88,9 +89,18 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Adds tables that were listed elsewhere. Parts of the same table are put together.
+    /// Adds tables that were listed elsewhere. Parts of the same table are put together. Where iptables keeps a table in nftables, its own listing
+    /// applies: nft does not know all conditions in it.
     pub fn extend(&mut self, others: Rules) {
         for other in others.tables {
+            let same = |table: &Table| (table.layer, &table.name) == (other.layer, &other.name);
+            let by = |table: &Table| table.program == Program::Iptables(Variant::Nft);
+            if other.program == Program::Nft && self.tables.iter().any(|table| same(table) && by(table)) {
+                continue;
+            }
+            if by(&other) {
+                self.tables.retain(|table| !same(table) || table.program != Program::Nft);
+            }
             match self.tables.iter_mut().find(|table| (table.layer, &table.name, table.program) == (other.layer, &other.name, other.program)) {
                 Some(table) => {
                     table.chains.extend(other.chains);
@@ -108,7 +118,7 @@ pub enum Program {
     /// nft.
     Nft,
     /// iptables or ip6tables, one of its variants.
-    Iptables(crate::programs::Variant),
+    Iptables(Variant),
 }
 
 /// A table.

@@ -184,9 +184,7 @@ fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
             found.negated = operator == "!";
             found
         }
-        ("state", "==" | "!=") => {
-            Condition { keys: vec![Key::State], source: source(right, Some(&[Key::State])), negated: operator == "!=" }
-        }
+        ("state", "==" | "!=") => Condition { keys: vec![Key::State], source: source(right, Some(&[Key::State])), negated: operator == "!=" },
         ("status", "in" | "==") if list.iter().all(|bit| bit == "dnat" || bit == "snat") => Condition::number(Key::Translated, Ranges::one(1_u32)),
         _ => Condition::unknown(),
     }

@@ -185,7 +185,8 @@ impl<'a> Walk<'a> {
     /// Answers for all packets at once, or for both parts of them where a condition divides them.
     fn divide(&self, packet: &Packet, parts: &mut usize, rest: &mut usize, missing: &mut BTreeSet<Missing>) -> Fate {
         *parts = parts.saturating_sub(1);
-        let mut steps = Steps { walk: self, packet, rest: *rest, mark: packet.mark, state: packet.state.clone(), partial: None, doubt: None, missing };
+        let mut steps =
+            Steps { walk: self, packet, rest: *rest, mark: packet.mark, state: packet.state.clone(), partial: None, doubt: None, missing };
         let fate = steps.run();
         *rest = steps.rest;
         let divided = steps.partial.filter(|_| *parts > 0 && matches!(fate, Fate::Perhaps { .. }));
@@ -291,9 +292,10 @@ impl<'a> Steps<'a, '_> {
             }
             bases.sort_by_key(|(.., base)| base.priority);
             for (table, name, chain, base) in bases {
-                let fits = base.device.as_ref().map_or(Fits::Yes, |device| {
-                    stage.incoming.fits(&super::model::Name { text: device.clone(), is_prefix: false })
-                });
+                let fits = base
+                    .device
+                    .as_ref()
+                    .map_or(Fits::Yes, |device| stage.incoming.fits(&super::model::Name { text: device.clone(), is_prefix: false }));
                 if fits == Fits::No {
                     continue;
                 }

@@ -157,14 +157,13 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     for ipv6 in [false, true].into_iter().filter(|ipv6| network.travels_in(*ipv6)) {
         let shut: Vec<&Table> = tables().filter(|table| table.network.addr().is_ipv6() == ipv6).collect();
         for table in &shut {
-            finding = match table.input_refusal() {
-                Some(refusal) => {
-                    finding.seen(format!("the rule `{}` here refuses {what}", refusal.rule), format!("{} -S {}", table.command, word(&refusal.chain)))
-                }
-                None => {
-                    finding.seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command))
-                }
-            };
+            finding =
+                match table.input_refusal() {
+                    Some(refusal) => finding
+                        .seen(format!("the rule `{}` here refuses {what}", refusal.rule), format!("{} -S {}", table.command, word(&refusal.chain))),
+                    None => finding
+                        .seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command)),
+                };
         }
         let before: Vec<(&str, Option<usize>)> =
             shut.iter().map(|table| (table.command.as_str(), table.input_refusal().and_then(|refusal| refusal.number))).collect();

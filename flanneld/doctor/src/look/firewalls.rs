@@ -59,7 +59,8 @@ impl Programs {
                 }
             }
         }
-        let listed = iptables.iter().filter(|(_, programs)| programs.variant == Variant::Nft).map(|(net, _)| Family::from(net.addr())).collect::<Vec<_>>();
+        let listed =
+            iptables.iter().filter(|(_, programs)| programs.variant == Variant::Nft).map(|(net, _)| Family::from(net.addr())).collect::<Vec<_>>();
         self.iptables = Some(iptables);
         let listing = nft_table("inet", FIREWALLD).await.inspect_err(|why| tracing::debug!("{why}")).ok().flatten();
         let firewalld = listing.map(|listing| firewalls::firewalld(&reader::nft::read(&listing, Extent::Rules), network, around));
