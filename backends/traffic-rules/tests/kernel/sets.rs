@@ -302,7 +302,7 @@ chain more {{\n"
         }
         text += "}\n";
         for (hook, priority, of) in
-            [("prerouting", -300, 0.4), ("prerouting", -150, 0.4), ("input", 0, 1.0), ("forward", 0, 1.0), ("forward", 10, 0.3)]
+            [("prerouting", -300_i32, 0.4), ("prerouting", -150, 0.4), ("input", 0, 1.0), ("forward", 0, 1.0), ("forward", 10, 0.3)]
         {
             if !self.chance(of) {
                 continue;
@@ -396,11 +396,13 @@ chain more {{\n"
             parts.retain(|part| !part.contains("tcp") && !part.contains("icmp"));
         }
         parts.push(end);
-        let mut protocols = BTreeSet::new();
+        // A packet has one protocol: conditions of another one behind it are an error.
+        let mut first = None;
         parts.retain(|part| {
             let protocol = ["tcp", "udp", "icmp"].into_iter().find(|protocol| part.starts_with(protocol));
-            protocol.is_none_or(|protocol| protocols.is_empty() || protocols.contains(protocol))
-                && protocol.is_none_or(|protocol| protocols.insert(protocol) || true)
+            let fits = protocol.is_none() || first.is_none() || protocol == first;
+            first = first.or(protocol);
+            fits
         });
         parts.join(" ")
     }
