@@ -115,7 +115,7 @@ impl Dice<'_> {
     fn span(&mut self, source: bool) -> String {
         self.uses("range");
         let (net, first) = (if source { 1 } else { 2 }, self.random.random_range(0..3));
-        let last = self.random.random_range(first..4);
+        let last = self.random.random_range(first + 1..5);
         format!("{}-{}", address(self.family, net, first), address(self.family, net, last))
     }
 
@@ -126,7 +126,8 @@ impl Dice<'_> {
     fn ports(&mut self) -> (u16, u16) {
         self.uses("range");
         let (one, two) = (self.port(), self.port());
-        (one.min(two), one.max(two))
+        // nft takes no range of one.
+        (one.min(two), one.max(two) + 1)
     }
 
     fn not(&mut self) -> bool {
@@ -340,7 +341,7 @@ chain more {{\n"
             };
             text += &format!("table bridge walls {{ chain c {{ type filter hook {hook} priority -5;\n{rule}\n}}\n}}\n");
         }
-        if self.chance(0.4) {
+        if self.chance(0.3) {
             self.uses("ingress");
             let (device, port) = (self.pick(&["pt0", "out0"]), self.port());
             text += &format!("table netdev gate {{ chain c {{ type filter hook ingress device {device} priority 0;\nudp dport {port} drop\n}}\n}}\n");
@@ -399,7 +400,7 @@ chain more {{\n"
         // A packet has one protocol: conditions of another one behind it are an error.
         let mut first = None;
         parts.retain(|part| {
-            let protocol = ["tcp", "udp", "icmp"].into_iter().find(|protocol| part.starts_with(protocol));
+            let protocol = ["tcp", "udp", "icmp", "meta l4proto"].into_iter().find(|protocol| part.starts_with(protocol));
             let fits = protocol.is_none() || first.is_none() || protocol == first;
             first = first.or(protocol);
             fits
