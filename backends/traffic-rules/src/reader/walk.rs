@@ -4,7 +4,7 @@
 //! called. Where it is not known whether a condition is fulfilled, both ways are followed.
 
 use super::fits::Fits;
-use super::model::{Base, Chain, Condition, Elements, Hook, Key, Layer, Program, Rule, Rules, Source, Step, Table, Value, Verdict};
+use super::model::{Base, Chain, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table, Value, Verdict};
 use super::packet::{Mark, Packet, Stage};
 use super::ranges::Ranges;
 use super::words::{WITH_PORTS, state};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Depth to which the kernel follows jumps.
 const DEPTH: usize = 16;
 /// Limit on the rules looked at for one answer.
-const RULES: usize = 500_000;
+const RULES: usize = 100_000;
 /// Limit on the parts into which a class of packets is divided.
 const PARTS: usize = 48;
 /// Why there is no answer where packets of a class fare differently.
@@ -292,10 +292,12 @@ impl<'a> Steps<'a, '_> {
             }
             bases.sort_by_key(|(.., base)| base.priority);
             for (table, name, chain, base) in bases {
-                let fits = base
-                    .device
-                    .as_ref()
-                    .map_or(Fits::Yes, |device| stage.incoming.fits(&super::model::Name { text: device.clone(), is_prefix: false }));
+                let fits = match &base.device {
+                    Some(device) => stage.incoming.fits(&Name { text: device.clone(), is_prefix: false }),
+                    // nft before 1.0.7 does not list the device.
+                    None if table.layer == Layer::Netdev => Fits::Perhaps,
+                    None => Fits::Yes,
+                };
                 if fits == Fits::No {
                     continue;
                 }
@@ -579,7 +581,7 @@ impl<'a> Steps<'a, '_> {
 
     fn field(&self, place: Place<'_>, key: &Key, value: &Value) -> Fits {
         let tracked = !matches!(place.stage.hook, Hook::Prerouting | Hook::Output | Hook::Ingress) || place.base.priority > TRACKING;
-        let port = |port: &Option<super::packet::Device>, name: &super::model::Name| port.as_ref().map_or(Fits::Perhaps, |port| port.fits(name));
+        let port = |port: &Option<super::packet::Device>, name: &Name| port.as_ref().map_or(Fits::Perhaps, |port| port.fits(name));
         match (key, value) {
             (Key::Incoming, Value::Name(name)) => place.stage.incoming.fits(name),
             (Key::Outgoing, Value::Name(name)) => place.stage.outgoing.fits(name),
