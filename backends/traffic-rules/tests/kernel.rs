@@ -35,7 +35,7 @@ fn fates_are_those_that_the_walk_foretells() {
         let set = RuleSet::random(&mut random, seed);
         set.constructs.iter().for_each(|construct| *constructs.entry(construct).or_default() += 1);
         let rules = bed.apply(&set);
-        let sent: Vec<Sent> = (0..10).map(|number| Sent::random(&mut random, set.family, number)).collect();
+        let sent: Vec<Sent> = (0..10).map(|number| Sent::random(&mut random, set.family, seed, number)).collect();
         let fates: Vec<Fate> = sent.iter().map(|sent| Walk::through(&rules).fate(&sent.packet(set.family))).collect();
         let arrived = bed.send(&sent, &fates, set.family);
         for ((sent, fate), arrived) in sent.iter().zip(&fates).zip(arrived) {

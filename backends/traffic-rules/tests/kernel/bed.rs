@@ -31,6 +31,7 @@ pub struct Sent {
     destination: IpAddr,
     /// The type and the code, with ICMP.
     source_port: u16,
+    /// The identifier, with ICMP.
     destination_port: u16,
 }
 
@@ -42,7 +43,9 @@ pub fn address(family: Family, net: u8, part: u8) -> IpAddr {
 }
 
 impl Sent {
-    pub fn random(random: &mut StdRng, family: Family, number: u16) -> Self {
+    pub fn random(random: &mut StdRng, family: Family, seed: u64, number: u16) -> Self {
+        // Another connection than those of all sets before: the kernel remembers them.
+        let fresh = 20_000 + (seed * 10 % 40_000) as u16 + number;
         let forwarded = number % 5 < 3;
         // ICMP has no port by which packets could be told apart.
         let protocol = if number >= 8 && (number == 8) != forwarded { family.pick(1, 58) } else { *[6, 17, 17].choose(random).unwrap() };
@@ -56,8 +59,8 @@ impl Sent {
             protocol,
             source: address(family, 1, random.random_range(0..4)),
             destination,
-            source_port: if matches!(protocol, 1 | 58) { echo } else { 20_000 + number },
-            destination_port: *PORTS.choose(random).unwrap(),
+            source_port: if matches!(protocol, 1 | 58) { echo } else { fresh },
+            destination_port: if matches!(protocol, 1 | 58) { fresh } else { *PORTS.choose(random).unwrap() },
         }
     }
 
