@@ -148,11 +148,9 @@ impl Dice<'_> {
             if !self.chance(of) {
                 continue;
             }
-            self.uses(match table {
-                "raw" => "raw",
-                "mangle" => "mangle",
-                _ => "address",
-            });
+            if let Some(construct) = ["raw", "mangle"].into_iter().find(|construct| *construct == table) {
+                self.uses(construct);
+            }
             text += &format!("*{table}\n");
             let policies: Vec<bool> = chains.iter().map(|_| self.chance(if table == "filter" { 0.4 } else { 0.03 })).collect();
             for (chain, drops) in chains.iter().zip(policies) {
@@ -308,11 +306,11 @@ chain more {{\n"
             if !self.chance(of) {
                 continue;
             }
-            self.uses(match priority {
-                -300 => "raw",
-                -150 => "mangle",
-                _ => "address",
-            });
+            match priority {
+                -300 => self.uses("raw"),
+                -150 => self.uses("mangle"),
+                _ => {}
+            }
             let drops = self.chance(if priority < 0 { 0.03 } else { 0.35 });
             if drops {
                 self.uses("policy");
