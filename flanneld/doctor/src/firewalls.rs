@@ -230,9 +230,12 @@ fn first_block(walk: &Walk<'_>, packet: &Packet) -> Option<Block> {
     fate.stop().cloned().map(|stop| Block { stop, doubt })
 }
 
+/// A chain that the kernel calls: its family, its table and its name.
+pub type Gate = (Layer, String, String);
+
 /// The nftables chains on the forward hook to judge: not ours, not firewalld's, which has its own check, and not those of iptables if that program
 /// has listed them.
-pub fn gates(rules: &Rules, iptables: &[Family]) -> Vec<(Layer, String, String)> {
+pub fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
         (Layer::Ip, "flannel-ipv4", _) | (Layer::Ip6, "flannel-ipv6", _) | (Layer::Inet, FIREWALLD, _) => false,
         (Layer::Ip, "filter", "FORWARD") => !iptables.contains(&Family::V4),
@@ -249,12 +252,12 @@ pub fn gates(rules: &Rules, iptables: &[Family]) -> Vec<(Layer, String, String)>
 }
 
 /// Whether a chain that the kernel calls is this one.
-pub fn is_gate(gate: &(Layer, String, String), table: &Listed, chain: &str) -> bool {
+pub fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
     table.program == Program::Nft && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
 }
 
 /// Whether a chain blocks packets of a network.
-pub fn barrier(rules: &Rules, gate: &(Layer, String, String), net: &IpNet, network: &Network, around: &Surroundings) -> Option<Barrier> {
+pub fn barrier(rules: &Rules, gate: &Gate, net: &IpNet, network: &Network, around: &Surroundings) -> Option<Barrier> {
     let only = |table: &Listed, chain: &str, _: &Base| is_gate(gate, table, chain);
     let block = forwarded(&Walk::through(rules).only(&only), &of_pods(net, network, around)).into_iter().next()?;
     let (layer, table, chain) = gate;

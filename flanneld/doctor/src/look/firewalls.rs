@@ -2,7 +2,7 @@
 
 use crate::fact::Fact;
 use crate::facts::Network;
-use crate::firewalls::{self, Barrier, FIREWALLD, Firewalls};
+use crate::firewalls::{self, Barrier, FIREWALLD, Firewalls, Gate};
 use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -92,9 +92,7 @@ async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family])
     let packets: Vec<Packet> = network.networks.nets().flat_map(|net| firewalls::of_pods(&net, network, around)).collect();
     let mut asked = BTreeSet::new();
     while asked.len() < PARTS {
-        let only = |table: &Table, chain: &str, _: &Base| gates.iter().any(|gate| firewalls::is_gate(gate, table, chain));
-        let walk = Walk::through(&rules).only(&only);
-        let missing: BTreeSet<Missing> = packets.iter().flat_map(|packet| walk.missing(packet)).filter(|part| !asked.contains(part)).collect();
+        let missing = missing(&rules, &gates, &packets, &asked);
         if missing.is_empty() {
             break;
         }
@@ -107,4 +105,11 @@ async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family])
         }
     }
     gates.iter().flat_map(|gate| network.networks.nets().filter_map(|net| firewalls::barrier(&rules, gate, &net, network, around))).collect()
+}
+
+/// What of these chains, and of what they lead to, is on the way of packets and was not asked for yet.
+fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet], asked: &BTreeSet<Missing>) -> BTreeSet<Missing> {
+    let only = |table: &Table, chain: &str, _: &Base| gates.iter().any(|gate| firewalls::is_gate(gate, table, chain));
+    let walk = Walk::through(rules).only(&only);
+    packets.iter().flat_map(|packet| walk.missing(packet)).filter(|part| !asked.contains(part)).collect()
 }
