@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod let_in;
 pub mod look;
 pub mod need;
+pub mod passage;
 pub mod persist;
 mod policies;
 pub mod shell;

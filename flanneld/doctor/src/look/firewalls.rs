@@ -2,7 +2,8 @@
 
 use crate::fact::Fact;
 use crate::facts::Network;
-use crate::firewalls::{self, Barrier, FIREWALLD, Firewalls, Gate};
+use crate::firewalls::{Barrier, Firewalls};
+use crate::passage::{self, FIREWALLD, Gate};
 use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -48,7 +49,7 @@ impl Programs {
             match programs.dump_filter().await {
                 Ok(saved) => {
                     let rules = reader::iptables::read(&saved, Family::from(net.addr()), programs.variant);
-                    tables.push(firewalls::table(&rules, net, network, around, &programs.command()));
+                    tables.push(passage::table(&rules, net, network, around, &programs.command()));
                 }
                 Err(why) => {
                     tracing::debug!("{why}");
@@ -63,7 +64,7 @@ impl Programs {
             iptables.iter().filter(|(_, programs)| programs.variant == Variant::Nft).map(|(net, _)| Family::from(net.addr())).collect::<Vec<_>>();
         self.iptables = Some(iptables);
         let listing = nft_table("inet", FIREWALLD).await.inspect_err(|why| tracing::debug!("{why}")).ok().flatten();
-        let firewalld = listing.map(|listing| firewalls::firewalld(&reader::nft::read(&listing, Extent::Rules), network, around));
+        let firewalld = listing.map(|listing| passage::firewalld(&reader::nft::read(&listing, Extent::Rules), network, around));
         let barriers = barriers(network, around, &listed).await;
         match blind {
             Some(why) if tables.is_empty() && barriers.is_empty() && firewalld.is_none() => Fact::Unavailable(why),
@@ -88,8 +89,8 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
 /// The nftables chains that block pods' packets. Lists only what packets of pods come to: kube-proxy's table is large.
 async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family]) -> Vec<Barrier> {
     let Some(mut rules) = list(&["chains"], Extent::Names).await else { return Vec::new() };
-    let gates = firewalls::gates(&rules, iptables);
-    let packets: Vec<Packet> = network.networks.nets().flat_map(|net| firewalls::of_pods(&net, network, around)).collect();
+    let gates = passage::gates(&rules, iptables);
+    let packets: Vec<Packet> = network.networks.nets().flat_map(|net| passage::of_pods(&net, network, around)).collect();
     let mut asked = BTreeSet::new();
     while asked.len() < PARTS {
         let missing = missing(&rules, &gates, &packets, &asked);
@@ -104,12 +105,12 @@ async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family])
             asked.insert(part);
         }
     }
-    gates.iter().flat_map(|gate| network.networks.nets().filter_map(|net| firewalls::barrier(&rules, gate, &net, network, around))).collect()
+    gates.iter().flat_map(|gate| network.networks.nets().filter_map(|net| passage::barrier(&rules, gate, &net, network, around))).collect()
 }
 
 /// What of these chains, and of what they lead to, is on the way of packets and was not asked for yet.
 fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet], asked: &BTreeSet<Missing>) -> BTreeSet<Missing> {
-    let only = |table: &Table, chain: &str, _: &Base| gates.iter().any(|gate| firewalls::is_gate(gate, table, chain));
+    let only = |table: &Table, chain: &str, _: &Base| gates.iter().any(|gate| passage::is_gate(gate, table, chain));
     let walk = Walk::through(rules).only(&only);
     packets.iter().flat_map(|packet| walk.missing(packet)).filter(|part| !asked.contains(part)).collect()
 }

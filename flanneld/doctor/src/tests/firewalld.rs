@@ -46,7 +46,7 @@ fn network() -> Network {
 }
 
 fn firewalld(listing: &serde_json::Value, network: &Network, around: &Surroundings) -> Firewalld {
-    crate::firewalls::firewalld(&nft::read(listing, Extent::Rules), network, around)
+    crate::passage::firewalld(&nft::read(listing, Extent::Rules), network, around)
 }
 
 fn found_in(script: &str, around: &Surroundings) -> Vec<Finding> {

@@ -8,7 +8,8 @@ use crate::fact::Fact;
 use crate::facts::host::{Checksums, Route, Sysctls};
 use crate::facts::{Facts, Network};
 use crate::finding::Severity;
-use crate::firewalls::{self, Barrier, Firewalls, Table};
+use crate::firewalls::{Barrier, Firewalls, Table};
+use crate::passage;
 use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -32,14 +33,14 @@ pub fn around() -> Surroundings {
 /// What `iptables-save` prints, judged.
 pub fn table(saved: &str, net: &IpNet, carrier: Option<&Carrier>, around: &Surroundings, command: &str) -> Table {
     let rules = iptables::read(saved, Family::from(net.addr()), Variant::Nft);
-    firewalls::table(&rules, net, &Network { carrier: carrier.cloned(), ..network() }, around, command)
+    passage::table(&rules, net, &Network { carrier: carrier.cloned(), ..network() }, around, command)
 }
 
 /// The barriers in what nft lists, of some networks.
 pub fn barriers(listing: &serde_json::Value, nets: &[IpNet]) -> Vec<Barrier> {
     let rules: Rules = nft::read(listing, Extent::Rules);
-    let gates = firewalls::gates(&rules, &[Family::V4]);
-    gates.iter().flat_map(|gate| nets.iter().filter_map(|net| firewalls::barrier(&rules, gate, net, &network(), &around()))).collect()
+    let gates = passage::gates(&rules, &[Family::V4]);
+    gates.iter().flat_map(|gate| nets.iter().filter_map(|net| passage::barrier(&rules, gate, net, &network(), &around()))).collect()
 }
 
 fn sysctls() -> Sysctls {
