@@ -10,7 +10,7 @@ use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use traffic_rules::reader::model::{Base, Program, Rule, Step, Table as Listed, Verdict};
 use traffic_rules::reader::packet::Mark;
-use traffic_rules::reader::{Device, Fate, Hook, Layer, Packet, Ranges, Rules, Stop, Walk, Way};
+use traffic_rules::reader::{Device, Fate, Hook, Layer, Packet, Ranges, Rules, Walk, Way};
 use types::Family;
 
 /// The mark that kube-proxy sets on packets of Services: pods' packets to pods do not have it.
