@@ -106,6 +106,7 @@ bench: ## How packets move, scale, healing and memory against the goals [ARGS=--
 soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load, WireGuard's keys and NAT
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off noticed_by_packets
+	RULES_SEED=1000 RULES_SETS=3000 cargo test -p traffic-rules --test kernel -- --nocapture
 	FLANNEL_TEST_FIRE=60 cargo test -p e2e --test e2e -- --nocapture ways::no_client
 	cargo test -p e2e --test e2e -- --ignored --nocapture wireguard_churn:: wireguard_secrets::
 	@# As it is shipped, and one after the other: two at once would measure each other.

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use backends::Underlay;
-use flanneld::underlay::Selector;
 use flanneld::underlay::read::{self, Wish};
+use flanneld::underlay::{Selector, UnderlayTrouble};
 use std::process::Command;
 use std::time::Duration;
 use subnet_lease::Dual;
@@ -125,7 +125,7 @@ fn the_chosen_one_is_followed() {
         let found = read::wait_for(&wish(vec![Selector::Name("lan".to_owned())], None), |_| {}).await.unwrap();
         let (sender, mut receiver) = watch::channel(found.chosen.underlay.clone());
         let stop = CancellationToken::new();
-        let task = tokio::spawn(read::follow(found.chosen, true, sender, |_: Option<&str>| (), stop.clone()));
+        let task = tokio::spawn(read::follow(found.chosen, true, sender, |_: Option<&UnderlayTrouble>| (), stop.clone()));
         let first = receiver.borrow().index;
         // The task must listen before the first event: its first reading sees everything that happened until then.
         for (step, want) in [

@@ -109,9 +109,13 @@ fn terms() -> Terms {
         local: vec![IpAddr::from([192, 168, 56, 1]), IpAddr::from([10, 0, 2, 15])],
         underlay: vec!["10.5.6.0/24".parse().unwrap()],
         links: None,
-        accepts: Arc::new(
-            |lease| if lease.attrs.data.as_ref().is_some_and(|data| data.as_str().contains(":05\"")) { Err("bad MAC".into()) } else { Ok(()) },
-        ),
+        accepts: Arc::new(|lease| {
+            if lease.attrs.data.as_ref().is_some_and(|data| data.as_str().contains(":05\"")) {
+                Err(types::Problem::in_words("bad MAC"))
+            } else {
+                Ok(())
+            }
+        }),
         identity: Arc::new(vtep_mac),
     }
 }

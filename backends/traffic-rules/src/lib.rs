@@ -7,6 +7,7 @@ pub mod nftables_text;
 pub mod notices;
 pub mod ownership;
 pub mod programs;
+pub mod reader;
 pub mod rules;
 #[cfg(test)]
 mod tests;

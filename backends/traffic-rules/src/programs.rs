@@ -17,7 +17,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(12);
 static XTABLES: Mutex<()> = Mutex::const_new(());
 
 /// The two variants of iptables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {
     /// Based on nf_tables.
     Nft,

@@ -5,11 +5,9 @@ use crate::encapsulation::words;
 use crate::facts::mesh::{Path, State};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
-use crate::firewalls::{Firewalls, Numbered, Table};
-use crate::fits::Fits;
+use crate::firewalls::{Barrier, Block, Firewalls, Table};
 use crate::let_in::{self, Origin, Program, RELOAD};
 use crate::need::Need;
-use crate::nftables::{Barrier, Base};
 use crate::persist;
 use crate::shell::word;
 use types::Family;
@@ -57,16 +55,21 @@ fn let_pass(table: &Table) -> Vec<String> {
     let kept = |rules: &[(String, String)]| if table.policies.is_some() { Vec::new() } else { rules.to_vec() };
     let unit = format!("flannel-forward-{command}");
     let first = both("-I FORWARD");
-    let mut commands = match (&table.refusal, table.policies) {
+    let refusal = table.refusal().and_then(|block| block.stop.number.map(|number| (&block.stop, number)));
+    let mut commands = match (refusal, table.policies) {
         // Policies after the rule that rejects all would be passed by: it moves to the end.
-        (Some(refusal), Some(policies)) if policies > refusal.number => {
+        (Some((refusal, number)), Some(policies)) if policies > number => {
+            if refusal.chain != refusal.base {
+                // A whole chain would have to move.
+                return Vec::new();
+            }
             // By its text: a number is another rule's once this one has moved.
             let mut now = vec![(command.clone(), refusal.rule.replacen("-A", "-D", 1))];
             now.extend(both("-A FORWARD"));
             now.push((command.clone(), refusal.rule.clone()));
             persist::iptables(&unit, &now, &kept(&first))
         }
-        (Some(refusal), _) if refusal.number > 1 => persist::iptables(&unit, &both(&format!("-I FORWARD {}", refusal.number)), &kept(&first)),
+        (Some((_, number)), _) if number > 1 => persist::iptables(&unit, &both(&format!("-I FORWARD {number}")), &kept(&first)),
         (Some(_), _) => persist::iptables(&unit, &first, &kept(&first)),
         // After all rules comes the policy.
         (None, _) => persist::iptables(&unit, &both("-A FORWARD"), &kept(&both("-A FORWARD"))),
@@ -80,7 +83,8 @@ fn let_pass(table: &Table) -> Vec<String> {
 fn forward_policy(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let mut findings = Vec::new();
-    for (table, _) in tables(network, firewalls).filter(|(table, coming)| table.policy_drops && !table.accepted && !coming) {
+    for (table, _) in tables(network, firewalls).filter(|(_, coming)| !coming) {
+        let Some(Block { doubt, .. }) = table.policy() else { continue };
         let command = &table.command;
         let docker = if table.docker { " (set by Docker)" } else { "" };
         let because = match (network.forward, network.nftables) {
@@ -89,10 +93,10 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
             (true, false) => "flannel's rules in the other variant of iptables cannot override it",
         };
         findings.push(doubted(
-            table.doubt,
+            *doubt,
             Finding::new(
                 "forward-policy",
-                by_doubt(table.doubt),
+                by_doubt(*doubt),
                 command,
                 format!("the policy of FORWARD in {command} is DROP{docker}"),
                 format!("packets from and to pods of other nodes are dropped: {because}"),
@@ -100,7 +104,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
             .of(Family::from(table.network))
             .seen("-P FORWARD DROP", format!("{command} -S FORWARD"))
             // A rule that rejects comes first, and its finding has the commands.
-            .run_all(if table.refusal.is_none() { let_pass(table) } else { Vec::new() }),
+            .run_all(if table.refusal().is_none() { let_pass(table) } else { Vec::new() }),
         ));
     }
     findings.extend(firewalls.barriers.iter().filter(|barrier| !barrier.by_rule).map(|barrier| {
@@ -120,13 +124,14 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let mut findings = Vec::new();
     for (table, coming) in tables(network, firewalls) {
-        let Some(Numbered { rule, .. }) = &table.refusal else { continue };
+        let Some(Block { stop, doubt }) = table.refusal() else { continue };
+        let rule = &stop.rule;
         let command = &table.command;
         findings.push(doubted(
-            table.doubt,
+            *doubt,
             Finding::new(
                 "forward-reject",
-                by_doubt(table.doubt),
+                by_doubt(*doubt),
                 command,
                 format!("{command} has the rule `{rule}` before any rule that accepts pods' packets"),
                 match table.jump || coming {
@@ -135,7 +140,7 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
                 },
             )
             .of(Family::from(table.network))
-            .seen(rule, format!("{command} -S FORWARD"))
+            .seen(rule, format!("{command} -S {}", word(&stop.chain)))
             .run_all(let_pass(table)),
         ));
     }
@@ -148,13 +153,13 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
 }
 
 fn path(barrier: &Barrier) -> String {
-    let Base { family, table, chain, .. } = &barrier.base;
+    let Barrier { family, table, chain, .. } = barrier;
     format!("{family} {table} {chain}")
 }
 
 /// An nftables chain: an accept in another chain does not override it.
 fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
-    let Base { family, table, chain, .. } = &barrier.base;
+    let Barrier { family, table, chain, .. } = barrier;
     let network = barrier.network;
     let keyword = if network.addr().is_ipv6() { "ip6" } else { "ip" };
     let place = format!("{} {} {}", word(family), word(table), word(chain));
@@ -208,10 +213,9 @@ pub fn nothing_arrives(facts: &Facts, ipv6: bool) -> bool {
 fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some((network, firewalls)) = known(facts) else { return Vec::new() };
     let Some(tunnel) = network.tunnel() else { return Vec::new() };
-    let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input_refuses);
+    let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input.is_some());
     // Where a rule is not understood, only packets that do not arrive count.
-    let shut =
-        shut.filter(|table| table.tunnel == Fits::No || table.tunnel == Fits::Perhaps && nothing_arrives(facts, table.network.addr().is_ipv6()));
+    let shut = shut.filter(|table| table.is_shut() || nothing_arrives(facts, table.network.addr().is_ipv6()));
     let shut = shut.filter(|table| network.travels_in(table.network.into()));
     let what = words(tunnel);
     shut.map(|table| {

@@ -161,18 +161,19 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         let ipv6 = family.is_v6();
         let shut: Vec<&Table> = tables().filter(|table| table.network.addr().is_ipv6() == ipv6).collect();
         for table in &shut {
-            finding = match &table.input_refusal {
-                Some(refusal) => finding.seen(format!("the rule `{}` here refuses {what}", refusal.rule), format!("{} -S INPUT", table.command)),
-                None => {
-                    finding.seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command))
-                }
-            };
+            finding =
+                match table.input_refusal() {
+                    Some(refusal) => finding
+                        .seen(format!("the rule `{}` here refuses {what}", refusal.rule), format!("{} -S {}", table.command, word(&refusal.chain))),
+                    None => finding
+                        .seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command)),
+                };
         }
         let before: Vec<(&str, Option<usize>)> =
-            shut.iter().map(|table| (table.command.as_str(), table.input_refusal.as_ref().map(|refusal| refusal.number))).collect();
+            shut.iter().map(|table| (table.command.as_str(), table.input_refusal().and_then(|refusal| refusal.number))).collect();
         // ufw and firewalld accept before a rule that follows theirs, and not before one that an operator put in front.
         let program = match let_in::program(firewalls) {
-            program if shut.iter().all(|table| table.input_refusal.is_none()) => program,
+            program if shut.iter().all(|table| table.input_refusal().is_none()) => program,
             _ => Program::Iptables,
         };
         if !shut.is_empty() {

@@ -2,13 +2,21 @@
 
 use crate::fact::Fact;
 use crate::facts::Network;
-use crate::firewalld::firewalld;
-use crate::firewalls::{self, Firewalls};
-use crate::nftables::{self, Barrier};
+use crate::firewalls::{Barrier, Firewalls};
+use crate::passage::{self, FIREWALLD, Gate};
 use crate::surroundings::Surroundings;
 use ipnet::IpNet;
+use std::collections::BTreeSet;
 use std::path::Path;
 use traffic_rules::programs::{Iptables, ProgramError, Variant, nft_table, run};
+use traffic_rules::reader::model::{Base, Table};
+use traffic_rules::reader::nft::Extent;
+use traffic_rules::reader::walk::Missing;
+use traffic_rules::reader::{self, Packet, Rules, Walk};
+use types::Family;
+
+/// Limit on the chains, sets and maps that are listed one by one.
+const PARTS: usize = 64;
 
 /// The programs that list firewalls.
 #[derive(Debug, Default)]
@@ -39,7 +47,10 @@ impl Programs {
         let (mut tables, mut blind) = (Vec::new(), None);
         for (net, programs) in &iptables {
             match programs.dump_filter().await {
-                Ok(saved) => tables.push(firewalls::table(&saved, net, network.tunnel(), around, &programs.command())),
+                Ok(saved) => {
+                    let rules = reader::iptables::read(&saved, Family::from(net.addr()), programs.variant);
+                    tables.push(passage::table(&rules, net, network, around, &programs.command()));
+                }
                 Err(why) => {
                     tracing::debug!("{why}");
                     // The other variant's modules may not be there; then it holds no rules either.
@@ -49,10 +60,12 @@ impl Programs {
                 }
             }
         }
+        let listed =
+            iptables.iter().filter(|(_, programs)| programs.variant == Variant::Nft).map(|(net, _)| Family::from(net.addr())).collect::<Vec<_>>();
         self.iptables = Some(iptables);
-        let listing = nft_table("inet", "firewalld").await.inspect_err(|why| tracing::debug!("{why}")).ok().flatten();
-        let firewalld = listing.map(|listing| firewalld(&listing, network, around));
-        let barriers = self.barriers(network).await;
+        let listing = nft_table("inet", FIREWALLD).await.inspect_err(|why| tracing::debug!("{why}")).ok().flatten();
+        let firewalld = listing.map(|listing| passage::firewalld(&reader::nft::read(&listing, Extent::Rules), network, around));
+        let barriers = barriers(network, around, &listed).await;
         match blind {
             Some(why) if tables.is_empty() && barriers.is_empty() && firewalld.is_none() => Fact::Unavailable(why),
             _ => Fact::Known(Firewalls { tables, firewalld, barriers }),
@@ -63,31 +76,41 @@ impl Programs {
     pub fn has_silent(&self) -> bool {
         self.iptables.iter().flatten().any(|(_, programs)| programs.variant == Variant::Legacy)
     }
+}
 
-    /// The nftables chains that block pods' packets. Lists whole tables only for chains that drop: kube-proxy's table is large.
-    async fn barriers(&self, network: &Network) -> Vec<Barrier> {
-        let list = async |args: &[&str]| {
-            let text = run(Path::new("nft"), args, None).await.inspect_err(|why| tracing::debug!("{why}")).ok()?;
-            serde_json::from_str::<serde_json::Value>(&text).inspect_err(|why| tracing::debug!("the output of nft -j is not JSON: {why}")).ok()
-        };
-        let Some(chains) = list(&["-j", "list", "chains"]).await else { return Vec::new() };
-        let listed =
-            |ipv6: bool| self.iptables.iter().flatten().any(|(net, programs)| net.addr().is_ipv6() == ipv6 && programs.variant == Variant::Nft);
-        let mut found = Vec::new();
-        for base in nftables::bases(&chains, [listed(false), listed(true)]) {
-            let (family, table, chain) = (base.family.as_str(), base.table.as_str(), base.chain.as_str());
-            let judged = |listing: &serde_json::Value| -> Vec<Barrier> {
-                network.networks.nets().filter_map(|net| nftables::barrier(&base, listing, &net)).collect()
-            };
-            if !base.drops {
-                let alone = list(&["-j", "list", "chain", family, table, chain]).await;
-                if alone.is_none_or(|listing| judged(&listing).is_empty()) {
-                    continue;
-                }
-                // A chain that it jumps to may accept them before.
-            }
-            found.extend(list(&["-j", "list", "table", family, table]).await.iter().flat_map(judged));
+/// What nft prints for these words; `None` if it prints nothing that can be read.
+async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
+    let args: Vec<&str> = ["-j", "-a", "list"].iter().chain(args).copied().collect();
+    let text = run(Path::new("nft"), &args, None).await.inspect_err(|why| tracing::debug!("{why}")).ok()?;
+    let listing = serde_json::from_str(&text).inspect_err(|why| tracing::debug!("the output of nft -j is not JSON: {why}")).ok()?;
+    Some(reader::nft::read(&listing, extent))
+}
+
+/// The nftables chains that block pods' packets. Lists only what packets of pods come to: kube-proxy's table is large.
+async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family]) -> Vec<Barrier> {
+    let Some(mut rules) = list(&["chains"], Extent::Names).await else { return Vec::new() };
+    let gates = passage::gates(&rules, iptables);
+    let packets: Vec<Packet> = network.networks.nets().flat_map(|net| passage::of_pods(&net, network, around)).collect();
+    let mut asked = BTreeSet::new();
+    while asked.len() < PARTS {
+        let missing = missing(&rules, &gates, &packets, &asked);
+        if missing.is_empty() {
+            break;
         }
-        found
+        for part in missing {
+            let Missing { layer, table, name, part: kind } = &part;
+            if let Some(found) = list(&[kind.name(), layer, table, name], Extent::Rules).await {
+                rules.extend(found);
+            }
+            asked.insert(part);
+        }
     }
+    gates.iter().flat_map(|gate| network.networks.nets().filter_map(|net| passage::barrier(&rules, gate, &net, network, around))).collect()
+}
+
+/// What of these chains, and of what they lead to, is on the way of packets and was not asked for yet.
+fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet], asked: &BTreeSet<Missing>) -> BTreeSet<Missing> {
+    let only = |table: &Table, chain: &str, _: &Base| gates.iter().any(|gate| passage::is_gate(gate, table, chain));
+    let walk = Walk::through(rules).only(&only);
+    packets.iter().flat_map(|packet| walk.missing(packet)).filter(|part| !asked.contains(part)).collect()
 }

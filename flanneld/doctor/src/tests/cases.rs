@@ -12,11 +12,13 @@ use crate::facts::pods::{CniFile, Ipam, Kept};
 use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
 use crate::firewalls::Firewalld;
-use crate::firewalls::{Firewalls, Numbered, Table};
+use crate::firewalls::{Barrier, Block, Firewalls, Table};
 use crate::need::Need;
-use crate::nftables::{Barrier, Base};
 use netstate::names::Mac;
 use std::collections::BTreeMap;
+use traffic_rules::programs::Variant;
+use traffic_rules::reader::Stop;
+use traffic_rules::reader::model::Program;
 use types::problem::{PortPurpose, StoreCause};
 use types::{Detail, Encapsulation, Problem};
 
@@ -101,7 +103,23 @@ fn one(facts: &mut Facts, state: State, underlay: bool) {
 }
 
 pub fn table(command: &str) -> Table {
-    Table { jump: true, accepted: true, ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command) }
+    Table { jump: true, ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command) }
+}
+
+/// What drops packets: a rule of a chain, or its policy.
+pub fn block(chain: &str, rule: Option<&str>) -> Block {
+    let stop = Stop {
+        program: Program::Iptables(Variant::Nft),
+        layer: "ip",
+        table: "filter".to_owned(),
+        base: chain.to_owned(),
+        number: rule.map(|_| 1),
+        handle: None,
+        chain: chain.to_owned(),
+        place: rule.map(|_| 1),
+        rule: rule.unwrap_or_default().to_owned(),
+    };
+    Block { stop, doubt: false }
 }
 
 fn firewall(facts: &mut Facts, change: impl Fn(&mut Firewalls)) {
@@ -238,20 +256,27 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("rp-filter", |facts| sysctls(facts).astray.push("192.0.2.2".parse().unwrap())),
     ("forward-policy", |facts| {
         network(facts).nftables = true;
-        firewall(facts, |seen| seen.tables.push(Table { policy_drops: true, accepted: false, jump: false, ..table("iptables") }));
+        firewall(facts, |seen| seen.tables.push(Table { forward: vec![block("FORWARD", None)], jump: false, ..table("iptables") }));
     }),
     ("forward-policy", |facts| {
-        let base = Base { family: "inet".to_owned(), table: "wall".to_owned(), chain: "gate".to_owned(), drops: true };
         firewall(facts, |seen| {
-            seen.barriers.push(Barrier { base: base.clone(), network: "10.244.0.0/16".parse().unwrap(), by_rule: false, handle: None, doubt: false });
+            seen.barriers.push(Barrier {
+                family: "inet".to_owned(),
+                table: "wall".to_owned(),
+                chain: "gate".to_owned(),
+                network: "10.244.0.0/16".parse().unwrap(),
+                by_rule: false,
+                handle: None,
+                doubt: false,
+            });
         });
     }),
     ("forward-reject", |facts| {
         firewall(facts, |seen| {
-            seen.tables.push(Table { refusal: Some(Numbered { number: 1, rule: "-A FORWARD -j REJECT".to_owned() }), ..table("iptables") });
+            seen.tables.push(Table { forward: vec![block("FORWARD", Some("-A FORWARD -j REJECT"))], ..table("iptables") });
         });
     }),
-    ("ufw", |facts| firewall(facts, |seen| seen.tables.push(Table { ufw: true, input_refuses: true, ..table("iptables") }))),
+    ("ufw", |facts| firewall(facts, |seen| seen.tables.push(Table { ufw: true, input: Some(block("INPUT", None)), ..table("iptables") }))),
     ("firewalld", |facts| firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()))),
     ("module", |facts| inside(&mut facts.host.modules).push(Module { name: "vxlan".to_owned(), why: "not found".to_owned() })),
     ("drift-war", |facts| {
@@ -313,8 +338,9 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("encap-blocked", |facts| all(facts, &State::OverlayCut, true)),
     ("encap-blocked", |facts| all(facts, &State::OneWay, true)),
     ("encap-blocked", |facts| {
-        let refusal = Numbered { number: 3, rule: "-A INPUT -p udp -m udp --dport 8472 -j DROP".to_owned() };
-        firewall(facts, |seen| seen.tables.push(Table { input_refusal: Some(refusal.clone()), ..table("iptables") }));
+        let mut refusal = block("INPUT", Some("-A INPUT -p udp -m udp --dport 8472 -j DROP"));
+        refusal.stop.number = Some(3);
+        firewall(facts, |seen| seen.tables.push(Table { input: Some(refusal.clone()), ..table("iptables") }));
         all(facts, &State::OneWay, true);
     }),
     ("encap-blocked", |facts| {

@@ -6,9 +6,9 @@ use super::report;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::finding::Finding;
-use crate::firewalld::firewalld;
-use crate::firewalls::Firewalls;
+use crate::firewalls::{Firewalld, Firewalls};
 use crate::surroundings::Surroundings;
+use traffic_rules::reader::nft::{self, Extent};
 
 /// A table like firewalld's: what sends packets to a zone on their way in and through, and what the zone `public` lets in and through.
 fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
@@ -43,6 +43,10 @@ fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
 
 fn network() -> Network {
     healthy().network.known().unwrap().clone()
+}
+
+fn firewalld(listing: &serde_json::Value, network: &Network, around: &Surroundings) -> Firewalld {
+    crate::passage::firewalld(&nft::read(listing, Extent::Rules), network, around)
 }
 
 fn found_in(script: &str, around: &Surroundings) -> Vec<Finding> {

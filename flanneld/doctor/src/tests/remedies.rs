@@ -2,14 +2,13 @@
 
 use super::cases::CASES;
 use super::healthy::healthy;
-use super::listings::{around, listed, network};
+use super::listings::{around, barriers, listed, network, table};
 use super::{only, report};
 use crate::fact::Fact;
 use crate::facts::mesh::State;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
-use crate::firewalls::{Firewalls, Table, table};
-use crate::nftables;
+use crate::firewalls::{Firewalls, Table};
 use std::process::Command;
 
 /// The checks whose commands change rules of firewalls, sysctls or features of devices.
@@ -96,10 +95,7 @@ fn by_iptables(lines: &str) -> Vec<Finding> {
 }
 
 fn by_nft(script: &str) -> Vec<Finding> {
-    let listings = listed(script);
-    let all = nftables::bases(&listings[0], [true, false]);
-    let net = "10.244.0.0/16".parse().unwrap();
-    let barriers = all.iter().filter_map(|base| nftables::barrier(base, &listings[1], &net)).collect();
+    let barriers = barriers(&listed(script)[1], &["10.244.0.0/16".parse().unwrap()]);
     report(&behind(Firewalls { barriers, ..Firewalls::default() })).findings
 }
 
@@ -114,7 +110,7 @@ fn rules_that_let_pods_pass_are_never_broken() {
         ("-A FORWARD -s 10.244.0.0/16 -m conntrack --ctstate NEW -j ACCEPT", None),
         ("-N own\n-A own -s 10.244.0.0/16 -j ACCEPT\n-A FORWARD -j own", None),
         ("-N own\n-A own -j ACCEPT\n-A FORWARD -s 10.244.0.0/16 -g own", None),
-        ("-A FORWARD -s 10.244.0.0/17 -j ACCEPT\n-A FORWARD -s 10.244.128.0/17 -j ACCEPT", risk),
+        ("-A FORWARD -s 10.244.0.0/17 -j ACCEPT\n-A FORWARD -s 10.244.128.0/17 -j ACCEPT", None),
         ("-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT", risk),
         ("-N own\n-A own -m mark --mark 7 -j ACCEPT\n-A FORWARD -j own", risk),
         // None of these lets pods' packets pass.
@@ -135,10 +131,10 @@ fn rules_that_let_pods_pass_are_never_broken() {
         (format!("ip saddr {pods} ip daddr {pods} accept"), None),
         ("ct state new jump own".to_owned(), None),
         ("ct state vmap { established : accept, new : jump own }".to_owned(), None),
-        (format!("ip saddr . ip daddr {{ {pods} . {pods} }} accept"), risk),
-        ("ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept".to_owned(), risk),
-        ("iifname . oifname { \"cni0\" . \"flannel.1\", \"flannel.1\" . \"cni0\" } accept".to_owned(), risk),
-        ("iifname . oifname vmap { \"cni0\" . \"flannel.1\" : accept }".to_owned(), risk),
+        (format!("ip saddr . ip daddr {{ {pods} . {pods} }} accept"), None),
+        ("ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept".to_owned(), None),
+        ("iifname . oifname { \"cni0\" . \"flannel.1\", \"flannel.1\" . \"cni0\" } accept".to_owned(), None),
+        ("iifname . oifname vmap { \"cni0\" . \"flannel.1\" : accept }".to_owned(), None),
         ("meta mark 7 accept".to_owned(), risk),
         ("ct state established,related accept; tcp dport 22 accept; iifname \"docker0\" accept".to_owned(), Some(Severity::Broken)),
     ] {

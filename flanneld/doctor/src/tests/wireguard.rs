@@ -1,6 +1,6 @@
 //! Peers of WireGuard that complete no handshake: likely causes, what they explain, and what explains them.
 
-use super::cases::{silent, table, tunnels};
+use super::cases::{block, silent, table, tunnels};
 use super::healthy::healthy;
 use super::{causes, only, report};
 use crate::fact::Fact;
@@ -92,13 +92,13 @@ fn a_firewall_of_this_host_explains_it() {
     let mut facts = node(vec![silent("node-2", 2), silent("node-3", 3)], [State::OverlayCut, State::OverlayCut]);
     assert_eq!(causes(&facts), ["wireguard-silent", "wireguard-silent"], "all keys may be wrong");
     let Fact::Known(firewalls) = &mut facts.host.firewalls else { panic!("no firewalls") };
-    firewalls.tables.push(Table { input_refuses: true, ..table("iptables") });
+    firewalls.tables.push(Table { input: Some(block("INPUT", None)), ..table("iptables") });
     assert_eq!(causes(&facts), ["encap-blocked"]);
     // Once the port is open it is told, though it is not new.
     let mut ledger = Ledger::default();
     assert!(ledger.enter(&mut report(&facts)).came.iter().any(|finding| finding.check == "wireguard-silent" && finding.explained_by.is_some()));
     let Fact::Known(firewalls) = &mut facts.host.firewalls else { panic!("no firewalls") };
-    firewalls.tables[0].tunnel = crate::fits::Fits::Yes;
+    firewalls.tables[0].input = None;
     let news = ledger.enter(&mut report(&facts));
     assert_eq!(news.came.iter().filter(|finding| finding.check == "wireguard-silent").count(), 2);
     assert_eq!(ledger.enter(&mut report(&facts)).came, []);

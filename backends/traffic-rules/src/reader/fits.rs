@@ -17,13 +17,13 @@ impl Fits {
         if is { Fits::Yes } else { Fits::No }
     }
 
-    /// The opposite condition.
+    /// Inverts it if the condition is negated.
     #[must_use]
-    pub fn inverted(self) -> Fits {
+    pub fn negated_if(self, negated: bool) -> Fits {
         match self {
-            Fits::Yes => Fits::No,
-            Fits::Perhaps => Fits::Perhaps,
-            Fits::No => Fits::Yes,
+            Fits::Yes if negated => Fits::No,
+            Fits::No if negated => Fits::Yes,
+            same => same,
         }
     }
 }

@@ -1,0 +1,243 @@
+//! A packet, or a class of packets, and its way through the host.
+
+use super::fits::Fits;
+use super::model::{Hook, Key, Layer, Name};
+use super::ranges::Ranges;
+use super::words::{TCP, state};
+use types::Family;
+
+/// An interface on the way of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// One of these; an empty name where there is none.
+    Among(Vec<String>),
+    /// It is not known which one, but none whose name begins like this.
+    UnknownBut(&'static [&'static str]),
+}
+
+impl Device {
+    /// The interface with a name.
+    pub fn named(name: impl Into<String>) -> Self {
+        Device::Among(vec![name.into()])
+    }
+
+    /// No interface: packets that come in for the host leave by none.
+    pub fn none() -> Self {
+        Self::named("")
+    }
+
+    pub(super) fn fits(&self, wanted: &Name) -> Fits {
+        match (self, wanted) {
+            (Device::Among(names), _) => match names.iter().filter(|name| wanted.is(name)).count() {
+                0 => Fits::No,
+                all if all == names.len() => Fits::Yes,
+                _ => Fits::Perhaps,
+            },
+            (Device::UnknownBut(others), _) => match others.iter().any(|start| wanted.text.starts_with(start)) {
+                true => Fits::No,
+                false if wanted.is_prefix && wanted.text.is_empty() => Fits::Yes,
+                false => Fits::Perhaps,
+            },
+        }
+    }
+}
+
+/// A mark, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The bits.
+    pub value: u32,
+    /// Which of them are known.
+    pub known: u32,
+}
+
+impl Mark {
+    /// What is known of a mark that is one of two.
+    pub(super) fn or(self, other: Self) -> Self {
+        let known = self.known & other.known & !(self.value ^ other.value);
+        Self { value: self.value & known, known }
+    }
+
+    /// The mark with these bits cleared, and these inverted.
+    pub(super) fn changed(self, kept: u32, inverted: u32) -> Self {
+        let known = self.known | !kept;
+        Self { value: ((self.value & kept) ^ inverted) & known, known }
+    }
+}
+
+/// The way of a packet through the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It comes in and is for this host.
+    Input,
+    /// It comes in and leaves again.
+    Forward,
+    /// This host sends it.
+    Output,
+    /// A bridge passes it from one of its ports to another.
+    Bridge,
+}
+
+/// A class of packets. A field may be a set of values: then the answer is about all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Its way.
+    pub way: Way,
+    /// Its family.
+    pub family: Family,
+    /// The interface by which it comes.
+    pub incoming: Device,
+    /// The interface by which it leaves.
+    pub outgoing: Device,
+    /// The port of the bridge by which it comes, where `incoming` is a bridge or the way is that of a bridge.
+    pub port_in: Option<Device>,
+    /// The port of the bridge by which it leaves.
+    pub port_out: Option<Device>,
+    /// Where it comes from.
+    pub source: Ranges,
+    /// Where it goes to.
+    pub destination: Ranges,
+    /// Its protocol above IP.
+    pub protocol: Ranges,
+    /// Its source port.
+    pub source_port: Ranges,
+    /// Its destination port.
+    pub destination_port: Ranges,
+    /// Its type, with ICMP.
+    pub icmp_type: Ranges,
+    /// Its code, with ICMP.
+    pub icmp_code: Ranges,
+    /// The state of its connection: bits as the kernel has them.
+    pub state: Ranges,
+    /// Whether the kernel rewrites addresses of its connection, if that is known.
+    pub translated: Option<bool>,
+    /// Its mark when it comes.
+    pub mark: Mark,
+}
+
+impl Packet {
+    /// The first packet of a TCP connection between these addresses, from any port to a port that no service has. It has no mark.
+    pub fn new(way: Way, family: Family, incoming: Device, outgoing: Device) -> Self {
+        let every = Ranges::every_address(family);
+        Self {
+            way,
+            family,
+            incoming,
+            outgoing,
+            port_in: None,
+            port_out: None,
+            source: every.clone(),
+            destination: every,
+            protocol: Ranges::one(TCP),
+            source_port: Ranges::span(32768_u32, 60999_u32),
+            destination_port: Ranges::one(31999_u32),
+            icmp_type: Ranges::span(0_u32, 255_u32),
+            icmp_code: Ranges::span(0_u32, 255_u32),
+            state: Ranges::one(state::NEW),
+            translated: Some(false),
+            mark: Mark { value: 0, known: u32::MAX },
+        }
+    }
+
+    /// The hooks on its way, with the interfaces as they are called there.
+    pub(super) fn stages(&self) -> Vec<Stage> {
+        let stage = |layer, hook, incoming: &Device, outgoing: &Device| Stage { layer, hook, incoming: incoming.clone(), outgoing: outgoing.clone() };
+        let none = Device::none();
+        let (ip, bridge) = (Layer::of(self.family), Layer::Bridge);
+        let mut stages = Vec::new();
+        if self.way != Way::Output {
+            stages.push(stage(Layer::Netdev, Hook::Ingress, self.port_in.as_ref().unwrap_or(&self.incoming), &none));
+        }
+        if let Some(port) = &self.port_in {
+            stages.push(stage(bridge, Hook::Prerouting, port, &none));
+            if self.way != Way::Bridge {
+                stages.push(stage(bridge, Hook::Input, port, &none));
+            }
+        }
+        match self.way {
+            Way::Input => {
+                stages.push(stage(ip, Hook::Prerouting, &self.incoming, &none));
+                stages.push(stage(ip, Hook::Input, &self.incoming, &none));
+            }
+            Way::Forward => {
+                stages.push(stage(ip, Hook::Prerouting, &self.incoming, &none));
+                stages.push(stage(ip, Hook::Forward, &self.incoming, &self.outgoing));
+                stages.push(stage(ip, Hook::Postrouting, &self.incoming, &self.outgoing));
+            }
+            Way::Output => {
+                stages.push(stage(ip, Hook::Output, &none, &self.outgoing));
+                stages.push(stage(ip, Hook::Postrouting, &none, &self.outgoing));
+            }
+            Way::Bridge => {
+                let (from, to) = (self.port_in.as_ref().unwrap_or(&self.incoming), self.port_out.as_ref().unwrap_or(&self.outgoing));
+                stages.push(stage(bridge, Hook::Forward, from, to));
+                stages.push(stage(bridge, Hook::Postrouting, &none, to));
+            }
+        }
+        if let Some(port) = self.port_out.as_ref().filter(|_| matches!(self.way, Way::Forward | Way::Output)) {
+            stages.push(stage(bridge, Hook::Output, &none, port));
+            stages.push(stage(bridge, Hook::Postrouting, &none, port));
+        }
+        stages
+    }
+
+    /// The numbers that a field of it may have; `None` where that is not known at all.
+    pub(super) fn numbers(&self, key: &Key) -> Option<Ranges> {
+        Some(match key {
+            Key::Family => Ranges::one(self.family.pick(2_u32, 10)),
+            Key::Source => self.source.clone(),
+            Key::Destination => self.destination.clone(),
+            Key::Protocol => self.protocol.clone(),
+            Key::SourcePort => self.source_port.clone(),
+            Key::DestinationPort => self.destination_port.clone(),
+            Key::IcmpType(_) => self.icmp_type.clone(),
+            Key::IcmpCode => self.icmp_code.clone(),
+            Key::Translated => Ranges::one(u32::from(self.translated?)),
+            Key::DestinationKind => match self.way {
+                Way::Forward => Ranges::one(super::words::UNICAST),
+                Way::Input => Ranges::one(super::words::LOCAL),
+                Way::Output | Way::Bridge => return None,
+            },
+            Key::State | Key::Mark(_) | Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut | Key::Unknown => return None,
+        })
+    }
+
+    /// The packets whose field is among these numbers, and the others; `None` if either is empty, or the field cannot be divided.
+    pub(super) fn divided(&self, key: &Key, by: &Ranges) -> Option<[Packet; 2]> {
+        let mut parts = [self.clone(), self.clone()];
+        for (part, by) in parts.iter_mut().zip([by.clone(), by.inverted()]) {
+            let numbers = part.field(key)?;
+            *numbers = numbers.and(&by);
+            if numbers.is_empty() {
+                return None;
+            }
+        }
+        Some(parts)
+    }
+
+    fn field(&mut self, key: &Key) -> Option<&mut Ranges> {
+        match key {
+            Key::Source => Some(&mut self.source),
+            Key::Destination => Some(&mut self.destination),
+            Key::Protocol => Some(&mut self.protocol),
+            Key::SourcePort => Some(&mut self.source_port),
+            Key::DestinationPort => Some(&mut self.destination_port),
+            Key::IcmpType(_) => Some(&mut self.icmp_type),
+            Key::IcmpCode => Some(&mut self.icmp_code),
+            _ => None,
+        }
+    }
+}
+
+/// A hook on the way of a packet.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    /// Whose hook it is.
+    pub layer: Layer,
+    /// The hook.
+    pub hook: Hook,
+    /// The interface by which the packet comes, as rules see it here.
+    pub incoming: Device,
+    /// The interface by which it leaves.
+    pub outgoing: Device,
+}

@@ -1,0 +1,118 @@
+//! Sets of numbers as ranges: addresses, ports, protocols.
+
+use super::fits::Fits;
+use ipnet::IpNet;
+use std::net::IpAddr;
+use types::Family;
+
+/// A set of numbers: ranges in ascending order that do not touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<(u128, u128)>);
+
+impl Ranges {
+    /// All numbers.
+    pub fn all() -> Self {
+        Self(vec![(0, u128::MAX)])
+    }
+
+    /// One number.
+    pub fn one(number: impl Into<u128>) -> Self {
+        let number = number.into();
+        Self(vec![(number, number)])
+    }
+
+    /// The numbers from the first to the last one.
+    pub fn span(first: impl Into<u128>, last: impl Into<u128>) -> Self {
+        [(first.into(), last.into())].into_iter().collect()
+    }
+
+    /// All addresses of a family.
+    pub fn every_address(family: Family) -> Self {
+        Self::span(0_u32, family.pick(u128::from(u32::MAX), u128::MAX))
+    }
+
+    /// The addresses of a network.
+    pub fn net(net: &IpNet) -> Self {
+        Self::addresses(net.network(), net.broadcast())
+    }
+
+    /// The addresses from the first to the last one.
+    pub fn addresses(first: IpAddr, last: IpAddr) -> Self {
+        Self::span(number(first), number(last))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The number, if it is one alone.
+    pub fn single(&self) -> Option<u128> {
+        match self.0.as_slice() {
+            [(first, last)] if first == last => Some(*first),
+            _ => None,
+        }
+    }
+
+    /// The numbers of both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |two| (one.0.max(two.0), one.1.min(two.1))));
+        pairs.collect()
+    }
+
+    /// The numbers of any of these.
+    #[must_use]
+    pub fn union(all: &[Self]) -> Self {
+        all.iter().flat_map(|ranges| &ranges.0).copied().collect()
+    }
+
+    /// The other numbers.
+    #[must_use]
+    pub fn inverted(&self) -> Self {
+        let mut rest = Vec::new();
+        let mut next = Some(0);
+        for (first, last) in &self.0 {
+            if let Some(begin) = next.filter(|begin| begin < first) {
+                rest.push((begin, first - 1));
+            }
+            next = last.checked_add(1);
+        }
+        rest.extend(next.map(|begin| (begin, u128::MAX)));
+        Self(rest)
+    }
+
+    /// Whether these numbers are among others: all, none, or some.
+    pub fn within(&self, others: &Self) -> Fits {
+        let both = self.and(others);
+        match both.is_empty() {
+            true => Fits::No,
+            false if both == *self => Fits::Yes,
+            false => Fits::Perhaps,
+        }
+    }
+}
+
+/// Ranges in any order; those whose end is before their begin are none.
+impl FromIterator<(u128, u128)> for Ranges {
+    fn from_iter<I: IntoIterator<Item = (u128, u128)>>(ranges: I) -> Self {
+        let mut all: Vec<(u128, u128)> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
+        all.sort_unstable();
+        let mut merged: Vec<(u128, u128)> = Vec::new();
+        for (first, last) in all {
+            match merged.last_mut() {
+                Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+                _ => merged.push((first, last)),
+            }
+        }
+        Self(merged)
+    }
+}
+
+/// An address as a number. Each family is compared with itself alone.
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    }
+}

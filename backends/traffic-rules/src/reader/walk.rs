@@ -1,0 +1,653 @@
+//! Follows a packet through the rules.
+//!
+//! The chains of all tables on a hook are called in order of their priority. A drop anywhere is final; an accept ends only the chain that the kernel
+//! called. Where it is not known whether a condition is fulfilled, both ways are followed.
+
+use super::fits::Fits;
+use super::model::{Base, Chain, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table, Value, Verdict};
+use super::packet::{Mark, Packet, Stage};
+use super::ranges::Ranges;
+use super::words::{WITH_PORTS, state};
+use std::collections::BTreeSet;
+
+/// Depth to which the kernel follows jumps.
+const DEPTH: usize = 16;
+/// Limit on the rules looked at for one answer.
+const RULES: usize = 100_000;
+/// Limit on the parts into which a class of packets is divided.
+const PARTS: usize = 48;
+/// Why there is no answer where packets of a class fare differently.
+const SOME: &str = "only some of the packets";
+/// The priority at which connections are looked up. Before it no packet has a state.
+const TRACKING: i32 = -200;
+
+/// Where packets are dropped.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stop {
+    /// What made the table.
+    pub program: Program,
+    /// Its family, as nft names it.
+    pub layer: &'static str,
+    /// Its name.
+    pub table: String,
+    /// The chain that the kernel called.
+    pub base: String,
+    /// The rule of that chain, counted from 1, that drops or leads to the one that does; `None`: the chain's policy drops.
+    pub number: Option<usize>,
+    /// The handle of that rule.
+    pub handle: Option<u64>,
+    /// The chain with the rule that drops.
+    pub chain: String,
+    /// The number of that rule in its chain.
+    pub place: Option<usize>,
+    /// The rule as iptables saves it; empty for other tables, and for a policy.
+    pub rule: String,
+}
+
+impl Stop {
+    /// Whether the policy of a chain drops, and no rule.
+    pub fn is_policy(&self) -> bool {
+        self.number.is_none()
+    }
+}
+
+/// What becomes of a class of packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// All of them pass. `named`: by a rule that selects them by interfaces or addresses.
+    Yes {
+        /// Whether some rule names them.
+        named: bool,
+    },
+    /// All of them are dropped.
+    No(Stop),
+    /// It is not known, or not the same for all of them.
+    Perhaps {
+        /// What is not known.
+        why: String,
+        /// What drops all of them, unless a condition is fulfilled that is not understood.
+        unless: Option<Stop>,
+    },
+}
+
+impl Fate {
+    /// What drops them, for certain or unless they are lucky.
+    pub fn stop(&self) -> Option<&Stop> {
+        match self {
+            Fate::Yes { .. } => None,
+            Fate::No(stop) => Some(stop),
+            Fate::Perhaps { unless, .. } => unless.as_ref(),
+        }
+    }
+
+    /// What becomes of two classes of packets together.
+    fn and(self, other: Fate) -> Fate {
+        match (self, other) {
+            (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes { named: named && also },
+            (Fate::No(stop), Fate::No(_)) => Fate::No(stop),
+            (one, other) => {
+                let why = [&one, &other].into_iter().find_map(|fate| if let Fate::Perhaps { why, .. } = fate { Some(why.clone()) } else { None });
+                let unless = one.stop().filter(|_| other.stop().is_some()).cloned();
+                Fate::Perhaps { why: why.unwrap_or_else(|| SOME.to_owned()), unless }
+            }
+        }
+    }
+}
+
+/// A part of a table that was not listed, and is needed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Missing {
+    /// The table's family, as nft names it.
+    pub layer: &'static str,
+    /// The table.
+    pub table: String,
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub part: Part,
+}
+
+/// A part of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// A chain.
+    Chain,
+    /// A named set.
+    Set,
+    /// A named map.
+    Map,
+}
+
+impl Part {
+    /// Its name in commands of nft.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Chain => "chain",
+            Part::Set => "set",
+            Part::Map => "map",
+        }
+    }
+}
+
+/// A way through rules.
+#[derive(Clone, Copy)]
+pub struct Walk<'a> {
+    rules: &'a Rules,
+    /// Which chains the kernel calls; by default all.
+    only: &'a dyn Fn(&Table, &str, &Base) -> bool,
+    /// Drops that are passed over.
+    over: &'a [Stop],
+}
+
+impl<'a> Walk<'a> {
+    /// Through all rules.
+    pub fn through(rules: &'a Rules) -> Self {
+        Self { rules, only: &|_, _, _| true, over: &[] }
+    }
+
+    /// Through the chains for which this is true: others are not called.
+    #[must_use]
+    pub fn only(self, only: &'a dyn Fn(&Table, &str, &Base) -> bool) -> Self {
+        Self { only, ..self }
+    }
+
+    /// What becomes of a class of packets.
+    pub fn fate(&self, packet: &Packet) -> Fate {
+        let (mut parts, mut rest) = (PARTS, RULES);
+        let mut missing = BTreeSet::new();
+        self.divide(packet, &mut parts, &mut rest, &mut missing)
+    }
+
+    /// What drops packets, one thing behind the other: each is what comes next once those before it no longer drop. The flag is whether a
+    /// condition that is not understood may let them pass it.
+    pub fn stops(&self, packet: &Packet) -> Vec<(Stop, bool)> {
+        let mut found: Vec<(Stop, bool)> = Vec::new();
+        let mut fate = self.fate(packet);
+        while let Some(stop) = fate.stop().cloned()
+            && found.len() < DEPTH
+            && !found.iter().any(|(known, _)| *known == stop)
+        {
+            found.push((stop, !matches!(fate, Fate::No(_))));
+            let over: Vec<Stop> = found.iter().map(|(stop, _)| stop.clone()).collect();
+            fate = Walk { over: &over, ..*self }.fate(packet);
+        }
+        found
+    }
+
+    /// The parts of tables on the way of a packet that were not listed.
+    pub fn missing(&self, packet: &Packet) -> BTreeSet<Missing> {
+        let (mut parts, mut rest) = (PARTS, RULES);
+        let mut missing = BTreeSet::new();
+        self.divide(packet, &mut parts, &mut rest, &mut missing);
+        missing
+    }
+
+    /// Answers for all packets at once, or for both parts of them where a condition divides them.
+    fn divide(&self, packet: &Packet, parts: &mut usize, rest: &mut usize, missing: &mut BTreeSet<Missing>) -> Fate {
+        *parts = parts.saturating_sub(1);
+        let mut steps =
+            Steps { walk: self, packet, rest: *rest, mark: packet.mark, state: packet.state.clone(), partial: None, doubt: None, missing };
+        let fate = steps.run();
+        *rest = steps.rest;
+        let divided = steps.partial.filter(|_| *parts > 0 && matches!(fate, Fate::Perhaps { .. }));
+        match divided.and_then(|(key, by)| packet.divided(&key, &by)) {
+            Some([some, others]) => self.divide(&some, parts, rest, missing).and(self.divide(&others, parts, rest, missing)),
+            None => fate,
+        }
+    }
+}
+
+/// What may become of packets in a chain.
+#[derive(Clone, Debug, Default)]
+struct May {
+    accept: bool,
+    drop: bool,
+    /// They leave the chain without a verdict.
+    fall: bool,
+    /// Whether a rule that accepts names them by interfaces or addresses.
+    named: bool,
+}
+
+/// How packets leave a chain that fulfil no condition which is not understood.
+#[derive(Clone, Debug)]
+enum End {
+    Accept,
+    Drop(Stop),
+    Fall,
+}
+
+/// What the rules before changed.
+#[derive(Clone, Debug)]
+struct Changed {
+    mark: Mark,
+    state: Ranges,
+}
+
+impl Changed {
+    fn or(self, other: &Changed) -> Changed {
+        Changed { mark: self.mark.or(other.mark), state: Ranges::union(&[self.state, other.state.clone()]) }
+    }
+}
+
+fn join(known: &mut Option<Changed>, other: Changed) {
+    *known = Some(match known.take() {
+        Some(known) => known.or(&other),
+        None => other,
+    });
+}
+
+/// Where the walk is: the table, the chain that the kernel called, and the rule of it.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    table: &'a Table,
+    name: &'a str,
+    base: &'a Base,
+    stage: &'a Stage,
+    number: Option<usize>,
+    handle: Option<u64>,
+    /// Whether a rule that led here names the packets.
+    named: bool,
+    depth: usize,
+}
+
+impl Place<'_> {
+    fn stop(&self, chain: &str, rule: Option<(usize, &Rule)>) -> Stop {
+        Stop {
+            program: self.table.program,
+            layer: self.table.layer.name(),
+            table: self.table.name.clone(),
+            base: self.name.to_owned(),
+            number: rule.and(self.number),
+            handle: rule.and(self.handle),
+            chain: chain.to_owned(),
+            place: rule.map(|(number, _)| number),
+            rule: rule.map(|(_, rule)| rule.text.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// One walk of one class of packets.
+struct Steps<'a, 'b> {
+    walk: &'a Walk<'a>,
+    packet: &'a Packet,
+    /// How many rules may still be looked at.
+    rest: usize,
+    mark: Mark,
+    state: Ranges,
+    /// The first condition that some of the packets fulfil, and others do not.
+    partial: Option<(Key, Ranges)>,
+    /// What is not known.
+    doubt: Option<String>,
+    missing: &'b mut BTreeSet<Missing>,
+}
+
+impl<'a> Steps<'a, '_> {
+    fn run(&mut self) -> Fate {
+        let (mut stop, mut may_drop, mut named) = (None, false, false);
+        for stage in self.packet.stages() {
+            let mut bases: Vec<(&Table, &String, &Chain, &Base)> = Vec::new();
+            for table in self.walk.rules.tables.iter().filter(|table| table.layer.sees(stage.layer)) {
+                let called = table.chains.iter().filter_map(|(name, chain)| Some((table, name, chain, chain.base.as_ref()?)));
+                bases.extend(called.filter(|(table, name, _, base)| base.hook == stage.hook && (self.walk.only)(table, name, base)));
+            }
+            bases.sort_by_key(|(.., base)| base.priority);
+            for (table, name, chain, base) in bases {
+                let fits = match &base.device {
+                    Some(device) => stage.incoming.fits(&Name { text: device.clone(), is_prefix: false }),
+                    // nft before 1.0.7 does not list the device.
+                    None if table.layer == Layer::Netdev => Fits::Perhaps,
+                    None => Fits::Yes,
+                };
+                if fits == Fits::No {
+                    continue;
+                }
+                let place = Place { table, name, base, stage: &stage, number: None, handle: None, named: false, depth: 0 };
+                let (may, end) = self.base(place, chain);
+                named |= may.named;
+                may_drop |= may.drop;
+                if stop.is_none()
+                    && fits == Fits::Yes
+                    && let End::Drop(found) = end
+                {
+                    stop = Some(found);
+                }
+                if may.drop && !may.accept && fits == Fits::Yes {
+                    return match stop {
+                        Some(stop) => Fate::No(stop),
+                        None => Fate::Perhaps { why: self.doubt(), unless: None },
+                    };
+                }
+            }
+        }
+        if may_drop { Fate::Perhaps { why: self.doubt(), unless: stop } } else { Fate::Yes { named } }
+    }
+
+    fn doubt(&self) -> String {
+        self.doubt.clone().unwrap_or_else(|| SOME.to_owned())
+    }
+
+    /// A chain that the kernel calls, with its policy.
+    fn base(&mut self, place: Place<'_>, chain: &Chain) -> (May, End) {
+        let mut accepted = None;
+        let (mut may, mut end) = self.chain(place, place.name, chain, &mut accepted);
+        if may.fall {
+            let policy = place.stop(place.name, None);
+            let drops = place.base.drops && !self.walk.over.contains(&policy);
+            may.drop |= drops;
+            may.accept |= !drops;
+            if matches!(end, End::Fall) {
+                end = if drops { End::Drop(policy) } else { End::Accept };
+            }
+            if !drops {
+                join(&mut accepted, self.changed());
+            }
+        }
+        if let Some(Changed { mark, state }) = accepted {
+            (self.mark, self.state) = (mark, state);
+        }
+        (may, end)
+    }
+
+    fn changed(&self) -> Changed {
+        Changed { mark: self.mark, state: self.state.clone() }
+    }
+
+    fn set(&mut self, changed: Changed) {
+        (self.mark, self.state) = (changed.mark, changed.state);
+    }
+
+    /// The rules of a chain.
+    fn chain(&mut self, place: Place<'_>, name: &str, chain: &Chain, accepted: &mut Option<Changed>) -> (May, End) {
+        let mut walked = Walked { may: May::default(), end: None, left: None };
+        let Some(rules) = &chain.rules else {
+            self.misses(place, name, Part::Chain);
+            return (May { accept: true, drop: true, fall: true, named: false }, End::Fall);
+        };
+        for (number, rule) in (1..).zip(rules) {
+            self.rest = self.rest.saturating_sub(1);
+            if self.rest == 0 {
+                self.doubt.get_or_insert_with(|| "there are too many rules".to_owned());
+                let may = May { accept: true, drop: true, fall: true, ..walked.may };
+                return (may, walked.end.unwrap_or(End::Fall));
+            }
+            let at_base = place.depth == 0;
+            let here = Place {
+                number: if at_base { Some(number) } else { place.number },
+                handle: if at_base { rule.handle } else { place.handle },
+                ..place
+            };
+            if self.rule(here, name, (number, rule), accepted, &mut walked) {
+                // No packet goes on behind this rule.
+                if let Some(left) = walked.left {
+                    self.set(left);
+                }
+                return (walked.may, walked.end.unwrap_or(End::Fall));
+            }
+        }
+        walked.may.fall = true;
+        if let Some(left) = walked.left.take() {
+            let all = left.or(&self.changed());
+            self.set(all);
+        }
+        (walked.may, walked.end.unwrap_or(End::Fall))
+    }
+
+    /// A rule. Returns whether it decides about all packets that come to it.
+    fn rule(&mut self, place: Place<'_>, chain: &str, rule: (usize, &Rule), accepted: &mut Option<Changed>, walked: &mut Walked) -> bool {
+        let (mut fits, mut named) = (Fits::Yes, place.named);
+        for step in &rule.1.steps {
+            match step {
+                Step::When(condition) => {
+                    let found = self.judge(place, condition);
+                    named |= found == Fits::Yes && !condition.negated && condition.keys.iter().any(Key::is_whose);
+                    fits = fits.min(found);
+                    if fits == Fits::No {
+                        return false;
+                    }
+                    if found == Fits::Perhaps {
+                        self.doubts(place, chain, rule.1);
+                    }
+                }
+                Step::Mark(kept, inverted) => {
+                    let mark = self.mark.changed(*kept, *inverted);
+                    self.mark = if fits == Fits::Yes { mark } else { self.mark.or(mark) };
+                }
+                Step::MarkUnknown => self.mark.known = 0,
+                Step::Untrack => {
+                    let untracked = Ranges::one(state::UNTRACKED);
+                    self.state = if fits == Fits::Yes { untracked } else { Ranges::union(&[self.state.clone(), untracked]) };
+                }
+                Step::Verdict(verdict) => {
+                    return self.verdict(Place { named, ..place }, chain, rule, verdict, fits, accepted, walked) && fits == Fits::Yes;
+                }
+                Step::Lookup(keys, source) => {
+                    let Some(elements) = self.elements(place, source, Part::Map) else {
+                        self.doubts(place, chain, rule.1);
+                        return self.verdict(place, chain, rule, &Verdict::Unknown, Fits::Perhaps, accepted, walked);
+                    };
+                    let whose = keys.iter().any(Key::is_whose);
+                    for (values, verdict) in &elements.0 {
+                        let found = fits.min(self.element(place, keys, values));
+                        if found == Fits::No {
+                            continue;
+                        }
+                        if found == Fits::Perhaps {
+                            self.doubts(place, chain, rule.1);
+                        }
+                        let verdict = verdict.as_ref().unwrap_or(&Verdict::Unknown);
+                        let place = Place { named: named || whose && found == Fits::Yes, ..place };
+                        let decided = self.verdict(place, chain, rule, verdict, found, accepted, walked);
+                        // One element holds a value, or none.
+                        if found == Fits::Yes {
+                            return decided;
+                        }
+                    }
+                    // What is not in the map goes on behind the rule.
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Notes what a verdict does to the packets that it is about. Returns whether none of these goes on behind the rule.
+    #[allow(clippy::too_many_arguments, reason = "where it is, and what is known so far")]
+    fn verdict(
+        &mut self,
+        place: Place<'_>,
+        chain: &str,
+        rule: (usize, &Rule),
+        verdict: &Verdict,
+        fits: Fits,
+        accepted: &mut Option<Changed>,
+        walked: &mut Walked,
+    ) -> bool {
+        let all = fits == Fits::Yes;
+        match verdict {
+            Verdict::Continue => false,
+            Verdict::Accept => {
+                walked.may.accept = true;
+                walked.may.named |= place.named && all;
+                join(accepted, self.changed());
+                walked.ends(all, End::Accept)
+            }
+            Verdict::Drop => {
+                let stop = place.stop(chain, Some(rule));
+                if self.walk.over.contains(&stop) {
+                    return false;
+                }
+                walked.may.drop = true;
+                walked.ends(all, End::Drop(stop))
+            }
+            Verdict::Return => {
+                walked.may.fall = true;
+                join(&mut walked.left, self.changed());
+                walked.ends(all, End::Fall)
+            }
+            Verdict::Unknown => {
+                self.doubts(place, chain, rule.1);
+                walked.may = May { accept: true, drop: true, fall: true, ..walked.may };
+                self.mark.known = 0;
+                join(accepted, self.changed());
+                join(&mut walked.left, self.changed());
+                false
+            }
+            Verdict::Jump(name) | Verdict::Goto(name) => {
+                let is_goto = matches!(verdict, Verdict::Goto(_));
+                let before = self.changed();
+                let target = place.table.chains.get(name).filter(|_| place.depth < DEPTH);
+                let (may, end) = match target {
+                    Some(target) => self.chain(Place { depth: place.depth + 1, ..place }, name, target, accepted),
+                    None => {
+                        if place.depth < DEPTH {
+                            self.misses(place, name, Part::Chain);
+                        }
+                        self.doubts(place, chain, rule.1);
+                        (May { accept: true, drop: true, fall: true, named: false }, End::Fall)
+                    }
+                };
+                walked.may.accept |= may.accept;
+                walked.may.drop |= may.drop;
+                walked.may.named |= may.named && all;
+                if is_goto && may.fall {
+                    walked.may.fall = true;
+                    join(&mut walked.left, self.changed());
+                }
+                if !all {
+                    let both = before.or(&self.changed());
+                    self.set(both);
+                    return false;
+                }
+                match end {
+                    End::Fall if !is_goto => {}
+                    end => walked.end = walked.end.take().or(Some(end)),
+                }
+                is_goto || !may.fall
+            }
+        }
+    }
+
+    /// Whether the packets fulfil a condition.
+    fn judge(&mut self, place: Place<'_>, condition: &Condition) -> Fits {
+        let Some(elements) = self.elements(place, &condition.source, Part::Set) else { return Fits::Perhaps };
+        let mut best = Fits::No;
+        for (values, _) in &elements.0 {
+            best = best.max(self.element(place, &condition.keys, values));
+            if best == Fits::Yes {
+                break;
+            }
+        }
+        best.negated_if(condition.negated)
+    }
+
+    fn elements<'s>(&mut self, place: Place<'s>, source: &'s Source, part: Part) -> Option<&'s Elements> {
+        match source {
+            Source::Here(elements) => Some(elements),
+            Source::Named(name) => {
+                let known = place.table.sets.get(name);
+                if known.is_none() {
+                    self.misses(place, name, part);
+                }
+                known
+            }
+        }
+    }
+
+    /// Whether the packets' fields have the values of one element.
+    fn element(&mut self, place: Place<'_>, keys: &[Key], values: &[Value]) -> Fits {
+        if keys.len() != values.len() {
+            return Fits::Perhaps;
+        }
+        let mut fits = Fits::Yes;
+        let mut partial = None;
+        for (key, value) in keys.iter().zip(values) {
+            let found = self.field(place, key, value);
+            if found == Fits::Perhaps
+                && partial.is_none()
+                && let Value::Numbers(numbers) = value
+            {
+                partial = Some((key.clone(), numbers.clone()));
+            }
+            fits = fits.min(found);
+            if fits == Fits::No {
+                return fits;
+            }
+        }
+        if fits == Fits::Perhaps && self.partial.is_none() {
+            self.partial = partial.filter(|(key, by)| self.packet.divided(key, by).is_some());
+        }
+        fits
+    }
+
+    fn field(&self, place: Place<'_>, key: &Key, value: &Value) -> Fits {
+        let tracked = !matches!(place.stage.hook, Hook::Prerouting | Hook::Output | Hook::Ingress) || place.base.priority > TRACKING;
+        let port = |port: &Option<super::packet::Device>, name: &Name| port.as_ref().map_or(Fits::Perhaps, |port| port.fits(name));
+        match (key, value) {
+            (Key::Incoming, Value::Name(name)) => place.stage.incoming.fits(name),
+            (Key::Outgoing, Value::Name(name)) => place.stage.outgoing.fits(name),
+            (Key::PortIn, Value::Name(name)) => port(&self.packet.port_in, name),
+            (Key::PortOut, Value::Name(name)) => port(&self.packet.port_out, name),
+            (Key::Mark(mask), Value::Numbers(numbers)) => match mask & !self.mark.known {
+                0 => Ranges::one(self.mark.value & mask).within(numbers),
+                // It may still be seen that it is none of them.
+                unknown => match numbers.single() {
+                    Some(wanted) if (u128::from(self.mark.value) ^ wanted) & u128::from(mask & !unknown) != 0 => Fits::No,
+                    _ => Fits::Perhaps,
+                },
+            },
+            // Bridges and devices look up connections by themselves, or not at all.
+            (Key::State, _) if matches!(place.stage.layer, Layer::Bridge | Layer::Netdev) => Fits::Perhaps,
+            // Before connections are looked up, packets are as those of none: but for those that a rule excepted.
+            (Key::State, Value::Numbers(numbers)) if !tracked => match (place.base.priority == TRACKING, &self.state) {
+                (true, _) => Fits::Perhaps,
+                (_, state) if *state == Ranges::one(state::UNTRACKED) => state.within(numbers),
+                (_, state) if Ranges::one(state::UNTRACKED).within(state) == Fits::No => Ranges::one(state::INVALID).within(numbers),
+                _ => Fits::Perhaps,
+            },
+            (Key::State, Value::Numbers(numbers)) => self.state.within(numbers),
+            (Key::SourcePort | Key::DestinationPort, Value::Numbers(_)) if !self.has_ports() => Fits::Perhaps,
+            (key, Value::Numbers(numbers)) => self.packet.numbers(key).map_or(Fits::Perhaps, |own| own.within(numbers)),
+            _ => Fits::Perhaps,
+        }
+    }
+
+    fn has_ports(&self) -> bool {
+        let all: Vec<Ranges> = WITH_PORTS.iter().map(|protocol| Ranges::one(*protocol)).collect();
+        self.packet.protocol.within(&Ranges::union(&all)) == Fits::Yes
+    }
+
+    /// Notes what is needed. What iptables does not list is no chain, but the target of an extension.
+    fn misses(&mut self, place: Place<'_>, name: &str, part: Part) {
+        if place.table.program == Program::Nft {
+            let missing = Missing { layer: place.table.layer.name(), table: place.table.name.clone(), name: name.to_owned(), part };
+            self.doubt.get_or_insert_with(|| format!("the {} {} {} {name} was not listed", part.name(), missing.layer, missing.table));
+            self.missing.insert(missing);
+        }
+    }
+
+    fn doubts(&mut self, place: Place<'_>, chain: &str, rule: &Rule) {
+        let Table { layer, name, .. } = place.table;
+        self.doubt.get_or_insert_with(|| match (&rule.handle, rule.text.as_str()) {
+            (Some(handle), _) => format!("a rule of {} {name} {chain}, handle {handle}", layer.name()),
+            (None, text) => format!("the rule `{text}` of the table {name}"),
+        });
+    }
+}
+
+/// What is known of a chain as far as it has been followed.
+struct Walked {
+    may: May,
+    end: Option<End>,
+    /// What those changed that left it.
+    left: Option<Changed>,
+}
+
+impl Walked {
+    /// Notes an end, if it is that of all packets which come to it.
+    fn ends(&mut self, all: bool, end: End) -> bool {
+        if all {
+            self.end.get_or_insert(end);
+        }
+        all
+    }
+}

@@ -1,0 +1,114 @@
+//! The names that listings use for numbers.
+
+/// TCP.
+pub const TCP: u32 = 6;
+/// What an address is to this host (rtnetlink's RTN_*).
+pub const UNICAST: u32 = 1;
+/// An address of this host.
+pub const LOCAL: u32 = 2;
+
+/// The states of a connection, as bits.
+pub mod state {
+    /// Not tracked properly.
+    pub const INVALID: u32 = 1;
+    /// Packets went both ways.
+    pub const ESTABLISHED: u32 = 2;
+    /// It belongs to another connection.
+    pub const RELATED: u32 = 4;
+    /// The first packet.
+    pub const NEW: u32 = 8;
+    /// A rule keeps it from being tracked.
+    pub const UNTRACKED: u32 = 64;
+}
+
+/// The protocols whose headers begin with two ports.
+pub const WITH_PORTS: [u32; 5] = [TCP, 17, 33, 132, 136];
+
+/// The number of a state.
+pub fn state_of(name: &str) -> Option<u32> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "invalid" => state::INVALID,
+        "established" => state::ESTABLISHED,
+        "related" => state::RELATED,
+        "new" => state::NEW,
+        "untracked" => state::UNTRACKED,
+        _ => return None,
+    })
+}
+
+/// The number of a protocol.
+pub fn protocol(name: &str) -> Option<u32> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "icmp" => 1,
+        "igmp" => 2,
+        "ipencap" | "ipip" | "ip-encap" | "ipv4" => 4,
+        "tcp" => TCP,
+        "udp" => 17,
+        "dccp" => 33,
+        "ipv6" => 41,
+        "gre" => 47,
+        "esp" | "ipv6-crypt" => 50,
+        "ah" | "ipv6-auth" => 51,
+        "icmpv6" | "ipv6-icmp" => 58,
+        "ospf" | "ospfigp" => 89,
+        "pim" => 103,
+        "vrrp" => 112,
+        "sctp" => 132,
+        "udplite" => 136,
+        other => return other.parse().ok().filter(|number| *number < 256),
+    })
+}
+
+/// The number of a type of ICMP.
+pub fn icmp_type(name: &str, is_v6: bool) -> Option<u32> {
+    Some(match (name, is_v6) {
+        ("echo-reply", false) => 0,
+        ("destination-unreachable", false) => 3,
+        ("source-quench", false) => 4,
+        ("redirect", false) => 5,
+        ("echo-request", false) => 8,
+        ("router-advertisement", false) => 9,
+        ("router-solicitation", false) => 10,
+        ("time-exceeded", false) => 11,
+        ("parameter-problem", false) => 12,
+        ("timestamp-request", false) => 13,
+        ("timestamp-reply", false) => 14,
+        ("destination-unreachable", true) => 1,
+        ("packet-too-big", true) => 2,
+        ("time-exceeded", true) => 3,
+        ("parameter-problem", true) => 4,
+        ("echo-request", true) => 128,
+        ("echo-reply", true) => 129,
+        ("mld-listener-query", true) => 130,
+        ("mld-listener-report", true) => 131,
+        ("nd-router-solicit", true) => 133,
+        ("nd-router-advert", true) => 134,
+        ("nd-neighbor-solicit", true) => 135,
+        ("nd-neighbor-advert", true) => 136,
+        ("nd-redirect", true) => 137,
+        _ => return name.parse().ok().filter(|number| *number < 256),
+    })
+}
+
+/// What an address is to this host, by its name.
+pub fn kind(name: &str) -> Option<u32> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "unicast" => UNICAST,
+        "local" => LOCAL,
+        "broadcast" => 3,
+        "anycast" => 4,
+        "multicast" => 5,
+        "blackhole" => 6,
+        "unreachable" => 7,
+        "prohibit" => 8,
+        _ => return None,
+    })
+}
+
+/// A number as listings write it: decimal or hexadecimal.
+pub fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}

@@ -1,0 +1,60 @@
+//! The reader of rules against the kernel: random rules of iptables (both variants) and nft, packets sent through them, and what became of them
+//! compared with the walk.
+//!
+//! `RULES_SEED=7` begins with another seed, `RULES_SETS=3000` takes more sets.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+
+#[path = "kernel/bed.rs"]
+mod bed;
+#[path = "kernel/sets.rs"]
+mod sets;
+
+use bed::{Bed, Sent};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use sets::RuleSet;
+use std::collections::BTreeMap;
+use traffic_rules::reader::{Fate, Walk};
+
+/// Sets of rules of one run of the tests.
+const SETS: u64 = 48;
+
+fn variable(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn fates_are_those_that_the_walk_foretells() {
+    let (first, sets) = (variable("RULES_SEED", 1), variable("RULES_SETS", SETS));
+    let bed = Bed::new();
+    let (mut packets, mut perhaps, mut passed, mut wrong) = (0_u32, 0_u32, 0_u32, Vec::new());
+    let mut constructs: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in first..first + sets {
+        let mut random = StdRng::seed_from_u64(seed);
+        let set = RuleSet::random(&mut random, seed);
+        set.constructs.iter().for_each(|construct| *constructs.entry(construct).or_default() += 1);
+        let rules = bed.apply(&set);
+        let sent: Vec<Sent> = (0..10).map(|number| Sent::random(&mut random, set.family, seed, number)).collect();
+        let fates: Vec<Fate> = sent.iter().map(|sent| Walk::through(&rules).fate(&sent.packet(set.family))).collect();
+        let arrived = bed.send(&sent, &fates, set.family);
+        for ((sent, fate), arrived) in sent.iter().zip(&fates).zip(arrived) {
+            packets += 1;
+            passed += u32::from(arrived);
+            match (fate, arrived) {
+                (Fate::Yes { .. }, false) | (Fate::No(_), true) => {
+                    wrong
+                        .push(format!("seed {seed}: {sent:?} {}, and the walk says {fate:?}\n{set}", if arrived { "arrived" } else { "is dropped" }));
+                }
+                (Fate::Perhaps { .. }, _) => perhaps += 1,
+                _ => {}
+            }
+        }
+    }
+    println!("{sets} sets from seed {first}: {packets} packets, {passed} passed, {perhaps} perhaps; sets with each construct: {constructs:?}");
+    assert!(wrong.is_empty(), "{} of {packets} are wrong:\n{}", wrong.len(), wrong[..wrong.len().min(3)].join("\n"));
+    assert!(perhaps * 20 <= packets, "{perhaps} of {packets} are perhaps");
+    assert!(passed * 8 > packets && passed * 8 < packets * 7, "{passed} of {packets} passed: that shows little");
+    let rare: Vec<_> = sets::CONSTRUCTS.iter().filter(|name| constructs.get(*name).copied().unwrap_or_default() * 10 < sets).collect();
+    assert!(rare.is_empty(), "in less than a tenth of the sets: {rare:?} of {constructs:?}");
+}

@@ -1,0 +1,305 @@
+//! Three network namespaces: who sends, the host with the rules, and who receives.
+
+use crate::sets::RuleSet;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket};
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use traffic_rules::programs::Variant;
+use traffic_rules::reader::nft::Extent;
+use traffic_rules::reader::{Device, Fate, Packet, Ranges, Rules, Way, iptables, nft};
+use types::Family;
+
+/// How long packets may take to arrive.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// Ports that rules and packets share.
+pub const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
+
+/// A packet that is sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    forwarded: bool,
+    protocol: u8,
+    source: IpAddr,
+    destination: IpAddr,
+    /// The type and the code, with ICMP.
+    source_port: u16,
+    /// The identifier, with ICMP.
+    destination_port: u16,
+}
+
+pub fn address(family: Family, net: u8, part: u8) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, net, part, 7).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, u16::from(net), u16::from(part), 0, 0, 0, 0, 7).into(),
+    }
+}
+
+impl Sent {
+    pub fn random(random: &mut StdRng, family: Family, seed: u64, number: u16) -> Self {
+        // Another connection than those of all sets before: the kernel remembers them.
+        let fresh = 20_000 + (seed * 10 % 40_000) as u16 + number;
+        let forwarded = number % 5 < 3;
+        // ICMP has no port by which packets could be told apart.
+        let protocol = if number >= 8 && (number == 8) != forwarded { family.pick(1, 58) } else { *[6, 17, 17].choose(random).unwrap() };
+        let destination = match forwarded {
+            true => address(family, 2, random.random_range(0..4)),
+            false => family.pick(IpAddr::from(Ipv4Addr::new(10, 1, 0, 1)), Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1).into()),
+        };
+        let echo = u16::from(family.pick(8_u8, 128)) << 8;
+        Self {
+            forwarded,
+            protocol,
+            source: address(family, 1, random.random_range(0..4)),
+            destination,
+            source_port: if matches!(protocol, 1 | 58) { echo } else { fresh },
+            destination_port: if matches!(protocol, 1 | 58) { fresh } else { *PORTS.choose(random).unwrap() },
+        }
+    }
+
+    pub fn packet(&self, family: Family) -> Packet {
+        let (way, outgoing) = if self.forwarded { (Way::Forward, Device::named("out0")) } else { (Way::Input, Device::none()) };
+        let icmp = self.is_icmp();
+        Packet {
+            port_in: Some(Device::named("pt0")),
+            source: Ranges::addresses(self.source, self.source),
+            destination: Ranges::addresses(self.destination, self.destination),
+            protocol: Ranges::one(self.protocol),
+            source_port: Ranges::one(self.source_port),
+            destination_port: Ranges::one(self.destination_port),
+            icmp_type: Ranges::one(if icmp { self.source_port >> 8 } else { 0 }),
+            icmp_code: Ranges::one(0_u8),
+            ..Packet::new(way, family, Device::named("br0"), outgoing)
+        }
+    }
+
+    fn is_icmp(&self) -> bool {
+        matches!(self.protocol, 1 | 58)
+    }
+
+    fn payload(&self) -> Vec<u8> {
+        let [a, b] = self.source_port.to_be_bytes();
+        let [c, d] = self.destination_port.to_be_bytes();
+        let (mut bytes, sum) = match self.protocol {
+            6 => (vec![a, b, c, d, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0], 16),
+            17 => (vec![a, b, c, d, 0, 8, 0, 0], 6),
+            _ => (vec![a, b, 0, 0, c, d, 0, 1], 2),
+        };
+        let mut words: Vec<u8> = Vec::new();
+        if self.protocol != 1 {
+            for address in [self.source, self.destination] {
+                match address {
+                    IpAddr::V4(address) => words.extend(address.octets()),
+                    IpAddr::V6(address) => words.extend(address.octets()),
+                }
+            }
+            words.extend([0, self.protocol, 0, bytes.len() as u8]);
+        }
+        words.extend(&bytes);
+        let mut total: u32 = words.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        while total > 0xffff {
+            total = (total & 0xffff) + (total >> 16);
+        }
+        let check = (!(total as u16)).to_be_bytes();
+        bytes[sum..sum + 2].copy_from_slice(&check);
+        bytes
+    }
+
+    fn datagram(&self) -> Vec<u8> {
+        let payload = self.payload();
+        let mut bytes = match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let length = (20 + payload.len() as u16).to_be_bytes();
+                let mut head = vec![0x45, 0, length[0], length[1], 0, 1, 0, 0, 64, self.protocol, 0, 0];
+                head.extend(source.octets());
+                head.extend(destination.octets());
+                head
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let mut head = vec![0x60, 0, 0, 0, 0, payload.len() as u8, self.protocol, 64];
+                head.extend(source.octets());
+                head.extend(destination.octets());
+                head
+            }
+            _ => panic!("two families"),
+        };
+        bytes.extend(payload);
+        bytes
+    }
+}
+
+/// The namespaces. They go with it.
+pub struct Bed {
+    names: [String; 3],
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+fn shell(script: &str, input: &str) -> String {
+    let mut child = Command::new("sh").args(["-ec", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{script}\n{input}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the kernel writes down of packets that passed all other chains.
+fn probe(hook: &str, priority: i32) -> String {
+    format!(
+        "table inet probe {{ set seen {{ type inet_proto . inet_service; flags dynamic; size 65535; }}\n chain c {{ type filter hook {hook} priority {priority}; update @seen {{ meta l4proto . th sport }}\n }}\n }}\n"
+    )
+}
+
+impl Bed {
+    pub fn new() -> Self {
+        let names = ["a", "r", "b"].map(|name| format!("rules-{}-{name}", std::process::id()));
+        let [a, r, b] = &names;
+        let script = format!(
+            "for n in {a} {r} {b}; do ip netns add $n; ip -n $n link set lo up; done
+            ip -n {a} link add a0 type veth peer name pt0 netns {r}
+            ip -n {r} link add out0 type veth peer name b0 netns {b}
+            ip -n {r} link add br0 address 02:00:00:00:00:01 type bridge
+            ip -n {b} link set b0 address 02:00:00:00:00:02
+            ip -n {r} link set pt0 master br0
+            for d in br0 pt0 out0; do ip -n {r} link set $d up; done
+            ip -n {a} link set a0 up; ip -n {b} link set b0 up
+            for n in {a} {r} {b}; do ip netns exec $n sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; done
+            for d in br0 out0; do ip netns exec {r} sysctl -qw net.ipv4.conf.$d.rp_filter=0; done
+            ip netns exec {b} sysctl -qw net.ipv4.conf.b0.rp_filter=0
+            for k in iptables ip6tables; do f=net.bridge.bridge-nf-call-$k; ip netns exec {r} sysctl -qw $f=0 2>/dev/null || true; done
+            ip -n {r} addr add 10.1.0.1/16 dev br0; ip -n {r} addr add fd00:1::1/32 dev br0 nodad
+            ip -n {r} addr add 10.9.0.1/30 dev out0; ip -n {r} addr add fd00:9::1/64 dev out0 nodad
+            ip -n {a} addr add 10.1.0.2/16 dev a0; ip -n {a} addr add fd00:1::2/32 dev a0 nodad
+            ip -n {b} addr add 10.9.0.2/30 dev b0; ip -n {b} addr add fd00:9::2/64 dev b0 nodad
+            ip -n {a} route add default via 10.1.0.1; ip -n {a} route add default via fd00:1::1
+            ip -n {r} route add 10.2.0.0/16 via 10.9.0.2; ip -n {r} route add fd00:2::/32 via fd00:9::2
+            ip -n {b} route add blackhole 10.1.0.0/16; ip -n {b} route add blackhole fd00:1::/32
+            for g in 10.1.0.1 fd00:1::1; do ip -n {a} neigh replace $g lladdr 02:00:00:00:00:01 dev a0 nud permanent; done
+            for g in 10.9.0.2 fd00:9::2; do ip -n {r} neigh replace $g lladdr 02:00:00:00:00:02 dev out0 nud permanent; done
+            ip netns exec {b} nft -f -"
+        );
+        let bed = Self { names: names.clone() };
+        shell(&script, &probe("prerouting", -400));
+        // The ports forward once the bridge has learned nothing for a while: with STP off, at once.
+        let begun = Instant::now();
+        while !shell(&format!("ip -n {r} -o link show pt0"), "").contains("state UP") {
+            assert!(begun.elapsed() < DEADLINE, "the port of the bridge comes up");
+            std::thread::yield_now();
+        }
+        bed
+    }
+
+    /// Puts rules in place, and reads what the programs list.
+    pub fn apply(&self, set: &RuleSet) -> Rules {
+        let (host, name) = (&self.names[1], set.family.pick("iptables", "ip6tables"));
+        let empty = |table: &str, chains: &[&str]| {
+            let chains: String = chains.iter().map(|chain| format!(":{chain} ACCEPT [0:0]\n")).collect();
+            format!("*{table}\n{chains}COMMIT\n")
+        };
+        let nothing = empty("filter", &["INPUT", "FORWARD", "OUTPUT"])
+            + &empty("mangle", &["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"])
+            + &empty("raw", &["PREROUTING", "OUTPUT"]);
+        let legacy = if set.legacy.is_empty() { &nothing } else { &set.legacy };
+        let nft_part = if set.nft_variant.is_empty() { String::new() } else { format!("{name}-nft-restore <<'END'\n{}END\n", set.nft_variant) };
+        let script = format!(
+            "exec ip netns exec {host} sh -e <<'ALL'
+nft flush ruleset
+iptables-legacy-restore <<'END'
+{}END
+ip6tables-legacy-restore <<'END'
+{}END
+{nft_part}nft -f - <<'END'
+{}{}
+END
+{name}-legacy-save -c; echo '#next'; {name}-nft-save -c 2>/dev/null; echo '#next'; nft -j -a list ruleset
+ALL",
+            set.family.pick(legacy, &nothing),
+            set.family.pick(&nothing, legacy),
+            probe("input", i32::MAX),
+            set.nft,
+        );
+        let text = shell(&script, "");
+        let parts: Vec<&str> = text.split("#next\n").collect();
+        let [legacy, by_nft, listing] = parts.as_slice() else { panic!("{text}") };
+        let mut rules = nft::read(&serde_json::from_str(listing).unwrap(), Extent::Rules);
+        rules.tables.retain(|table| table.name != "probe");
+        rules.extend(iptables::read(legacy, set.family, Variant::Legacy));
+        rules.extend(iptables::read(by_nft, set.family, Variant::Nft));
+        rules
+    }
+
+    /// Sends packets, and returns for each whether it passed.
+    pub fn send(&self, all: &[Sent], fates: &[Fate], family: Family) -> Vec<bool> {
+        let [a, r, b] = &self.names;
+        shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
+        let path = format!("/var/run/netns/{a}");
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    setns(std::fs::File::open(&path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+                    let domain = family.pick(AddressFamily::Inet, AddressFamily::Inet6);
+                    let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).unwrap();
+                    for sent in all {
+                        let done = match sent.destination {
+                            IpAddr::V4(to) => {
+                                sendto(socket.as_raw_fd(), &sent.datagram(), &SockaddrIn::from(std::net::SocketAddrV4::new(to, 0)), MsgFlags::empty())
+                            }
+                            IpAddr::V6(to) => sendto(
+                                socket.as_raw_fd(),
+                                &sent.datagram(),
+                                &SockaddrIn6::from(std::net::SocketAddrV6::new(to, 0, 0, 0)),
+                                MsgFlags::empty(),
+                            ),
+                        };
+                        done.unwrap();
+                    }
+                })
+                .join()
+                .unwrap();
+        });
+        let begun = Instant::now();
+        loop {
+            let text = shell(&format!("for n in {r} {b}; do ip netns exec $n nft -j list set inet probe seen; done"), "");
+            let seen: Vec<BTreeSet<(u8, u16)>> = text.lines().filter(|line| line.starts_with('{')).map(elements).collect();
+            let arrived: Vec<bool> = all.iter().map(|sent| seen[usize::from(sent.forwarded)].contains(&(sent.protocol, sent.source_port))).collect();
+            let late = fates.iter().zip(&arrived).any(|(fate, arrived)| matches!(fate, Fate::Yes { .. }) && !arrived);
+            // A packet is there when it is sent, unless the machine is busy.
+            if !late || begun.elapsed() > DEADLINE {
+                return arrived;
+            }
+        }
+    }
+}
+
+/// Protocols and ports that were seen.
+fn elements(listing: &str) -> BTreeSet<(u8, u16)> {
+    let listing: serde_json::Value = serde_json::from_str(listing).unwrap();
+    let sets = listing["nftables"].as_array().into_iter().flatten().filter_map(|item| item["set"]["elem"].as_array());
+    let number = |value: &serde_json::Value| match value.as_str() {
+        Some("icmp") => Some(1),
+        Some("ipv6-icmp" | "icmpv6") => Some(58),
+        Some("tcp") => Some(6),
+        Some("udp") => Some(17),
+        Some(text) => text.parse().ok(),
+        None => value.as_u64(),
+    };
+    let one = |element: &serde_json::Value| {
+        let element = element.get("elem").map_or(element, |inner| &inner["val"]);
+        let parts = element["concat"].as_array()?;
+        Some((number(&parts[0])? as u8, number(&parts[1])? as u16))
+    };
+    sets.flatten().filter_map(one).collect()
+}

@@ -1,0 +1,481 @@
+//! Random sets of rules, in the words of the programs.
+
+use crate::bed::{PORTS, address};
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use std::collections::BTreeSet;
+use std::fmt;
+use types::Family;
+
+/// What at least a tenth of the sets has.
+pub const CONSTRUCTS: [&str; 25] = [
+    "jump",
+    "goto",
+    "return",
+    "raw",
+    "mangle",
+    "policy",
+    "set",
+    "interval",
+    "concatenation",
+    "verdict map",
+    "interface",
+    "wildcard",
+    "address",
+    "negation",
+    "list",
+    "prefix",
+    "range",
+    "protocol",
+    "port",
+    "state",
+    "mark",
+    "mark set",
+    "icmp",
+    "bridge",
+    "ingress",
+];
+
+/// A set of rules.
+pub struct RuleSet {
+    pub family: Family,
+    /// What iptables-legacy-restore gets.
+    pub legacy: String,
+    /// What iptables-nft-restore gets.
+    pub nft_variant: String,
+    /// What nft gets.
+    pub nft: String,
+    pub constructs: BTreeSet<&'static str>,
+}
+
+impl fmt::Display for RuleSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}\nlegacy:\n{}nft variant:\n{}nft:\n{}", self.family, self.legacy, self.nft_variant, self.nft)
+    }
+}
+
+impl RuleSet {
+    pub fn random(random: &mut StdRng, seed: u64) -> Self {
+        let family = if random.random_bool(0.3) { Family::V6 } else { Family::V4 };
+        let mut dice = Dice { random, family, used: BTreeSet::new() };
+        let (mut legacy, mut nft_variant, mut nft) = (String::new(), String::new(), String::new());
+        match seed % 4 {
+            0 => legacy = dice.iptables(),
+            1 => nft_variant = dice.iptables(),
+            2 => nft = dice.nft(),
+            _ => {
+                if dice.chance(0.5) {
+                    legacy = dice.iptables();
+                }
+                nft = dice.nft();
+            }
+        }
+        Self { family, legacy, nft_variant, nft, constructs: dice.used }
+    }
+}
+
+struct Dice<'a> {
+    random: &'a mut StdRng,
+    family: Family,
+    used: BTreeSet<&'static str>,
+}
+
+impl Dice<'_> {
+    fn chance(&mut self, of: f64) -> bool {
+        self.random.random_bool(of)
+    }
+
+    fn pick<'t>(&mut self, all: &[&'t str]) -> &'t str {
+        all.choose(self.random).unwrap()
+    }
+
+    fn uses(&mut self, construct: &'static str) {
+        self.used.insert(construct);
+    }
+
+    /// A network, an address or, for nft, a range that packets may be in; of those that they come from, or go to.
+    fn net(&mut self, source: bool) -> String {
+        let (net, part) = (if source { 1 } else { 2 }, self.random.random_range(0..4));
+        let one = address(self.family, net, part);
+        match self.random.random_range(0..4) {
+            0 => one.to_string(),
+            1 => {
+                self.uses("prefix");
+                format!("{one}/{}", self.family.pick(16, 32))
+            }
+            _ => {
+                self.uses("prefix");
+                format!("{one}/{}", self.family.pick(24, 48) - i32::from(self.random.random_bool(0.3)))
+            }
+        }
+        .replace("7/", "0/")
+    }
+
+    fn span(&mut self, source: bool) -> String {
+        self.uses("range");
+        let (net, first) = (if source { 1 } else { 2 }, self.random.random_range(0..3));
+        let last = self.random.random_range(first + 1..5);
+        format!("{}-{}", address(self.family, net, first), address(self.family, net, last))
+    }
+
+    fn port(&mut self) -> u16 {
+        *PORTS.choose(self.random).unwrap()
+    }
+
+    fn ports(&mut self) -> (u16, u16) {
+        self.uses("range");
+        let (one, two) = (self.port(), self.port());
+        // nft takes no range of one.
+        (one.min(two), one.max(two) + 1)
+    }
+
+    fn not(&mut self) -> bool {
+        let negated = self.chance(0.2);
+        if negated {
+            self.uses("negation");
+        }
+        negated
+    }
+
+    fn iptables(&mut self) -> String {
+        let mut text = String::new();
+        for (table, of, chains) in [
+            ("raw", 0.4, &["PREROUTING"][..]),
+            ("mangle", 0.5, &["PREROUTING", "FORWARD", "INPUT", "POSTROUTING"]),
+            ("filter", 1.0, &["INPUT", "FORWARD"]),
+        ] {
+            if !self.chance(of) {
+                continue;
+            }
+            if let Some(construct) = ["raw", "mangle"].into_iter().find(|construct| *construct == table) {
+                self.uses(construct);
+            }
+            text += &format!("*{table}\n");
+            let policies: Vec<bool> = chains.iter().map(|_| self.chance(if table == "filter" { 0.4 } else { 0.03 })).collect();
+            for (chain, drops) in chains.iter().zip(policies) {
+                if drops {
+                    self.uses("policy");
+                }
+                text += &format!(":{chain} {} [0:0]\n", if drops { "DROP" } else { "ACCEPT" });
+            }
+            let own: &[&str] = if self.chance(0.7) { &["own", "more"] } else { &[] };
+            own.iter().for_each(|chain| text += &format!(":{chain} - [0:0]\n"));
+            for chain in chains.iter().chain(own) {
+                for _ in 0..self.random.random_range(0..5) {
+                    let rule = self.iptables_rule(table, chain, own);
+                    text += &format!("-A {chain}{rule}\n");
+                }
+            }
+            text += "COMMIT\n";
+        }
+        text
+    }
+
+    fn iptables_rule(&mut self, table: &str, chain: &str, own: &[&str]) -> String {
+        let mut text = String::new();
+        let mut protocol = false;
+        for _ in 0..self.random.random_range(1..3) {
+            let not = if self.not() { " !" } else { "" };
+            match self.random.random_range(0..9) {
+                0 if !text.contains(" -s ") => {
+                    self.uses("address");
+                    text += &format!("{not} -s {}", self.net(true));
+                }
+                1 if !text.contains(" -d ") => text += &format!("{not} -d {}", self.net(false)),
+                2 if chain != "POSTROUTING" && !text.contains(" -i ") => {
+                    self.uses("interface");
+                    let name = self.pick(&["br0", "eth9", "br+", "eth+", "b+"]);
+                    if name.ends_with('+') {
+                        self.uses("wildcard");
+                    }
+                    text += &format!("{not} -i {name}");
+                }
+                3 if !matches!(chain, "PREROUTING" | "INPUT" | "own" | "more") && !text.contains(" -o ") => {
+                    self.uses("interface");
+                    text += &format!("{not} -o {}", self.pick(&["out0", "out+", "eth9"]));
+                }
+                4 | 5 if !protocol => {
+                    protocol = true;
+                    self.uses("protocol");
+                    let name = self.pick(&["udp", "tcp"]);
+                    match self.random.random_range(0..5) {
+                        0 => text += &format!("{not} -p {name}"),
+                        1 => {
+                            self.uses("port");
+                            text += &format!(" -p {name} -m {name}{not} --dport {}", self.port());
+                        }
+                        2 => {
+                            self.uses("port");
+                            let (first, last) = self.ports();
+                            text += &format!(" -p {name} -m {name}{not} --dport {first}:{last}");
+                        }
+                        3 => {
+                            self.uses("list");
+                            self.uses("port");
+                            let (first, last) = self.ports();
+                            text += &format!(" -p {name} -m multiport{not} --dports {},{first}:{last}", self.port());
+                        }
+                        _ => {
+                            self.uses("icmp");
+                            let (own, module) = self.family.pick(("icmp", "icmp --icmp-type 8"), ("ipv6-icmp", "icmp6 --icmpv6-type 128"));
+                            text += &format!(" -p {own} -m {module}");
+                        }
+                    }
+                }
+                6 if !text.contains("--ctstate") => {
+                    self.uses("state");
+                    text +=
+                        &format!(" -m conntrack{not} --ctstate {}", self.pick(&["NEW", "RELATED,ESTABLISHED", "INVALID", "NEW,DNAT", "UNTRACKED"]));
+                }
+                7 if !text.contains("--mark") => {
+                    self.uses("mark");
+                    text += &format!(" -m mark{not} --mark {}", self.pick(&["0x1/0x1", "0x0/0x3", "0x2", "0x10/0xf0"]));
+                }
+                8 if !text.contains("-range") => {
+                    let (side, source) = if self.chance(0.5) { ("src", true) } else { ("dst", false) };
+                    text += &format!(" -m iprange{not} --{side}-range {}", self.span(source));
+                }
+                _ => {}
+            }
+        }
+        if self.chance(0.02) {
+            text += " -m length --length 0:60";
+        }
+        text + " " + &self.iptables_target(table, chain, own)
+    }
+
+    fn iptables_target(&mut self, table: &str, chain: &str, own: &[&str]) -> String {
+        let next = match chain {
+            "own" => own.get(1),
+            "more" => None,
+            _ => own.first(),
+        };
+        match (self.random.random_range(0..10), next) {
+            (0 | 1, Some(next)) => {
+                self.uses("jump");
+                format!("-j {next}")
+            }
+            (2, Some(next)) => {
+                self.uses("goto");
+                format!("-g {next}")
+            }
+            (3, _) => {
+                self.uses("return");
+                "-j RETURN".to_owned()
+            }
+            (4 | 5, _) if table == "mangle" => {
+                self.uses("mark set");
+                format!("-j MARK --set-xmark {}", self.pick(&["0x1/0x1", "0x2/0xffffffff", "0x10/0x10"]))
+            }
+            (4, _) if table == "raw" && chain == "PREROUTING" => "-j CT --notrack".to_owned(),
+            (6 | 7, _) if table == "filter" || self.chance(0.3) => {
+                if table == "filter" && self.chance(0.4) { "-j REJECT" } else { "-j DROP" }.to_owned()
+            }
+            _ => "-j ACCEPT".to_owned(),
+        }
+    }
+
+    fn nft(&mut self) -> String {
+        let (kind, word) = self.family.pick(("ipv4_addr", "ip"), ("ipv6_addr", "ip6"));
+        let (one, two) = (self.net(true), self.net(false));
+        let (three, four) = (self.net(true), self.net(false));
+        let (port, other) = (self.port(), self.port());
+        let mut text = format!(
+            "table inet main {{
+set nets {{ type {kind}; flags interval; elements = {{ {one} }}; }}
+set pairs {{ type {kind} . {kind}; flags interval; elements = {{ {three} . {two} }}; }}
+set ports {{ type inet_service; elements = {{ {port} }}; }}
+map ways {{ type ifname : verdict; elements = {{ \"br0\" : jump more, \"eth9\" : drop }}; }}
+map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{ {four} . {other} : drop }}; }}
+chain more {{\n"
+        );
+        for _ in 0..self.random.random_range(0..3) {
+            let rule = self.nft_rule(word, false, &[]);
+            text += &format!("{rule}\n");
+        }
+        text += "}\nchain own {\n";
+        for _ in 0..self.random.random_range(0..4) {
+            let rule = self.nft_rule(word, false, &["more"]);
+            text += &format!("{rule}\n");
+        }
+        text += "}\n";
+        for (hook, priority, of) in
+            [("prerouting", -300_i32, 0.4), ("prerouting", -150, 0.4), ("input", 0, 1.0), ("forward", 0, 1.0), ("forward", 10, 0.3)]
+        {
+            if !self.chance(of) {
+                continue;
+            }
+            match priority {
+                -300 => self.uses("raw"),
+                -150 => self.uses("mangle"),
+                _ => {}
+            }
+            let drops = self.chance(if priority < 0 { 0.03 } else { 0.35 });
+            if drops {
+                self.uses("policy");
+            }
+            let policy = if drops { "drop" } else { "accept" };
+            text += &format!("chain {hook}{} {{ type filter hook {hook} priority {priority}; policy {policy};\n", priority.unsigned_abs());
+            for _ in 0..self.random.random_range(1..6) {
+                let rule = self.nft_rule(word, hook == "forward", &["own", "more"]);
+                text += &format!("{rule}\n");
+            }
+            if priority == -300 && self.chance(0.3) {
+                text += "notrack\n";
+            }
+            text += "}\n";
+        }
+        text += "}\n";
+        if self.chance(0.4) {
+            self.uses("bridge");
+            let hook = self.pick(&["prerouting", "input", "forward"]);
+            let (net, port) = (self.net(true), self.port());
+            let rule = match self.random.random_range(0..4) {
+                0 => format!("{word} saddr {net} drop"),
+                1 => format!("iifname \"pt*\" udp dport {port} drop"),
+                2 => "iifname \"eth9\" drop".to_owned(),
+                _ => format!("meta protocol {word} meta l4proto tcp drop"),
+            };
+            text += &format!("table bridge walls {{ chain c {{ type filter hook {hook} priority -5;\n{rule}\n}}\n}}\n");
+        }
+        if self.chance(0.3) {
+            self.uses("ingress");
+            let (device, port) = (self.pick(&["pt0", "out0"]), self.port());
+            text += &format!("table netdev gate {{ chain c {{ type filter hook ingress device {device} priority 0;\nudp dport {port} drop\n}}\n}}\n");
+        }
+        text
+    }
+
+    fn nft_rule(&mut self, word: &str, leaves: bool, next: &[&str]) -> String {
+        let mut parts = Vec::new();
+        for _ in 0..self.random.random_range(1..3) {
+            parts.push(self.nft_condition(word, leaves));
+        }
+        if self.chance(0.02) {
+            parts.push("meta length < 60".to_owned());
+        }
+        let end = match (self.random.random_range(0..14), next) {
+            (0 | 1, [first, ..]) => {
+                self.uses("jump");
+                format!("jump {first}")
+            }
+            (2, [first, ..]) => {
+                self.uses("goto");
+                format!("goto {first}")
+            }
+            (3, _) => {
+                self.uses("return");
+                "return".to_owned()
+            }
+            (4, _) => {
+                self.uses("mark set");
+                self.pick(&["meta mark set 0x1", "meta mark set mark or 0x10", "meta mark set mark and 0xfffffffe", "meta mark set mark xor 0x2"])
+                    .to_owned()
+            }
+            (5, ["own", ..]) => {
+                self.uses("verdict map");
+                "iifname vmap @ways".to_owned()
+            }
+            (6, _) => {
+                self.uses("verdict map");
+                self.uses("concatenation");
+                format!("{word} daddr . udp dport vmap @doors")
+            }
+            (7, _) => {
+                self.uses("verdict map");
+                self.uses("state");
+                self.pick(&["ct state vmap { established : accept, new : drop }", "ct state vmap { new : accept, invalid : drop }"]).to_owned()
+            }
+            (8 | 9, _) => "drop".to_owned(),
+            _ => "accept".to_owned(),
+        };
+        // A map of verdicts asks for one port itself.
+        if end.contains("udp dport") {
+            parts.retain(|part| !part.contains("tcp") && !part.contains("icmp"));
+        }
+        parts.push(end);
+        // A packet has one protocol: conditions of another one behind it are an error.
+        let mut first = None;
+        parts.retain(|part| {
+            let protocol = ["tcp", "udp", "icmp", "meta l4proto"].into_iter().find(|protocol| part.starts_with(protocol));
+            let fits = protocol.is_none() || first.is_none() || protocol == first;
+            first = first.or(protocol);
+            fits
+        });
+        parts.join(" ")
+    }
+
+    fn nft_condition(&mut self, word: &str, leaves: bool) -> String {
+        let not = if self.not() { "!= " } else { "" };
+        match self.random.random_range(0..15) {
+            0 => {
+                self.uses("address");
+                format!("{word} saddr {not}{}", self.net(true))
+            }
+            1 => {
+                self.uses("list");
+                let (one, two) = (address(self.family, 1, 0), address(self.family, 1, self.random.random_range(1..4)));
+                format!("{word} saddr {not}{{ {one}, {two} }}")
+            }
+            2 => format!("{word} daddr {not}{}", self.span(false)),
+            3 => {
+                self.uses("set");
+                self.uses("interval");
+                format!("{word} saddr {not}@nets")
+            }
+            4 => {
+                self.uses("concatenation");
+                self.uses("set");
+                format!("{word} saddr . {word} daddr {not}@pairs")
+            }
+            5 => {
+                self.uses("interface");
+                self.uses("wildcard");
+                format!("iifname {not}{}", self.pick(&["\"br*\"", "\"eth*\"", "\"b*\""]))
+            }
+            6 => {
+                self.uses("interface");
+                self.uses("list");
+                format!("iifname {not}{{ \"br0\", \"eth9\" }}")
+            }
+            7 if leaves => {
+                self.uses("interface");
+                format!("oifname {not}{}", self.pick(&["\"out0\"", "\"eth9\"", "\"out*\""]))
+            }
+            8 => {
+                self.uses("port");
+                self.uses("protocol");
+                let name = self.pick(&["tcp", "udp"]);
+                format!("{name} dport {not}{}", self.port())
+            }
+            9 => {
+                self.uses("port");
+                let (first, last) = self.ports();
+                format!("udp dport {not}{{ {}, {first}-{last} }}", 65000 + self.random.random_range(0..9))
+            }
+            10 => {
+                self.uses("set");
+                self.uses("port");
+                format!("udp dport {not}@ports")
+            }
+            11 => {
+                self.uses("state");
+                self.pick(&["ct state new", "ct state established,related", "ct state != new", "ct state { new, untracked }", "ct state invalid"])
+                    .to_owned()
+            }
+            12 => {
+                self.uses("mark");
+                self.pick(&["meta mark & 0x1 == 0x1", "meta mark & 0x10 != 0", "meta mark 0", "meta mark { 1, 0x10-0x20 }"]).to_owned()
+            }
+            13 => {
+                self.uses("icmp");
+                self.family.pick("icmp type echo-request", "icmpv6 type echo-request").to_owned()
+            }
+            _ => {
+                self.uses("protocol");
+                format!("meta l4proto {not}{{ tcp, 132 }}")
+            }
+        }
+    }
+}
