@@ -1,6 +1,6 @@
 //! What can be wrong with the `Backend` object of a network configuration.
 
-use crate::wireguard::PRESHARED_VARIABLE;
+use crate::secret_error::PRESHARED_VARIABLE;
 use std::fmt;
 use types::problem::text;
 use types::{Coded, Detail, Family, Subnets};

@@ -1,7 +1,7 @@
 //! What can fail while a backend is set up.
 
 use crate::config_error::ConfigError;
-use crate::wireguard::SecretError;
+use crate::secret_error::SecretError;
 use netstate::kernel::KernelError;
 use std::fmt;
 use types::problem::text;

@@ -12,6 +12,7 @@ pub mod ipip;
 mod network;
 pub mod refusal;
 pub mod registry;
+pub mod secret_error;
 pub mod status;
 pub mod udp;
 mod userspace;

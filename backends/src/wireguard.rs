@@ -2,7 +2,6 @@
 
 mod config;
 mod keys;
-mod secret_error;
 mod secrets;
 #[cfg(test)]
 mod tests;
@@ -13,10 +12,11 @@ use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Renewal
 use crate::config_error::ConfigError;
 use crate::error::UnderlayError;
 use crate::network;
+pub use crate::secret_error::PRESHARED_VARIABLE;
+pub use crate::secret_error::{Exposed, FileError, SecretError, SecretKind};
 use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
 use ipnet::IpNet;
-pub use keys::PRESHARED_VARIABLE;
 use netstate::blackhole;
 use netstate::kernel::Facts;
 use netstate::link::wireguard::WireguardSpec;
@@ -28,7 +28,6 @@ use netstate::route::{LINK, RouteKind, RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use netstate::wireguard::{PublicKey, WireguardPeer};
-pub use secret_error::{Exposed, FileError, SecretError, SecretKind};
 use secrets::{Files, Secrets};
 use serde::Serialize;
 use std::net::SocketAddr;

@@ -206,8 +206,11 @@ impl fmt::Display for DaemonProblem {
             Self::ConfigChanged => f.write_str("the network configuration has changed"),
             Self::BetterInterface { why } => f.write_str(why),
             Self::TaskFailed { error } => write!(f, "a task of the daemon failed: {error}"),
-            Self::Listen { way, address, error } => {
-                write!(f, "{} cannot listen on {address}: {error}; {}", way.name(), way.remedy(*address, error))
+            Self::Listen { way: way @ WayIn::Health, address, error } => {
+                write!(f, "the health server cannot listen on {address}: {error}; {}", way.remedy(*address, error))
+            }
+            Self::Listen { way: way @ WayIn::Api, address, error } => {
+                write!(f, "the page cannot listen on {address}: {error}; {}", way.remedy(*address, error))
             }
             Self::WatchInterrupted => f.write_str("the watch of the leases is interrupted"),
         })

@@ -366,8 +366,9 @@ fn keys_of_the_network_configuration_are_those_that_are_read() {
         "backends/src/wireguard/config.rs",
     ] {
         let names = literals(&without_tests(&read(file)));
-        // Families are words of texts.
-        code.extend(names.into_iter().filter(|name| key.is_match(name) && !matches!(name.as_str(), "IPv4" | "IPv6")));
+        // Families and backends are words of texts.
+        let word = |name: &str| matches!(name, "IPv4" | "IPv6" | "UDP" | "VXLAN" | "WireGuard");
+        code.extend(names.into_iter().filter(|name| key.is_match(name) && !word(name)));
     }
     let page = first_cells(&read("docs/configuration.md"), "| key |");
     let documented = page.iter().map(|key| key.rsplit('.').next().unwrap().to_owned()).collect();

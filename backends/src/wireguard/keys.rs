@@ -1,6 +1,7 @@
 //! The files of a node's secrets: its private key, which it makes itself, and a preshared key.
 
-use super::secret_error::{Exposed, FileError, SecretKind};
+use crate::secret_error::{Exposed, FileError, SecretKind};
+
 use netstate::wireguard::Secret;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,10 +12,6 @@ use zeroize::Zeroizing;
 
 /// Where Go flannel keeps the private key.
 pub const KEY_FILE: &str = "/run/flannel/wgkey";
-/// Names another file, as for Go flannel.
-pub const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
-/// Names the file of the preshared key.
-pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 /// A longer file holds no key.
 const LONGEST: u64 = 4096;
 
@@ -203,7 +200,7 @@ mod tests {
         std::os::unix::fs::symlink(&target, &path).unwrap();
         for result in [read(&path, Links::Refused).map(drop), own(&path, Links::Refused).map(drop)] {
             let error = result.unwrap_err().to_string();
-            assert!(error.contains("symbolic link") && error.contains(KEY_VARIABLE), "{error}");
+            assert!(error.contains("symbolic link") && error.contains(crate::secret_error::KEY_VARIABLE), "{error}");
         }
         // A Secret of Kubernetes is mounted as links.
         assert_eq!(own(&path, Links::Followed).unwrap(), key.clamped());

@@ -2,8 +2,8 @@
 
 use super::config::Config;
 use super::keys::{self, Content, Links};
-use super::secret_error::{FileError, SecretError, SecretKind};
 use crate::backend::Renewal;
+use crate::secret_error::{FileError, KEY_VARIABLE, PRESHARED_VARIABLE, SecretError, SecretKind};
 use arc_swap::ArcSwap;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sys::prctl;
@@ -69,7 +69,7 @@ impl Secrets {
 impl Files {
     /// Those that the environment or the configuration names.
     pub fn of(config: &Config, refuse_insecure: bool) -> Self {
-        let files = Self::from(std::env::var_os(keys::KEY_VARIABLE), std::env::var_os(keys::PRESHARED_VARIABLE), config);
+        let files = Self::from(std::env::var_os(KEY_VARIABLE), std::env::var_os(PRESHARED_VARIABLE), config);
         Self { refuse_insecure, ..files }
     }
 

@@ -2,24 +2,12 @@
 
 use types::{Encapsulation, Family};
 
-/// The names of protocol 4 where firewalls list it. Not every host has /etc/protocols.
-const IPIP: [&str; 5] = ["4", "ipencap", "ipip", "ip-encap", "IP-ENCAP"];
-
 /// What selects one kind of packets in a rule of iptables.
 pub fn iptables(one: Encapsulation) -> String {
     match one.port() {
         Some(port) => format!("-p udp --dport {port}"),
         // The number: names are in a file that not every host has.
         None => "-p 4".to_owned(),
-    }
-}
-
-/// Whether a listing calls the protocol so.
-pub fn is_protocol(one: Encapsulation, name: &str) -> bool {
-    match one {
-        Encapsulation::None => false,
-        Encapsulation::Udp { .. } => matches!(name, "udp" | "17"),
-        Encapsulation::Ipip => IPIP.contains(&name),
     }
 }
 

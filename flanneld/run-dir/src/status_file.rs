@@ -309,7 +309,7 @@ mod tests {
         let read_back = read(&env).unwrap().unwrap().status;
         assert_eq!(read_back, said);
         assert_eq!(read_back.reasons[0].why(), problem);
-        assert_eq!((read_back.reasons[1].why().code.as_ref(), read_back.reasons[1].why().text.as_str()), ("unknown", "silent"));
+        assert_eq!((read_back.reasons[1].why().code.as_ref(), read_back.reasons[1].why().text.as_str()), ("unclassified", "silent"));
         let file: Value = serde_json::from_slice(&std::fs::read(path(&env)).unwrap()).unwrap();
         assert_eq!(file["reasons"][0]["reason"], problem.to_string());
         assert_eq!(file["reasons"][1], json!({ "condition": "store", "reason": "silent" }));

@@ -1,11 +1,15 @@
 //! What can fail with the files of a node's secrets.
 
-use super::keys::{KEY_VARIABLE, PRESHARED_VARIABLE};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use types::problem::text;
 use types::{Coded, Errno};
+
+/// Names another file, as for Go flannel.
+pub const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
+/// Names the file of the preshared key.
+pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 
 /// Why a file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
