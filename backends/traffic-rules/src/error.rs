@@ -3,10 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::time::Duration;
 use types::problem::text;
 use types::{Coded, Detail, Errno, Problem};
 
-use crate::programs::DEADLINE;
+/// Longer than any of these programs should take. `-w 5` waits for the xtables lock itself.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(12);
 
 /// The lock of iptables.
 const XTABLES_LOCK: &str = "/run/xtables.lock";

@@ -11,6 +11,7 @@ pub mod reader;
 pub mod rules;
 #[cfg(test)]
 mod tests;
+pub mod variant;
 mod words;
 
 use error::{ProgramError, RulesError};

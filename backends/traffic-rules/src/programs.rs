@@ -3,36 +3,17 @@
 pub use super::error::ProgramError;
 use super::iptables_text::{others, remains};
 use super::words;
+use crate::error::DEADLINE;
+pub use crate::variant::Variant;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::Errno;
 
-/// Longer than any of these programs should take. `-w 5` waits for the xtables lock itself.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(12);
 /// Both families share the xtables lock, so only one process of ours waits for it at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
-
-/// The two variants of iptables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Variant {
-    /// Based on nf_tables.
-    Nft,
-    /// Based on the legacy tables.
-    Legacy,
-}
-
-impl std::fmt::Display for Variant {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Variant::Nft => "nf_tables",
-            Variant::Legacy => "legacy",
-        })
-    }
-}
 
 /// The programs of one family and variant.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Classifies what iptables and nft print, in the C locale. Their exit codes do not tell these apart.
 
 use crate::error::ProgramError;
-use crate::programs::Variant;
+use crate::variant::Variant;
 use std::process::ExitStatus;
 
 /// Why a program failed, by what it printed.

@@ -1,6 +1,7 @@
 //! What packets of pods travel in between nodes: data, without the words for it.
 
-use crate::{Dual, Family};
+use crate::dual::Dual;
+use crate::family::Family;
 use std::collections::BTreeSet;
 
 /// What packets of pods travel in between nodes.

@@ -2,7 +2,8 @@
 //!
 //! Each backend has its profile in its own file; the registry of the backends lists them. Nobody asks for a backend by its name.
 
-use crate::{Encapsulation, Family};
+use crate::encapsulation::Encapsulation;
+use crate::family::Family;
 
 /// A backend, for those who do not run it.
 #[derive(Debug, PartialEq, Eq)]
@@ -117,7 +118,7 @@ impl Overhead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dual;
+    use crate::dual::Dual;
 
     const TWO: Profile = Profile {
         name: "two",

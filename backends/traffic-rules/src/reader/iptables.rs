@@ -3,7 +3,7 @@
 use super::model::{Base, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table, Value, Verdict};
 use super::ranges::Ranges;
 use super::words;
-use crate::programs::Variant;
+use crate::variant::Variant;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

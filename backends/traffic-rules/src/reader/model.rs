@@ -1,7 +1,7 @@
 //! The model: tables, chains, rules, sets and maps of verdicts, of nftables and of both variants of iptables.
 
 use super::ranges::Ranges;
-use crate::programs::Variant;
+use crate::variant::Variant;
 use std::collections::BTreeMap;
 use types::Family;
 
