@@ -14,7 +14,7 @@ static TERMS: LazyLock<Terms> = LazyLock::new(|| {
     let setup = backends::Setup { config: config.clone(), node_id: "n".into(), route_protocol: 241, options: Default::default(), former: Default::default(), left_behind: Vec::new(), refuse_insecure: false, features: Default::default(), files: Default::default() };
     let accepts = backends::create(&setup).unwrap().accepts();
     let own = Lease { subnets: Dual::V4("10.5.1.0/24".parse().unwrap()), attrs: LeaseAttrs::default(), term: Term::Leased, since: 5 };
-    Terms { config, own: Some(own), local: vec![], underlay: vec![], links: None, accepts: Arc::new(move |lease| accepts(lease).map_err(|refusal| refusal.0)), identity: Arc::new(backends::identity_of) }
+    Terms { config, own: Some(own), local: vec![], underlay: vec![], links: None, accepts: Arc::new(move |lease| accepts(lease).map_err(types::Problem::from)), identity: Arc::new(backends::identity_of) }
 });
 
 fuzz_target!(|data: &[u8]| {
