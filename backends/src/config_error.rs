@@ -31,7 +31,7 @@ pub enum ConfigError {
     },
     /// `PSK` is no key. Whatever it is, it may be a secret.
     Psk,
-    /// Whoever reads the configuration reads the preshared key, and that was to be refused.
+    /// The configuration holds the preshared key, and `--refuse-insecure` was given.
     PskExposed,
     /// ipip needs IPv4, which the network does not have.
     IpipWithoutV4 {

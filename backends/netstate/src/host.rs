@@ -1,4 +1,4 @@
-//! This host's interfaces and routes, whoever made them: what the choice of the underlay and the doctor judge.
+//! This host's interfaces and routes, of any origin, for the choice of the underlay and the doctor.
 
 use crate::names::Mac;
 use crate::route::RouteKind;

@@ -217,26 +217,6 @@ pub enum EtcdTrouble {
 /// A configuration that works.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Of several causes, the one that tells most of what to do comes first.
-fn rank(cause: StoreCause) -> usize {
-    const ORDER: [StoreCause; 13] = [
-        StoreCause::NoSpace,
-        StoreCause::Role,
-        StoreCause::User,
-        StoreCause::CertificateNotYetValid,
-        StoreCause::CertificateExpired,
-        StoreCause::CertificateAuthority,
-        StoreCause::CertificateName,
-        StoreCause::Tls,
-        StoreCause::NoQuorum,
-        StoreCause::Name,
-        StoreCause::Refused,
-        StoreCause::NoRoute,
-        StoreCause::Silent,
-    ];
-    ORDER.iter().position(|known| *known == cause).unwrap_or(ORDER.len())
-}
-
 impl EtcdTrouble {
     /// Whether a refusal of this kind is a part of it.
     pub fn has(&self, wanted: impl Fn(Kind) -> bool) -> bool {
@@ -272,7 +252,7 @@ impl Coded for EtcdTrouble {
     fn detail(&self) -> Detail {
         let place = |prefix: &String| ConfigPlace::Key(format!("{prefix}/config"));
         match self {
-            Self::Endpoints(all) => match all.iter().min_by_key(|(_, trouble)| rank(trouble.cause())) {
+            Self::Endpoints(all) => match all.iter().min_by_key(|(_, trouble)| trouble.cause()) {
                 Some((endpoint, trouble)) => Self::store(trouble.cause(), Some(endpoint)),
                 None => Self::store(StoreCause::Other, None),
             },

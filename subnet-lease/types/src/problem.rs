@@ -208,36 +208,36 @@ pub enum PortPurpose {
     Tunnel,
 }
 
-/// In which way a store cannot be used.
+/// In which way a store cannot be used. The causes stand in the order of how much they tell an operator: of several, the least is the one to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreCause {
-    /// Nobody listens there.
-    Refused,
-    /// There is no route to it.
-    NoRoute,
-    /// It does not answer in time.
-    Silent,
-    /// Its name cannot be resolved.
-    Name,
-    /// A certificate has expired.
-    CertificateExpired,
+    /// Its disk quota is used up.
+    NoSpace,
+    /// The user may not do it.
+    Role,
+    /// User, password, token or certificate are refused.
+    User,
     /// A certificate is not valid yet.
     CertificateNotYetValid,
+    /// A certificate has expired.
+    CertificateExpired,
     /// A certificate is signed by an authority that the other side does not trust.
     CertificateAuthority,
     /// The store's certificate is for another name or address.
     CertificateName,
     /// Another failure of TLS.
     Tls,
-    /// User, password, token or certificate are refused.
-    User,
-    /// The user may not do it.
-    Role,
-    /// Its disk quota is used up.
-    NoSpace,
     /// Its members have no quorum.
     NoQuorum,
+    /// Its name cannot be resolved.
+    Name,
+    /// Nobody listens there.
+    Refused,
+    /// There is no route to it.
+    NoRoute,
+    /// It does not answer in time.
+    Silent,
     /// Anything else.
     #[serde(other)]
     Other,

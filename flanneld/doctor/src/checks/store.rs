@@ -128,30 +128,12 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
 
 /// Why the store cannot be used. Where its endpoints fail in several ways, the one that an operator can end comes first.
 fn cause(trouble: &Problem) -> StoreCause {
-    /// The earlier, the more it tells.
-    const TELLING: [StoreCause; 14] = [
-        StoreCause::NoSpace,
-        StoreCause::Role,
-        StoreCause::User,
-        StoreCause::CertificateNotYetValid,
-        StoreCause::CertificateExpired,
-        StoreCause::CertificateAuthority,
-        StoreCause::CertificateName,
-        StoreCause::Tls,
-        StoreCause::NoQuorum,
-        StoreCause::Name,
-        StoreCause::Refused,
-        StoreCause::NoRoute,
-        StoreCause::Silent,
-        StoreCause::Other,
-    ];
     let of = |detail: &Detail| match detail {
         Detail::Store { cause, .. } => Some(*cause),
         Detail::Forbidden { .. } => Some(StoreCause::Role),
         _ => None,
     };
-    let causes: Vec<StoreCause> = trouble.details().filter_map(of).collect();
-    TELLING.into_iter().find(|cause| causes.contains(cause)).unwrap_or(StoreCause::Other)
+    trouble.details().filter_map(of).min().unwrap_or(StoreCause::Other)
 }
 
 fn config(facts: &Facts) -> Vec<Finding> {
