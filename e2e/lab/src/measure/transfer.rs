@@ -21,7 +21,7 @@ pub struct TransferOptions {
 
 impl Default for TransferOptions {
     fn default() -> TransferOptions {
-        TransferOptions { v6: false, deadline: Duration::from_secs(30) }
+        TransferOptions { v6: false, deadline: Duration::from_secs(120) }
     }
 }
 
@@ -33,7 +33,7 @@ impl TransferOptions {
         self
     }
 
-    /// How long all of it may take; 30 s otherwise.
+    /// How long all of it may take; 120 s otherwise: a busy machine is no fault.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> TransferOptions {
         self.deadline = deadline;
@@ -69,9 +69,13 @@ impl Transfer {
             let sent = from.netns().run(|| send(address, bytes, &content, end)).and_then(|sent| sent);
             let received = receiving.join().unwrap_or_else(|_| bail!("the receiving thread panicked"));
             let what = || format!("{bytes} bytes from {} to {}", from.name(), to.name());
-            // A sender that fails makes its receiver fail, and tells more about it.
-            let sent = sent.with_context(what)?;
-            received.with_context(what).map(|()| sent)
+            // Whichever end fails makes the other one fail: both tell.
+            match (sent, received) {
+                (Ok(sent), Ok(())) => Ok(sent),
+                (Ok(_), Err(received)) => Err(received).with_context(what),
+                (Err(sent), Ok(())) => Err(sent).with_context(what),
+                (Err(sent), Err(received)) => Err(sent).with_context(|| format!("the receiver ended with: {received:#}")).with_context(what),
+            }
         })?;
         Ok(Transfer { bytes, elapsed: start.elapsed(), segment })
     }

@@ -215,8 +215,8 @@ fn a_full_inbox_has_room_for_other_sources() {
     let message = Sender::new(99, &node, elsewhere()).initiation();
     assert!(repeat(&mut node, elsewhere(), &message, 20_000) < 600);
     let refused = peers.iter_mut().filter_map(|peer| node.receives(peer.address, &peer.initiation()).err()).count();
-    // One may share the room of the flood by chance.
-    assert!(refused <= 1, "{refused} of 8 peers found no room");
+    // By chance a peer may share the room of the flood: one in 256 does, three of eight in one run of 300 000.
+    assert!(refused <= 2, "{refused} of 8 peers found no room");
 }
 
 /// Initiations from forged addresses, a thousand a second: 1.2 Mb/s. All that they take is the node's public key.
