@@ -240,11 +240,12 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.report.pass();
         let mut facts = self.kernel.facts(&self.underlay, &on_link_queries(&self.plan, leases)).await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
-        let found = self.kernel.read(&self.scope).await?;
-        let mut have = found.ours;
         // Before the state: the device must never have an older key than peers are told.
         let announced = self.plan.announced(&facts);
+        // Before the kernel's answer: the most memory is needed while the state is computed.
         let mut desired = self.desired(leases, &facts);
+        let found = self.kernel.read(&self.scope).await?;
+        let mut have = found.ours;
         if self.mac_conflicts.accept_rewritten(&desired.state, &have) {
             facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
             desired = self.desired(leases, &facts);

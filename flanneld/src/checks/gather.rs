@@ -41,8 +41,14 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
     let kernel = serving.and_then(|serving| serving.observer.status().kernel.trouble);
     let notices = health.notices();
     let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
-    let view = serving.and_then(|serving| serving.mesh.as_ref()).map(|view| view());
-    let probes = view.iter().flat_map(|view| mesh::taken_ports(view));
+    // What the prober shows of ten thousand peers is gone before the leases are listed.
+    let (mesh, probes) = match serving {
+        None => (Fact::unavailable("this node has no lease yet"), Vec::new()),
+        Some(serving) => match serving.mesh.as_ref().map(|view| view()) {
+            Some(view) => (Fact::Known(mesh::mesh(&view)), mesh::taken_ports(&view)),
+            None => (Fact::unavailable("this node does not probe its peers"), Vec::new()),
+        },
+    };
     host.ports = Fact::Known(taken.chain(probes).collect());
     host.modules = Fact::Known(kernel.iter().flat_map(look::missing_modules).collect());
     let daemon = Daemon {
@@ -84,13 +90,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
             config: Fact::of(config),
         },
         leases: leases(serving, health),
-        mesh: match serving {
-            None => Fact::unavailable("this node has no lease yet"),
-            Some(_) => match &view {
-                Some(view) => Fact::Known(mesh::mesh(view)),
-                None => Fact::unavailable("this node does not probe its peers"),
-            },
-        },
+        mesh,
         wireguard: wireguard::wireguard(serving, clock.behind()),
         kubernetes: kubernetes(known, &reasons),
         network: match network {

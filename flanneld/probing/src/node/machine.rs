@@ -138,11 +138,12 @@ impl Node {
         for (key, who) in new {
             self.walk.add(key, who);
         }
-        self.addresses.clear();
-        for (key, peer) in &self.peers {
-            self.addresses.insert((Way::Beside, peer.target.address, *key));
-            self.addresses.extend(peer.target.overlay_addresses().map(|address| (Way::Overlay, address, *key)));
-        }
+        // In one go: a set that grows by single insertions has half empty nodes.
+        let addresses = self.peers.iter().flat_map(|(key, peer)| {
+            let overlay = peer.target.overlay_addresses().map(|address| (Way::Overlay, address, *key));
+            overlay.into_iter().chain([(Way::Beside, peer.target.address, *key)])
+        });
+        self.addresses = addresses.collect();
     }
 
     /// Does what is due. Returns when it wants to be called again.

@@ -35,13 +35,15 @@ impl Node {
                 }
             }
         }
-        let peers = self.peers.keys().filter_map(|key| {
-            let mut peer = self.show_peer(now, key)?;
+        // Room for all of them, and no more: there may be ten thousand.
+        let mut peers = Vec::with_capacity(self.peers.len());
+        for key in self.peers.keys() {
+            let Some(mut peer) = self.show_peer(now, key) else { continue };
             if peer.state.harm() >= Harm::Some {
                 peer.others = said.remove(key).unwrap_or_default();
             }
-            Some(peer)
-        });
+            peers.push(peer);
+        }
         Mesh {
             at_ms: now.wall_ms,
             running_ms: age(now, self.began),
@@ -49,7 +51,7 @@ impl Node {
             cycle_ms: u64::try_from(cycle(self.peers.len()).as_millis()).unwrap_or(u64::MAX),
             traffic: self.traffic,
             problems,
-            peers: peers.collect(),
+            peers,
             rows,
         }
     }
