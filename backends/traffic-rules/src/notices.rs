@@ -134,7 +134,9 @@ mod tests {
 
     #[test]
     fn changes_of_services_are_told_from_others() {
-        let nft = |script: &str| assert!(Command::new("nft").arg(script).status().unwrap().success(), "{script}");
+        fn nft(script: &str) {
+            assert!(Command::new("nft").arg(script).status().unwrap().success(), "{script}");
+        }
         let run = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
