@@ -43,6 +43,8 @@ const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
 /// How long rules are believed unchanged while no notice says otherwise.
 const UNCHANGED: Duration = Duration::from_secs(60);
+/// A listing after a notice may come so many times sooner than others.
+const NOTICED: u32 = 10;
 /// Delay before a failed pass is retried.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Delay before removing the rules of the other kind is retried.
@@ -149,7 +151,7 @@ impl Keeper {
             health,
             appliers,
             changes: None,
-            changed: true,
+            changed: false,
             listed: None,
             repairs: Vec::new(),
             trouble: None,
@@ -298,13 +300,20 @@ impl Keeper {
 
     /// Whether the rules have to be listed.
     fn is_due(&mut self) -> bool {
-        self.changed |= self.changes.as_mut().is_none_or(Notices::drain);
+        let noticed = self.changes.as_mut().is_some_and(Notices::drain);
+        self.changed |= noticed;
         let Some((listed, took)) = self.listed.filter(|_| self.trouble.is_none()) else { return true };
         // Only a listing has counters, and the legacy variant has no notices.
-        let is_noticed = |ipv6: usize| self.appliers.get(ipv6).and_then(Applier::variant).is_none_or(|variant| variant == Variant::Nft);
-        let believed = !self.changed && [0, 1].into_iter().all(is_noticed) && !self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
-        let usual = if believed { UNCHANGED } else { Duration::ZERO };
-        listed.elapsed() >= pace::interval(usual, took)
+        let has_notices = |ipv6: usize| self.appliers.get(ipv6).and_then(Applier::variant).is_none_or(|variant| variant == Variant::Nft);
+        let is_known = self.changes.is_some() && [0, 1].into_iter().all(has_notices);
+        let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
+        let interval = match (self.changed, is_known && !counts) {
+            // Others rarely touch our chains: a repair is worth more.
+            (true, _) => pace::interval(Duration::ZERO, took / NOTICED),
+            (false, true) => pace::interval(UNCHANGED, took),
+            (false, false) => pace::interval(Duration::ZERO, took),
+        };
+        listed.elapsed() >= interval
     }
 
     /// Applies the rules. Returns the networks whose rules stayed only because it is not known whether a daemon serves them.
