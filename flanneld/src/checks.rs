@@ -34,7 +34,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use traffic_rules::notices::{Notices, wait_for_notice};
+use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
+use traffic_rules::pace;
 
 /// How often the facts are gathered that cost a few small files.
 const PACE: Duration = Duration::from_secs(10);
@@ -66,6 +67,8 @@ pub struct Checks {
     module: module::Module,
     /// The last listing of the firewalls.
     firewalls: (Fact<Firewalls>, Option<Instant>),
+    /// How long it took.
+    took: Duration,
     /// The last listing of the pods of flannel on this node.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
     ledger: Ledger,
@@ -84,6 +87,7 @@ impl Checks {
             look: Look::default(),
             module: module::Module::default(),
             firewalls: (Fact::default(), None),
+            took: Duration::ZERO,
             pods: (Fact::Absent, None),
             ledger: Ledger::default(),
             sysctl_writer,
@@ -94,14 +98,15 @@ impl Checks {
     /// Runs until `stop`: periodically, when what is known changes, and for the firewalls whenever rules change, ours or others'.
     pub async fn keep(mut self, stop: CancellationToken) {
         let work = async {
-            let mut notices = Notices::open();
+            // Changes of Services wait for the next listing: they come all the time, and drop no packet of pods.
+            let mut notices = Notices::open(|change| !is_of_services(change));
             loop {
                 self.pass().await;
                 let noticed = self.wait(&mut notices).await;
                 if noticed {
-                    let busy = self.firewalls.1.map_or(Duration::ZERO, |last| BUSY.saturating_sub(last.elapsed()));
+                    let busy = self.firewalls.1.map_or(Duration::ZERO, |last| pace::interval(BUSY, self.took).saturating_sub(last.elapsed()));
                     tokio::time::sleep(busy.max(QUIET)).await;
-                    notices.iter_mut().for_each(Notices::drain);
+                    notices.iter_mut().for_each(|notices| _ = notices.drain());
                     self.firewalls.1 = None;
                 }
             }
@@ -163,9 +168,11 @@ impl Checks {
                 self.module.load().await;
             }
             let every = if self.look.programs.has_silent() { SILENT } else { FIREWALLS };
-            if self.firewalls.1.is_none_or(|last| last.elapsed() >= every) {
+            if self.firewalls.1.is_none_or(|last| last.elapsed() >= pace::interval(every, self.took)) {
+                let begun = Instant::now();
                 let listed = self.look.programs.firewalls(&serving.network, &gather::surroundings(serving)).await;
                 self.firewalls = (listed, Some(Instant::now()));
+                self.took = begun.elapsed();
             }
             if serving.set_sysctls {
                 self.sysctl_writer.apply(&serving.network, &serving.underlay.borrow().name.clone());

@@ -20,8 +20,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::error::RulesErrors;
-use traffic_rules::notices::{Notices, wait_for_notice};
+use traffic_rules::notices::{Notices, is_of_iptables, is_of_nftables, wait_for_notice};
 use traffic_rules::ownership::OtherDaemons;
+use traffic_rules::pace;
+use traffic_rules::rules::Ruleset;
+use traffic_rules::variant::Variant;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
 use types::Problem;
 
@@ -38,6 +41,10 @@ const PEER_QUIET: Duration = Duration::from_millis(200);
 /// More repairs per minute than this mean that the rules are contended: this is logged, and repairs slow down.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
+/// How long rules are believed unchanged while no notice says otherwise.
+const UNCHANGED: Duration = Duration::from_secs(60);
+/// A listing after a notice may come so many times sooner than others.
+const NOTICED: u32 = 10;
 /// Delay before a failed pass is retried.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Delay before removing the rules of the other kind is retried.
@@ -107,6 +114,12 @@ pub struct Keeper {
     sharers: Option<Sharers>,
     health: Health,
     appliers: Vec<Applier>,
+    /// Notices of changes of iptables rules, which the periodic passes look at; `None` with nftables.
+    changes: Option<Notices>,
+    /// Whether one came since the last listing.
+    changed: bool,
+    /// When the rules were listed, and how long it took.
+    listed: Option<(Instant, Duration)>,
     repairs: Vec<Instant>,
     trouble: Option<Problem>,
     /// Number of failed passes in a row.
@@ -137,6 +150,9 @@ impl Keeper {
             sharers,
             health,
             appliers,
+            changes: None,
+            changed: false,
+            listed: None,
             repairs: Vec::new(),
             trouble: None,
             failures: 0,
@@ -168,32 +184,33 @@ impl Keeper {
             }
         });
         let run = Box::pin(async {
-            let mut notices = if self.wanted.nftables { Notices::open() } else { None };
+            let mut notices = if self.wanted.nftables { Notices::open(is_of_nftables) } else { None };
+            self.changes = if self.wanted.nftables { None } else { Notices::open(is_of_iptables) };
             self.follow().await;
-            self.pass().await;
+            self.pass(false).await;
             let _ = applied.send(());
             kept_out.send_replace(self.kept());
             let mut next = Instant::now() + self.pause(notices.is_some());
             let mut idle_passes = 0;
             loop {
-                let (repairing, noticed) = tokio::select! {
+                let (repairing, noticed, periodic) = tokio::select! {
                     () = changed(&mut self.nodes, &mut self.sharers), if self.wanted.follows_peers() => {
                         tokio::time::sleep(PEER_QUIET).await;
                         if !self.follow().await {
                             continue;
                         }
-                        (false, false)
+                        (false, false, false)
                     }
                     () = wait_for_notice(&mut notices), if !self.contended => {
                         tokio::time::sleep(if idle_passes < IDLE_PASSES { QUIET } else { FOREIGN_QUIET }).await;
-                        notices.iter_mut().for_each(Notices::drain);
-                        (true, true)
+                        notices.iter_mut().for_each(|notices| _ = notices.drain());
+                        (true, true, false)
                     }
-                    () = tokio::time::sleep_until(next) => (true, false),
+                    () = tokio::time::sleep_until(next) => (true, false, true),
                 };
                 let before = self.writes;
                 let was_well = self.trouble.is_none();
-                let wrote = self.pass().await;
+                let wrote = self.pass(periodic).await;
                 idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
                 self.count_repair(repairing && was_well && wrote);
                 kept_out.send_replace(self.kept());
@@ -257,10 +274,15 @@ impl Keeper {
 
     /// Checks the rules and repairs them. Returns whether something had to be written although the other daemons, their networks and their
     /// guards, are the same as before: what a daemon that went leaves is removed, and that is no repair.
-    async fn pass(&mut self) -> bool {
+    ///
+    /// A periodic pass lists nothing where that would take too much of the processor, or the kernel has noticed no change.
+    async fn pass(&mut self, periodic: bool) -> bool {
         let others = self.neighbours.refresh();
         let same = (&others.own, &others.served, &others.guards) == (&self.wanted.others.own, &self.wanted.others.served, &self.wanted.others.guards);
         self.wanted.others = others;
+        if periodic && same && (self.sole || !self.neighbours.may_remove_unserved()) && !self.is_due() {
+            return false;
+        }
         let before = self.writes;
         let unserved = self.apply().await;
         let wrote = self.writes > before;
@@ -276,6 +298,24 @@ impl Keeper {
         wrote && same
     }
 
+    /// Whether the rules have to be listed.
+    fn is_due(&mut self) -> bool {
+        let noticed = self.changes.as_mut().is_some_and(Notices::drain);
+        self.changed |= noticed;
+        let Some((listed, took)) = self.listed.filter(|_| self.trouble.is_none()) else { return true };
+        // Only a listing has counters, and the legacy variant has no notices.
+        let has_notices = |ipv6: usize| self.appliers.get(ipv6).and_then(Applier::variant).is_none_or(|variant| variant == Variant::Nft);
+        let is_known = self.changes.is_some() && [0, 1].into_iter().all(has_notices);
+        let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
+        let interval = match (self.changed, is_known && !counts) {
+            // Others rarely touch our chains: a repair is worth more.
+            (true, _) => pace::interval(Duration::ZERO, took / NOTICED),
+            (false, true) => pace::interval(UNCHANGED, took),
+            (false, false) => pace::interval(Duration::ZERO, took),
+        };
+        listed.elapsed() >= interval
+    }
+
     /// Applies the rules. Returns the networks whose rules stayed only because it is not known whether a daemon serves them.
     async fn apply(&mut self) -> BTreeSet<IpNet> {
         let mut unserved = BTreeSet::new();
@@ -287,7 +327,12 @@ impl Keeper {
             let rules = families.iter().find(|rules| rules.ipv6 == ipv6)?;
             Some(async move { (applier.apply(rules).await, applier.notes()) })
         });
-        for (result, notes) in futures_util::future::join_all(work).await {
+        self.changes.iter_mut().for_each(|changes| _ = changes.drain());
+        self.changed = false;
+        let begun = Instant::now();
+        let results = futures_util::future::join_all(work).await;
+        self.listed = Some((Instant::now(), begun.elapsed()));
+        for (result, notes) in results {
             for note in notes {
                 // Both families report the same about the programs.
                 if logged.contains(&note) {

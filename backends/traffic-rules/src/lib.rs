@@ -6,6 +6,7 @@ pub mod lock;
 pub mod nftables_text;
 pub mod notices;
 pub mod ownership;
+pub mod pace;
 pub mod programs;
 pub mod reader;
 pub mod rules;

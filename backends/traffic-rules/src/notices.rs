@@ -5,30 +5,115 @@ use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocol
 /// NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
 const GROUP: u32 = 7;
 
+/// NFNL_SUBSYS_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
+const SUBSYSTEM: u16 = 10;
+/// The message that only ends a transaction (NFT_MSG_NEWGEN).
+const GENERATION: u16 = 15;
+/// Longer than any message of the kernel.
+const BUFFER: usize = 64 * 1024;
+
+/// What was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change<'a> {
+    /// The table.
+    pub table: &'a str,
+    /// The chain, of a change of a chain or of its rules; else empty.
+    pub chain: &'a str,
+}
+
+/// Whether kube-proxy changes what belongs to Services. With many of them it does so all the time.
+pub fn is_of_services(change: &Change<'_>) -> bool {
+    change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
+}
+
+/// Whether a change may concern our rules in iptables.
+pub fn is_of_iptables(change: &Change<'_>) -> bool {
+    matches!(change.table, "nat" | "filter" | "raw" | "mangle") && !is_of_services(change)
+}
+
+/// Whether a change concerns our tables in nftables.
+pub fn is_of_nftables(change: &Change<'_>) -> bool {
+    [false, true].into_iter().any(|ipv6| crate::nftables_text::table(ipv6).1 == change.table)
+}
+
+/// The changes in a datagram of notifications.
+fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
+    let mut found = Vec::new();
+    while let Some((head, _)) = bytes.split_at_checked(16) {
+        let length = u32_at(head, 0) as usize;
+        let Some(message) = bytes.get(16..length) else { break };
+        let (subsystem, kind) = (u16_at(head, 4) >> 8, u16_at(head, 4) & 0xff);
+        // The family comes first.
+        if let Some(attributes) = message.get(4..).filter(|_| subsystem == SUBSYSTEM && kind != GENERATION) {
+            let chain = match kind {
+                3 | 5 => 3,
+                6 | 8 => 2,
+                _ => 0,
+            };
+            found.push(Change { table: name(attributes, 1), chain: name(attributes, chain) });
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
+}
+
+/// The text of an attribute; empty if it is not there.
+fn name(mut attributes: &[u8], wanted: u16) -> &str {
+    while let Some((head, _)) = attributes.split_at_checked(4) {
+        let length = usize::from(u16_at(head, 0));
+        let Some(value) = attributes.get(4..length) else { break };
+        if u16_at(head, 2) & 0x3fff == wanted {
+            return std::ffi::CStr::from_bytes_until_nul(value).ok().and_then(|text| text.to_str().ok()).unwrap_or_default();
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    ""
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |two| u16::from_ne_bytes(*two))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |four| u32::from_ne_bytes(*four))
+}
+
 /// A subscription to the notifications.
 pub struct Notices {
     socket: TokioSocket,
+    /// Which changes matter.
+    matters: fn(&Change<'_>) -> bool,
 }
 
 impl Notices {
     /// Subscribes. None if the kernel does not allow it; the periodic check still runs.
-    pub fn open() -> Option<Self> {
+    pub fn open(matters: fn(&Change<'_>) -> bool) -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
         socket.socket_mut().bind(&SocketAddr::new(0, 0)).ok()?;
         socket.socket_mut().add_membership(GROUP).ok()?;
-        Some(Self { socket })
+        Some(Self { socket, matters })
     }
 
-    /// Returns after a notification, or after some were lost.
+    /// Returns after a notification that matters, or after some were lost.
     pub async fn next(&mut self) {
-        let mut buffer = Vec::with_capacity(16 * 1024);
-        let _ = self.socket.recv_from(&mut buffer).await;
+        let mut buffer = Vec::with_capacity(BUFFER);
+        while self.socket.recv_from(&mut buffer).await.is_ok() && !changes(&buffer).iter().any(self.matters) {
+            buffer.clear();
+        }
     }
 
-    /// Discards the notifications that are already queued.
-    pub fn drain(&mut self) {
-        let mut buffer = Vec::with_capacity(64 * 1024);
-        while self.socket.socket_mut().recv_from(&mut buffer, libc::MSG_DONTWAIT).is_ok() {
+    /// Discards the notifications that are already queued. Returns whether one of them matters, or some were lost.
+    pub fn drain(&mut self) -> bool {
+        let mut buffer = Vec::with_capacity(BUFFER);
+        let mut found = false;
+        loop {
+            match self.socket.socket_mut().recv_from(&mut buffer, libc::MSG_DONTWAIT) {
+                Ok(_) => found |= changes(&buffer).iter().any(self.matters),
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return found,
+                // Reading goes on behind those that were lost.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => found = true,
+                Err(_) => return true,
+            }
             buffer.clear();
         }
     }
@@ -39,5 +124,38 @@ pub async fn wait_for_notice(notices: &mut Option<Notices>) {
     match notices {
         Some(notices) => notices.next().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn changes_of_services_are_told_from_others() {
+        fn nft(script: &str) {
+            assert!(Command::new("nft").arg(script).status().unwrap().success(), "{script}");
+        }
+        let run = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (mut iptables, mut nftables) = (Notices::open(is_of_iptables).unwrap(), Notices::open(is_of_nftables).unwrap());
+                let mut others = Notices::open(|change| !is_of_services(change)).unwrap();
+                let mut after = |script: &str| {
+                    nft(script);
+                    (iptables.drain(), nftables.drain(), others.drain())
+                };
+                assert_eq!(after("add table ip kube-proxy; add chain ip kube-proxy services"), (false, false, false));
+                assert_eq!(after("add table ip nat; add chain ip nat POSTROUTING; add chain ip nat KUBE-SVC-A"), (true, false, true));
+                assert_eq!(after("add rule ip nat KUBE-SVC-A accept"), (false, false, false));
+                assert_eq!(after("add rule ip nat POSTROUTING accept"), (true, false, true));
+                assert_eq!(after("add table ip flannel-ipv4"), (false, true, true));
+                assert_eq!(after("flush chain ip nat KUBE-SVC-A"), (false, false, false));
+                assert_eq!(after("delete table ip nat"), (true, false, true));
+            });
+        };
+        std::thread::spawn(run).join().unwrap();
     }
 }

@@ -19,3 +19,4 @@ pub use model::{Hook, Layer, Rules};
 pub use packet::{Device, Packet, Way};
 pub use ranges::Ranges;
 pub use walk::{Fate, Stop, Walk};
+pub use words::state;

@@ -10,7 +10,7 @@ mod bed;
 #[path = "kernel/sets.rs"]
 mod sets;
 
-use bed::{Bed, Sent};
+use bed::{Bed, PACKETS, Sent};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sets::RuleSet;
@@ -19,6 +19,8 @@ use traffic_rules::reader::{Fate, Walk};
 
 /// Sets of rules of one run of the tests.
 const SETS: u64 = 48;
+/// Sets whose connections are established at once.
+const BATCH: usize = 48;
 
 fn variable(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -30,14 +32,23 @@ fn fates_are_those_that_the_walk_foretells() {
     let bed = Bed::new();
     let (mut packets, mut perhaps, mut passed, mut wrong) = (0_u32, 0_u32, 0_u32, Vec::new());
     let mut constructs: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for seed in first..first + sets {
-        let mut random = StdRng::seed_from_u64(seed);
-        let set = RuleSet::random(&mut random, seed);
+    let all: Vec<(u64, RuleSet, Vec<Sent>)> = (first..first + sets)
+        .map(|seed| {
+            let mut random = StdRng::seed_from_u64(seed);
+            let set = RuleSet::random(&mut random, seed);
+            let sent = (0..PACKETS).map(|number| Sent::random(&mut random, set.family, seed, number)).collect();
+            (seed, set, sent)
+        })
+        .collect();
+    for (place, (seed, set, sent)) in all.iter().enumerate() {
+        if place % BATCH == 0 {
+            let next = all[place..].iter().take(BATCH).flat_map(|(.., sent)| sent);
+            bed.establish(&next.filter(|sent| sent.established).collect::<Vec<_>>());
+        }
         set.constructs.iter().for_each(|construct| *constructs.entry(construct).or_default() += 1);
-        let rules = bed.apply(&set);
-        let sent: Vec<Sent> = (0..10).map(|number| Sent::random(&mut random, set.family, seed, number)).collect();
-        let fates: Vec<Fate> = sent.iter().map(|sent| Walk::through(&rules).fate(&sent.packet(set.family))).collect();
-        let arrived = bed.send(&sent, &fates, set.family);
+        let rules = bed.apply(set);
+        let fates: Vec<Fate> = sent.iter().map(|sent| Walk::through(&rules).fate(&sent.packet(set.bridge_calls_ip))).collect();
+        let arrived = bed.send(sent, &fates);
         for ((sent, fate), arrived) in sent.iter().zip(&fates).zip(arrived) {
             packets += 1;
             passed += u32::from(arrived);

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use types::Family;
 
 /// Modules whose options are all of their condition.
-const PLAIN: [&str; 15] = [
+const PLAIN: [&str; 16] = [
     "tcp",
     "udp",
     "sctp",
@@ -26,6 +26,7 @@ const PLAIN: [&str; 15] = [
     "comment",
     "iprange",
     "addrtype",
+    "physdev",
 ];
 /// Targets behind which a packet goes on.
 const ONWARD: [&str; 21] = [
@@ -157,8 +158,8 @@ fn steps(words: &[String], family: Family) -> Vec<Step> {
     let place = options.iter().position(|option| matches!(option.name, "-j" | "-g")).unwrap_or(options.len());
     let (conditions, target) = options.split_at(place);
     let mut steps: Vec<Step> = Vec::new();
-    for (option, next) in conditions.iter().zip(conditions.iter().skip(1).map(Some).chain([None])) {
-        steps.extend(condition(option, next, family).into_iter().map(Step::When));
+    for option in conditions {
+        steps.extend(condition(option, family).into_iter().map(Step::When));
     }
     let Some((verb, arguments)) = target.split_first() else { return steps };
     steps.extend(target_of(verb, arguments));
@@ -206,7 +207,7 @@ fn with_mask(text: &str) -> Option<(u32, u32)> {
 }
 
 /// The condition of an option, and whatever else has to be so for it.
-fn condition(option: &Given<'_>, next: Option<&Given<'_>>, family: Family) -> Vec<Condition> {
+fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
     let first = option.values.first().copied().unwrap_or_default();
     let one = |key: Key, value: Option<Value>| Condition {
         keys: vec![key],
@@ -224,6 +225,7 @@ fn condition(option: &Given<'_>, next: Option<&Given<'_>>, family: Family) -> Ve
         "-o" => device(Key::Outgoing),
         "--physdev-in" => device(Key::PortIn),
         "--physdev-out" => device(Key::PortOut),
+        "--physdev-is-bridged" => numbers(Key::Bridged, Some(Ranges::one(1_u32))),
         "-p" if first == "all" => return Vec::new(),
         "-p" => numbers(Key::Protocol, words::protocol(first).map(Ranges::one)),
         "--dport" | "--dports" => numbers(Key::DestinationPort, ports(first)),
@@ -250,7 +252,6 @@ fn condition(option: &Given<'_>, next: Option<&Given<'_>>, family: Family) -> Ve
         }
         // A module whose condition is in its options.
         "-m" if PLAIN.contains(&first) => return Vec::new(),
-        "-m" if first == "physdev" && next.is_some_and(|next| matches!(next.name, "--physdev-in" | "--physdev-out")) => return Vec::new(),
         _ => Condition::unknown(),
     };
     vec![only]

@@ -316,6 +316,8 @@ pub enum Key {
     PortIn,
     /// The port of a bridge by which it leaves.
     PortOut,
+    /// Whether a bridge passes it on: 0 or 1.
+    Bridged,
     /// Something else.
     Unknown,
 }

@@ -93,6 +93,8 @@ pub struct Packet {
     pub port_in: Option<Device>,
     /// The port of the bridge by which it leaves.
     pub port_out: Option<Device>,
+    /// Whether bridges pass frames to the hooks of IP (`bridge-nf-call-iptables`), if that is known.
+    pub bridge_calls_ip: Option<bool>,
     /// Where it comes from.
     pub source: Ranges,
     /// Where it goes to.
@@ -126,6 +128,7 @@ impl Packet {
             outgoing,
             port_in: None,
             port_out: None,
+            bridge_calls_ip: None,
             source: every.clone(),
             destination: every,
             protocol: Ranges::one(TCP),
@@ -139,28 +142,42 @@ impl Packet {
         }
     }
 
+    /// The same packets with what is known of the bridge: where it decides and is not known, both.
+    pub(super) fn by_bridge(&self) -> Vec<Packet> {
+        match self.bridge_calls_ip.is_none() && (self.port_in.is_some() || self.way == Way::Bridge) {
+            true => [true, false].map(|calls| Packet { bridge_calls_ip: Some(calls), ..self.clone() }).into(),
+            false => vec![self.clone()],
+        }
+    }
+
     /// The hooks on its way, with the interfaces as they are called there.
     pub(super) fn stages(&self) -> Vec<Stage> {
-        let stage = |layer, hook, incoming: &Device, outgoing: &Device| Stage { layer, hook, incoming: incoming.clone(), outgoing: outgoing.clone() };
-        let none = Device::none();
         let (ip, bridge) = (Layer::of(self.family), Layer::Bridge);
+        let calls = self.bridge_calls_ip == Some(true);
+        let none = Device::none();
+        // Of a frame that no bridge passed to IP, rules of IP see no port. A packet that leaves the bridge has none by which it goes out.
+        let port_in = if self.bridge_calls_ip == Some(false) || self.way == Way::Output { Some(none.clone()) } else { self.port_in.clone() };
+        let stage = |layer, hook, incoming: &Device, outgoing: &Device| {
+            let bridged = self.way == Way::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
+            let port_out = if bridged { self.port_out.clone() } else { Some(none.clone()) };
+            Stage { layer, hook, incoming: incoming.clone(), outgoing: outgoing.clone(), port_in: port_in.clone(), port_out, bridged }
+        };
         let mut stages = Vec::new();
         if self.way != Way::Output {
             stages.push(stage(Layer::Netdev, Hook::Ingress, self.port_in.as_ref().unwrap_or(&self.incoming), &none));
         }
         if let Some(port) = &self.port_in {
             stages.push(stage(bridge, Hook::Prerouting, port, &none));
-            if self.way != Way::Bridge {
-                stages.push(stage(bridge, Hook::Input, port, &none));
-            }
         }
+        let input = self.port_in.as_ref().filter(|_| self.way != Way::Bridge).map(|port| stage(bridge, Hook::Input, port, &none));
+        let is_received = self.way == Way::Input || self.way == Way::Forward || calls && self.way == Way::Bridge;
+        let received = is_received.then(|| stage(ip, Hook::Prerouting, &self.incoming, &none));
+        // The bridge itself calls the first hook of IP.
+        let (first, second) = if calls { (received, input) } else { (input, received) };
+        stages.extend(first.into_iter().chain(second));
         match self.way {
-            Way::Input => {
-                stages.push(stage(ip, Hook::Prerouting, &self.incoming, &none));
-                stages.push(stage(ip, Hook::Input, &self.incoming, &none));
-            }
+            Way::Input => stages.push(stage(ip, Hook::Input, &self.incoming, &none)),
             Way::Forward => {
-                stages.push(stage(ip, Hook::Prerouting, &self.incoming, &none));
                 stages.push(stage(ip, Hook::Forward, &self.incoming, &self.outgoing));
                 stages.push(stage(ip, Hook::Postrouting, &self.incoming, &self.outgoing));
             }
@@ -171,7 +188,9 @@ impl Packet {
             Way::Bridge => {
                 let (from, to) = (self.port_in.as_ref().unwrap_or(&self.incoming), self.port_out.as_ref().unwrap_or(&self.outgoing));
                 stages.push(stage(bridge, Hook::Forward, from, to));
+                stages.extend(calls.then(|| stage(ip, Hook::Forward, &self.incoming, &self.outgoing)));
                 stages.push(stage(bridge, Hook::Postrouting, &none, to));
+                stages.extend(calls.then(|| stage(ip, Hook::Postrouting, &none, &self.outgoing)));
             }
         }
         if let Some(port) = self.port_out.as_ref().filter(|_| matches!(self.way, Way::Forward | Way::Output)) {
@@ -198,7 +217,7 @@ impl Packet {
                 Way::Input => Ranges::one(super::words::LOCAL),
                 Way::Output | Way::Bridge => return None,
             },
-            Key::State | Key::Mark(_) | Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut | Key::Unknown => return None,
+            Key::State | Key::Mark(_) | Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut | Key::Bridged | Key::Unknown => return None,
         })
     }
 
@@ -240,4 +259,10 @@ pub(super) struct Stage {
     pub incoming: Device,
     /// The interface by which it leaves.
     pub outgoing: Device,
+    /// The ports of a bridge, as rules of IP see them; `None`: not known.
+    pub port_in: Option<Device>,
+    /// The port by which it leaves.
+    pub port_out: Option<Device>,
+    /// Whether rules of IP see that a bridge passes it on.
+    pub bridged: bool,
 }

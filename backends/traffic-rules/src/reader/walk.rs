@@ -153,9 +153,7 @@ impl<'a> Walk<'a> {
 
     /// What becomes of a class of packets.
     pub fn fate(&self, packet: &Packet) -> Fate {
-        let (mut parts, mut rest) = (PARTS, RULES);
-        let mut missing = BTreeSet::new();
-        self.divide(packet, &mut parts, &mut rest, &mut missing)
+        self.both(packet).0
     }
 
     /// What drops packets, one thing behind the other: each is what comes next once those before it no longer drop. The flag is whether a
@@ -176,10 +174,14 @@ impl<'a> Walk<'a> {
 
     /// The parts of tables on the way of a packet that were not listed.
     pub fn missing(&self, packet: &Packet) -> BTreeSet<Missing> {
-        let (mut parts, mut rest) = (PARTS, RULES);
-        let mut missing = BTreeSet::new();
-        self.divide(packet, &mut parts, &mut rest, &mut missing);
-        missing
+        self.both(packet).1
+    }
+
+    fn both(&self, packet: &Packet) -> (Fate, BTreeSet<Missing>) {
+        let (mut parts, mut rest, mut missing) = (PARTS, RULES, BTreeSet::new());
+        let fates = packet.by_bridge().into_iter().map(|packet| self.divide(&packet, &mut parts, &mut rest, &mut missing));
+        let fate = fates.reduce(Fate::and).unwrap_or(Fate::Yes { named: false });
+        (fate, missing)
     }
 
     /// Answers for all packets at once, or for both parts of them where a condition divides them.
@@ -585,8 +587,9 @@ impl<'a> Steps<'a, '_> {
         match (key, value) {
             (Key::Incoming, Value::Name(name)) => place.stage.incoming.fits(name),
             (Key::Outgoing, Value::Name(name)) => place.stage.outgoing.fits(name),
-            (Key::PortIn, Value::Name(name)) => port(&self.packet.port_in, name),
-            (Key::PortOut, Value::Name(name)) => port(&self.packet.port_out, name),
+            (Key::PortIn, Value::Name(name)) => port(&place.stage.port_in, name),
+            (Key::PortOut, Value::Name(name)) => port(&place.stage.port_out, name),
+            (Key::Bridged, Value::Numbers(numbers)) => Ranges::one(u32::from(place.stage.bridged)).within(numbers),
             (Key::Mark(mask), Value::Numbers(numbers)) => match mask & !self.mark.known {
                 0 => Ranges::one(self.mark.value & mask).within(numbers),
                 // It may still be seen that it is none of them.

@@ -2,19 +2,19 @@
 
 use crate::sets::RuleSet;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, setsockopt, socket, sockopt};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use traffic_rules::programs::Variant;
 use traffic_rules::reader::nft::Extent;
-use traffic_rules::reader::{Device, Fate, Packet, Ranges, Rules, Way, iptables, nft};
+use traffic_rules::reader::{Device, Fate, Packet, Ranges, Rules, Way, iptables, nft, state};
 use types::Family;
 
 /// How long packets may take to arrive.
@@ -22,10 +22,18 @@ const DEADLINE: Duration = Duration::from_secs(3);
 /// Ports that rules and packets share.
 pub const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
+/// Packets that are sent through each set of rules.
+pub const PACKETS: u16 = 14;
+/// The mark of sockets whose packets take the other way: to the bridge's second port, or from the receiver through the host.
+const OTHER_WAY: u32 = 7;
+
 /// A packet that is sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    forwarded: bool,
+    pub way: Way,
+    /// Whether its connection has seen packets in both directions before.
+    pub established: bool,
+    pub family: Family,
     protocol: u8,
     source: IpAddr,
     destination: IpAddr,
@@ -33,6 +41,14 @@ pub struct Sent {
     source_port: u16,
     /// The identifier, with ICMP.
     destination_port: u16,
+}
+
+/// Which packet of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nth {
+    First,
+    Reply,
+    Third,
 }
 
 pub fn address(family: Family, net: u8, part: u8) -> IpAddr {
@@ -45,17 +61,30 @@ pub fn address(family: Family, net: u8, part: u8) -> IpAddr {
 impl Sent {
     pub fn random(random: &mut StdRng, family: Family, seed: u64, number: u16) -> Self {
         // Another connection than those of all sets before: the kernel remembers them.
-        let fresh = 20_000 + (seed * 10 % 40_000) as u16 + number;
-        let forwarded = number % 5 < 3;
-        // ICMP has no port by which packets could be told apart.
-        let protocol = if number >= 8 && (number == 8) != forwarded { family.pick(1, 58) } else { *[6, 17, 17].choose(random).unwrap() };
-        let destination = match forwarded {
-            true => address(family, 2, random.random_range(0..4)),
-            false => family.pick(IpAddr::from(Ipv4Addr::new(10, 1, 0, 1)), Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1).into()),
+        let fresh = 16_000 + (seed * u64::from(PACKETS) % 49_000) as u16 + number;
+        let (way, established) = match number {
+            10 | 11 => (Way::Bridge, false),
+            12 => (Way::Forward, true),
+            13 => (Way::Input, true),
+            _ => (if number % 5 < 3 { Way::Forward } else { Way::Input }, false),
+        };
+        // ICMP has no port by which packets could be told apart: each receiver gets one.
+        let protocol = match number {
+            8 => family.pick(1, 58),
+            7 | 11 if seed % 2 == u64::from(number == 7) => family.pick(1, 58),
+            // The host itself answers TCP, which ends the connection.
+            13 => 17,
+            _ => *[6, 17, 17].choose(random).unwrap(),
+        };
+        let destination = match way {
+            Way::Input => family.pick(IpAddr::from(Ipv4Addr::new(10, 1, 0, 1)), Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1).into()),
+            _ => address(family, 2, random.random_range(0..4)),
         };
         let echo = u16::from(family.pick(8_u8, 128)) << 8;
         Self {
-            forwarded,
+            way,
+            established,
+            family,
             protocol,
             source: address(family, 1, random.random_range(0..4)),
             destination,
@@ -64,11 +93,18 @@ impl Sent {
         }
     }
 
-    pub fn packet(&self, family: Family) -> Packet {
-        let (way, outgoing) = if self.forwarded { (Way::Forward, Device::named("out0")) } else { (Way::Input, Device::none()) };
+    pub fn packet(&self, bridge_calls_ip: bool) -> Packet {
+        let (outgoing, port_out) = match self.way {
+            Way::Forward => (Device::named("out0"), None),
+            Way::Bridge => (Device::named("br0"), Some(Device::named("pt1"))),
+            _ => (Device::none(), None),
+        };
         let icmp = self.is_icmp();
+        let fresh = Packet::new(self.way, self.family, Device::named("br0"), outgoing);
         Packet {
             port_in: Some(Device::named("pt0")),
+            port_out,
+            bridge_calls_ip: Some(bridge_calls_ip),
             source: Ranges::addresses(self.source, self.source),
             destination: Ranges::addresses(self.destination, self.destination),
             protocol: Ranges::one(self.protocol),
@@ -76,7 +112,8 @@ impl Sent {
             destination_port: Ranges::one(self.destination_port),
             icmp_type: Ranges::one(if icmp { self.source_port >> 8 } else { 0 }),
             icmp_code: Ranges::one(0_u8),
-            ..Packet::new(way, family, Device::named("br0"), outgoing)
+            state: if self.established { Ranges::one(state::ESTABLISHED) } else { fresh.state.clone() },
+            ..fresh
         }
     }
 
@@ -84,11 +121,23 @@ impl Sent {
         matches!(self.protocol, 1 | 58)
     }
 
-    fn payload(&self) -> Vec<u8> {
+    /// Where it is seen: on the host, or at the receiver.
+    fn receiver(&self) -> usize {
+        usize::from(self.way != Way::Input)
+    }
+
+    fn payload(&self, nth: Nth) -> Vec<u8> {
         let [a, b] = self.source_port.to_be_bytes();
         let [c, d] = self.destination_port.to_be_bytes();
         let (mut bytes, sum) = match self.protocol {
-            6 => (vec![a, b, c, d, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0], 16),
+            6 => {
+                let (number, answered, flags) = match nth {
+                    Nth::First => (1, 0, 2),
+                    Nth::Reply => (100, 2, 0x12),
+                    Nth::Third => (2, 101, 0x10),
+                };
+                (vec![a, b, c, d, 0, 0, 0, number, 0, 0, 0, answered, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0], 16)
+            }
             17 => (vec![a, b, c, d, 0, 8, 0, 0], 6),
             _ => (vec![a, b, 0, 0, c, d, 0, 1], 2),
         };
@@ -112,8 +161,16 @@ impl Sent {
         bytes
     }
 
-    fn datagram(&self) -> Vec<u8> {
-        let payload = self.payload();
+    fn datagram(&self, nth: Nth) -> Vec<u8> {
+        if nth == Nth::Reply {
+            let (source, source_port) = (self.destination, self.destination_port);
+            let back = Self { source, source_port, destination: self.source, destination_port: self.source_port, ..self.clone() };
+            return back.headed(back.payload(nth));
+        }
+        self.headed(self.payload(nth))
+    }
+
+    fn headed(&self, payload: Vec<u8>) -> Vec<u8> {
         let mut bytes = match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let length = (20 + payload.len() as u16).to_be_bytes();
@@ -133,6 +190,28 @@ impl Sent {
         bytes.extend(payload);
         bytes
     }
+}
+
+/// Sends one packet each from a namespace.
+fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
+    let path = format!("/var/run/netns/{namespace}");
+    let send = || {
+        setns(std::fs::File::open(&path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+        for sent in all {
+            let domain = sent.family.pick(AddressFamily::Inet, AddressFamily::Inet6);
+            let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).unwrap();
+            if sent.way == Way::Bridge || nth == Nth::Reply {
+                setsockopt(&socket, sockopt::Mark, &OTHER_WAY).unwrap();
+            }
+            let (bytes, to) = (sent.datagram(nth), if nth == Nth::Reply { sent.source } else { sent.destination });
+            let done = match to {
+                IpAddr::V4(to) => sendto(socket.as_raw_fd(), &bytes, &SockaddrIn::from(SocketAddrV4::new(to, 0)), MsgFlags::empty()),
+                IpAddr::V6(to) => sendto(socket.as_raw_fd(), &bytes, &SockaddrIn6::from(SocketAddrV6::new(to, 0, 0, 0)), MsgFlags::empty()),
+            };
+            done.unwrap();
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(send).join().unwrap());
 }
 
 /// The namespaces. They go with it.
@@ -156,10 +235,14 @@ fn shell(script: &str, input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the kernel writes down of packets that passed all other chains.
+/// What the kernel writes down of packets that passed all other chains, and of replies. It also keeps connections being tracked.
 fn probe(hook: &str, priority: i32) -> String {
+    let note = "ct direction reply ct state established update @replied { meta l4proto . th dport }";
+    let set = "type inet_proto . inet_service; flags dynamic; size 65535;";
     format!(
-        "table inet probe {{ set seen {{ type inet_proto . inet_service; flags dynamic; size 65535; }}\n chain c {{ type filter hook {hook} priority {priority}; update @seen {{ meta l4proto . th sport }}\n }}\n }}\n"
+        "table inet probe {{ set seen {{ {set} }}\n set replied {{ {set} }}\n\
+         chain c {{ type filter hook {hook} priority {priority}; update @seen {{ meta l4proto . th sport }}\n }}\n\
+         chain p {{ type filter hook prerouting priority -199; {note}\n }}\n chain o {{ type filter hook output priority -199; {note}\n }}\n }}\n"
     )
 }
 
@@ -171,15 +254,19 @@ impl Bed {
             "for n in {a} {r} {b}; do ip netns add $n; ip -n $n link set lo up; done
             ip -n {a} link add a0 type veth peer name pt0 netns {r}
             ip -n {r} link add out0 type veth peer name b0 netns {b}
+            ip -n {r} link add pt1 type veth peer name c0 netns {b}
             ip -n {r} link add br0 address 02:00:00:00:00:01 type bridge
             ip -n {b} link set b0 address 02:00:00:00:00:02
-            ip -n {r} link set pt0 master br0
-            for d in br0 pt0 out0; do ip -n {r} link set $d up; done
-            ip -n {a} link set a0 up; ip -n {b} link set b0 up
+            ip -n {b} link set c0 address 02:00:00:00:00:03
+            ip -n {r} link set out0 address 02:00:00:00:00:04
+            for d in pt0 pt1; do ip -n {r} link set $d master br0; done
+            for d in br0 pt0 pt1 out0; do ip -n {r} link set $d up; done
+            ip -n {a} link set a0 up; for d in b0 c0; do ip -n {b} link set $d up; done
+            bridge -n {r} fdb add 02:00:00:00:00:03 dev pt1 master static
             for n in {a} {r} {b}; do ip netns exec $n sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; done
             for d in br0 out0; do ip netns exec {r} sysctl -qw net.ipv4.conf.$d.rp_filter=0; done
-            ip netns exec {b} sysctl -qw net.ipv4.conf.b0.rp_filter=0
-            for k in iptables ip6tables; do f=net.bridge.bridge-nf-call-$k; ip netns exec {r} sysctl -qw $f=0 2>/dev/null || true; done
+            for d in b0 c0; do ip netns exec {b} sysctl -qw net.ipv4.conf.$d.rp_filter=0; done
+            ip netns exec {r} sysctl -qw net.netfilter.nf_conntrack_udp_timeout=300
             ip -n {r} addr add 10.1.0.1/16 dev br0; ip -n {r} addr add fd00:1::1/32 dev br0 nodad
             ip -n {r} addr add 10.9.0.1/30 dev out0; ip -n {r} addr add fd00:9::1/64 dev out0 nodad
             ip -n {a} addr add 10.1.0.2/16 dev a0; ip -n {a} addr add fd00:1::2/32 dev a0 nodad
@@ -189,14 +276,20 @@ impl Bed {
             ip -n {b} route add blackhole 10.1.0.0/16; ip -n {b} route add blackhole fd00:1::/32
             for g in 10.1.0.1 fd00:1::1; do ip -n {a} neigh replace $g lladdr 02:00:00:00:00:01 dev a0 nud permanent; done
             for g in 10.9.0.2 fd00:9::2; do ip -n {r} neigh replace $g lladdr 02:00:00:00:00:02 dev out0 nud permanent; done
+            # The other way of marked packets: over the bridge, and back from the receiver.
+            for f in -4 -6; do for n in {a} {b}; do ip -n $n $f rule add fwmark {OTHER_WAY} lookup {OTHER_WAY}; done; done
+            for g in 10.1.0.3 fd00:1::3; do ip -n {a} neigh replace $g lladdr 02:00:00:00:00:03 dev a0 nud permanent; ip -n {a} route add default via $g dev a0 table {OTHER_WAY}; done
+            for g in 10.9.0.1 fd00:9::1; do ip -n {b} neigh replace $g lladdr 02:00:00:00:00:04 dev b0 nud permanent; ip -n {b} route add default via $g dev b0 table {OTHER_WAY}; done
             ip netns exec {b} nft -f -"
         );
         let bed = Self { names: names.clone() };
         shell(&script, &probe("prerouting", -400));
         // The ports forward once the bridge has learned nothing for a while: with STP off, at once.
         let begun = Instant::now();
-        while !shell(&format!("ip -n {r} -o link show pt0"), "").contains("state UP") {
-            assert!(begun.elapsed() < DEADLINE, "the port of the bridge comes up");
+        while !shell(&format!("ip -n {r} -o link show pt0"), "").contains("state UP")
+            || !shell(&format!("ip -n {r} -o link show pt1"), "").contains("state UP")
+        {
+            assert!(begun.elapsed() < DEADLINE, "the ports of the bridge come up");
             std::thread::yield_now();
         }
         bed
@@ -216,19 +309,23 @@ impl Bed {
         let nft_part = if set.nft_variant.is_empty() { String::new() } else { format!("{name}-nft-restore <<'END'\n{}END\n", set.nft_variant) };
         let script = format!(
             "exec ip netns exec {host} sh -e <<'ALL'
-nft flush ruleset
+for k in iptables ip6tables; do echo {} > /proc/sys/net/bridge/bridge-nf-call-$k; done
+nft -f - <<'END'
+flush ruleset
+{}END
 iptables-legacy-restore <<'END'
 {}END
 ip6tables-legacy-restore <<'END'
 {}END
 {nft_part}nft -f - <<'END'
-{}{}
+{}
 END
 {name}-legacy-save -c; echo '#next'; {name}-nft-save -c 2>/dev/null; echo '#next'; nft -j -a list ruleset
 ALL",
+            u8::from(set.bridge_calls_ip),
+            probe("input", i32::MAX),
             set.family.pick(legacy, &nothing),
             set.family.pick(&nothing, legacy),
-            probe("input", i32::MAX),
             set.nft,
         );
         let text = shell(&script, "");
@@ -241,51 +338,54 @@ ALL",
         rules
     }
 
-    /// Sends packets, and returns for each whether it passed.
-    pub fn send(&self, all: &[Sent], fates: &[Fate], family: Family) -> Vec<bool> {
+    /// Sends packets in both directions of connections that are established later. There must be no rules.
+    pub fn establish(&self, all: &[&Sent]) {
         let [a, r, b] = &self.names;
+        self.apply(&RuleSet::none());
         shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
-        let path = format!("/var/run/netns/{a}");
-        std::thread::scope(|scope| {
-            scope
-                .spawn(|| {
-                    setns(std::fs::File::open(&path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
-                    let domain = family.pick(AddressFamily::Inet, AddressFamily::Inet6);
-                    let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).unwrap();
-                    for sent in all {
-                        let done = match sent.destination {
-                            IpAddr::V4(to) => {
-                                sendto(socket.as_raw_fd(), &sent.datagram(), &SockaddrIn::from(std::net::SocketAddrV4::new(to, 0)), MsgFlags::empty())
-                            }
-                            IpAddr::V6(to) => sendto(
-                                socket.as_raw_fd(),
-                                &sent.datagram(),
-                                &SockaddrIn6::from(std::net::SocketAddrV6::new(to, 0, 0, 0)),
-                                MsgFlags::empty(),
-                            ),
-                        };
-                        done.unwrap();
-                    }
-                })
-                .join()
-                .unwrap();
-        });
+        emit(a, all, Nth::First);
+        self.wait("seen", |seen| all.iter().all(|sent| seen[sent.receiver()].contains(&(sent.protocol, sent.source_port))));
+        for (namespace, receiver) in [(r, 0), (b, 1)] {
+            let from: Vec<&Sent> = all.iter().copied().filter(|sent| sent.receiver() == receiver).collect();
+            emit(namespace, &from, Nth::Reply);
+        }
+        let done = self.wait("replied", |replied| all.iter().all(|sent| replied[0].contains(&(sent.protocol, sent.source_port))));
+        let missing = || all.iter().filter(|sent| !done[0].contains(&(sent.protocol, sent.source_port))).collect::<Vec<_>>();
+        assert!(missing().is_empty(), "connections without reply: {:?}", missing());
+    }
+
+    /// Sends packets, and returns for each whether it passed.
+    pub fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
+        let [a, _, b] = &self.names;
+        shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
+        for sent in all {
+            emit(a, &[sent], if sent.established { Nth::Third } else { Nth::First });
+        }
+        let arrived = |sent: &Sent, seen: &[Seen]| seen[sent.receiver()].contains(&(sent.protocol, sent.source_port));
+        // A packet is there when it is sent, unless the machine is busy.
+        let seen = self.wait("seen", |seen| all.iter().zip(fates).all(|(sent, fate)| !matches!(fate, Fate::Yes { .. }) || arrived(sent, seen)));
+        all.iter().map(|sent| arrived(sent, &seen)).collect()
+    }
+
+    /// What was seen on the host and at the receiver, once it is complete or nothing more can come.
+    fn wait(&self, set: &str, is_complete: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
+        let [_, r, b] = &self.names;
         let begun = Instant::now();
         loop {
-            let text = shell(&format!("for n in {r} {b}; do ip netns exec $n nft -j list set inet probe seen; done"), "");
-            let seen: Vec<BTreeSet<(u8, u16)>> = text.lines().filter(|line| line.starts_with('{')).map(elements).collect();
-            let arrived: Vec<bool> = all.iter().map(|sent| seen[usize::from(sent.forwarded)].contains(&(sent.protocol, sent.source_port))).collect();
-            let late = fates.iter().zip(&arrived).any(|(fate, arrived)| matches!(fate, Fate::Yes { .. }) && !arrived);
-            // A packet is there when it is sent, unless the machine is busy.
-            if !late || begun.elapsed() > DEADLINE {
-                return arrived;
+            let text = shell(&format!("for n in {r} {b}; do ip netns exec $n nft -j list set inet probe {set}; done"), "");
+            let seen: Vec<Seen> = text.lines().filter(|line| line.starts_with('{')).map(elements).collect();
+            if is_complete(&seen) || begun.elapsed() > DEADLINE {
+                return seen;
             }
         }
     }
 }
 
+/// Protocols and ports.
+type Seen = BTreeSet<(u8, u16)>;
+
 /// Protocols and ports that were seen.
-fn elements(listing: &str) -> BTreeSet<(u8, u16)> {
+fn elements(listing: &str) -> Seen {
     let listing: serde_json::Value = serde_json::from_str(listing).unwrap();
     let sets = listing["nftables"].as_array().into_iter().flatten().filter_map(|item| item["set"]["elem"].as_array());
     let number = |value: &serde_json::Value| match value.as_str() {

@@ -9,7 +9,7 @@ use std::fmt;
 use types::Family;
 
 /// What at least a tenth of the sets has.
-pub const CONSTRUCTS: [&str; 25] = [
+pub const CONSTRUCTS: [&str; 29] = [
     "jump",
     "goto",
     "return",
@@ -33,13 +33,19 @@ pub const CONSTRUCTS: [&str; 25] = [
     "mark",
     "mark set",
     "icmp",
+    "established",
+    "physdev",
     "bridge",
+    "bridge forward",
+    "priorities",
     "ingress",
 ];
 
 /// A set of rules.
 pub struct RuleSet {
     pub family: Family,
+    /// Whether the bridge passes frames to the hooks of IP.
+    pub bridge_calls_ip: bool,
     /// What iptables-legacy-restore gets.
     pub legacy: String,
     /// What iptables-nft-restore gets.
@@ -51,7 +57,11 @@ pub struct RuleSet {
 
 impl fmt::Display for RuleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}\nlegacy:\n{}nft variant:\n{}nft:\n{}", self.family, self.legacy, self.nft_variant, self.nft)
+        write!(
+            f,
+            "{:?}, bridge calls IP: {}\nlegacy:\n{}nft variant:\n{}nft:\n{}",
+            self.family, self.bridge_calls_ip, self.legacy, self.nft_variant, self.nft
+        )
     }
 }
 
@@ -71,7 +81,14 @@ impl RuleSet {
                 nft = dice.nft();
             }
         }
-        Self { family, legacy, nft_variant, nft, constructs: dice.used }
+        let bridge_calls_ip = dice.chance(0.5);
+        Self { family, bridge_calls_ip, legacy, nft_variant, nft, constructs: dice.used }
+    }
+
+    /// No rules at all.
+    pub fn none() -> Self {
+        let [legacy, nft_variant, nft] = [const { String::new() }; 3];
+        Self { family: Family::V4, bridge_calls_ip: false, legacy, nft_variant, nft, constructs: BTreeSet::new() }
     }
 }
 
@@ -177,7 +194,7 @@ impl Dice<'_> {
         let mut protocol = false;
         for _ in 0..self.random.random_range(1..3) {
             let not = if self.not() { " !" } else { "" };
-            match self.random.random_range(0..9) {
+            match self.random.random_range(0..10) {
                 0 if !text.contains(" -s ") => {
                     self.uses("address");
                     text += &format!("{not} -s {}", self.net(true));
@@ -193,7 +210,7 @@ impl Dice<'_> {
                 }
                 3 if !matches!(chain, "PREROUTING" | "INPUT" | "own" | "more") && !text.contains(" -o ") => {
                     self.uses("interface");
-                    text += &format!("{not} -o {}", self.pick(&["out0", "out+", "eth9"]));
+                    text += &format!("{not} -o {}", self.pick(&["out0", "out+", "br0", "eth9"]));
                 }
                 4 | 5 if !protocol => {
                     protocol = true;
@@ -225,14 +242,25 @@ impl Dice<'_> {
                 }
                 6 if !text.contains("--ctstate") => {
                     self.uses("state");
-                    text +=
-                        &format!(" -m conntrack{not} --ctstate {}", self.pick(&["NEW", "RELATED,ESTABLISHED", "INVALID", "NEW,DNAT", "UNTRACKED"]));
+                    let state = self.pick(&["NEW", "RELATED,ESTABLISHED", "ESTABLISHED", "INVALID", "NEW,DNAT", "UNTRACKED"]);
+                    self.uses(if state.ends_with("ESTABLISHED") { "established" } else { "state" });
+                    text += &format!(" -m conntrack{not} --ctstate {state}");
                 }
                 7 if !text.contains("--mark") => {
                     self.uses("mark");
                     text += &format!(" -m mark{not} --mark {}", self.pick(&["0x1/0x1", "0x0/0x3", "0x2", "0x10/0xf0"]));
                 }
-                8 if !text.contains("-range") => {
+                8 if !text.contains("physdev") => {
+                    self.uses("physdev");
+                    text += " -m physdev";
+                    let leaves = matches!(chain, "FORWARD" | "POSTROUTING");
+                    match self.random.random_range(0..if leaves { 4 } else { 2 }) {
+                        0 | 1 => text += &format!("{not} --physdev-in {}", self.pick(&["pt0", "pt+", "pt1", "eth9"])),
+                        2 => text += &format!("{not} --physdev-is-bridged"),
+                        _ => text += &format!(" --physdev-is-bridged{not} --physdev-out {}", self.pick(&["pt1", "pt+", "pt0"])),
+                    }
+                }
+                9 if !text.contains("-range") => {
                     let (side, source) = if self.chance(0.5) { ("src", true) } else { ("dst", false) };
                     text += &format!(" -m iprange{not} --{side}-range {}", self.span(source));
                 }
@@ -301,12 +329,13 @@ chain more {{\n"
         }
         text += "}\n";
         for (hook, priority, of) in
-            [("prerouting", -300_i32, 0.4), ("prerouting", -150, 0.4), ("input", 0, 1.0), ("forward", 0, 1.0), ("forward", 10, 0.3)]
+            [("prerouting", -300_i32, 0.4), ("prerouting", -150, 0.4), ("input", 0, 1.0), ("forward", 0, 1.0), ("forward", 10, 0.6)]
         {
             if !self.chance(of) {
                 continue;
             }
             match priority {
+                10 => self.uses("priorities"),
                 -300 => self.uses("raw"),
                 -150 => self.uses("mangle"),
                 _ => {}
@@ -327,14 +356,20 @@ chain more {{\n"
             text += "}\n";
         }
         text += "}\n";
-        if self.chance(0.4) {
+        if self.chance(0.8) {
             self.uses("bridge");
-            let hook = self.pick(&["prerouting", "input", "forward"]);
-            let (net, port) = (self.net(true), self.port());
-            let rule = match self.random.random_range(0..4) {
+            let hook = self.pick(&["prerouting", "input", "forward", "forward", "forward", "postrouting"]);
+            if hook == "forward" {
+                self.uses("bridge forward");
+            }
+            let (net, to, port) = (self.net(true), self.net(false), self.port());
+            let rule = match self.random.random_range(0..7) {
                 0 => format!("{word} saddr {net} drop"),
-                1 => format!("iifname \"pt*\" udp dport {port} drop"),
-                2 => "iifname \"eth9\" drop".to_owned(),
+                1 => format!("{word} saddr {net} {word} daddr {to} drop"),
+                2 => format!("iifname \"pt*\" udp dport {port} drop"),
+                3 => "iifname \"eth9\" drop".to_owned(),
+                4 => format!("oifname \"pt1\" {word} daddr {to} drop"),
+                5 => format!("oifname != \"pt1\" udp dport {port} drop"),
                 _ => format!("meta protocol {word} meta l4proto tcp drop"),
             };
             text += &format!("table bridge walls {{ chain c {{ type filter hook {hook} priority -5;\n{rule}\n}}\n}}\n");
@@ -384,8 +419,8 @@ chain more {{\n"
             }
             (7, _) => {
                 self.uses("verdict map");
-                self.uses("state");
-                self.pick(&["ct state vmap { established : accept, new : drop }", "ct state vmap { new : accept, invalid : drop }"]).to_owned()
+                self.uses("established");
+                self.pick(&["ct state vmap { established : accept, new : drop }", "ct state vmap { new : accept, established : drop }"]).to_owned()
             }
             (8 | 9, _) => "drop".to_owned(),
             _ => "accept".to_owned(),
@@ -460,9 +495,17 @@ chain more {{\n"
                 format!("udp dport {not}@ports")
             }
             11 => {
-                self.uses("state");
-                self.pick(&["ct state new", "ct state established,related", "ct state != new", "ct state { new, untracked }", "ct state invalid"])
-                    .to_owned()
+                let (construct, text) = *[
+                    ("state", "ct state new"),
+                    ("established", "ct state established,related"),
+                    ("established", "ct state != established"),
+                    ("state", "ct state { new, untracked }"),
+                    ("state", "ct state invalid"),
+                ]
+                .choose(self.random)
+                .unwrap();
+                self.uses(construct);
+                text.to_owned()
             }
             12 => {
                 self.uses("mark");
