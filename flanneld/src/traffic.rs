@@ -23,7 +23,7 @@ use traffic_rules::error::RulesErrors;
 use traffic_rules::notices::{Notices, wait_for_notice};
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
-use types::Problem;
+use types::{Family, Problem};
 
 /// How long the start waits for the rules: a delay here must not delay the node.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ impl Nodes {
         let hosts = [of(&underlay.public), of(&underlay.addresses)].into_iter().flatten().flatten().collect();
         let leases = self.leases.borrow_and_update().clone();
         let others = leases.iter().filter(|lease| lease.subnets != *own);
-        let peers = others.flat_map(|lease| [false, true].map(|ipv6| lease.attrs.public_for(ipv6))).flatten().collect();
+        let peers = others.flat_map(|lease| lease.attrs.addresses()).collect();
         (hosts, peers)
     }
 
@@ -106,7 +106,7 @@ pub struct Keeper {
     neighbours: Neighbours,
     sharers: Option<Sharers>,
     health: Health,
-    appliers: Vec<Applier>,
+    appliers: [Applier; 2],
     repairs: Vec<Instant>,
     trouble: Option<Problem>,
     /// Number of failed passes in a row.
@@ -124,7 +124,7 @@ impl Keeper {
     /// Applies nothing yet. `before` are the networks of this daemon's predecessor; `devices` are those of this network.
     pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
         health.fail(Condition::Rules, DaemonProblem::RulesPending);
-        let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
+        let appliers = Family::ALL.map(|family| Applier::new(wanted.nftables, family));
         let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.guard_slot));
         // vxlan networks on one host share their port.
         let port = wanted.encapsulation.ports().first().copied().filter(|_| wanted.follows_peers());
@@ -283,8 +283,8 @@ impl Keeper {
         let mut unknown_senders: Option<u64> = None;
         let mut logged: Vec<Note> = Vec::new();
         let families = self.wanted.rulesets();
-        let work = self.appliers.iter_mut().zip([false, true]).filter_map(|(applier, ipv6)| {
-            let rules = families.iter().find(|rules| rules.ipv6 == ipv6)?;
+        let work = self.appliers.iter_mut().zip(Family::ALL).filter_map(|(applier, family)| {
+            let rules = families.iter().find(|rules| rules.family == family)?;
             Some(async move { (applier.apply(rules).await, applier.notes()) })
         });
         for (result, notes) in futures_util::future::join_all(work).await {
@@ -344,15 +344,15 @@ impl Keeper {
     /// Which of our rules are in use; `None` until they are in place.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
-        let kept = |ipv6: bool| {
-            let applier = self.appliers.get(usize::from(ipv6)).filter(|_| families.iter().any(|rules| rules.ipv6 == ipv6));
+        let kept = |family: Family| {
+            let applier = family.pick(self.appliers.first(), self.appliers.last()).filter(|_| families.iter().any(|rules| rules.family == family));
             match applier {
                 Some(_) if self.wanted.nftables => ActiveRules::Nftables,
                 Some(applier) => applier.variant().map_or(ActiveRules::Nothing, ActiveRules::Iptables),
                 None => ActiveRules::Nothing,
             }
         };
-        self.trouble.is_none().then(|| ([kept(false), kept(true)], self.wanted.others.clone()))
+        self.trouble.is_none().then(|| (Family::ALL.map(kept), self.wanted.others.clone()))
     }
 }
 
