@@ -15,7 +15,7 @@ use packet_engine::features::Features;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig};
 use tokio::sync::{Notify, watch};
-use types::{Encapsulation, Profile};
+use types::{Encapsulation, Family, Profile};
 
 /// Decides whether the backend can use a lease. Pure.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), Refusal> + Send + Sync>;
@@ -76,13 +76,13 @@ pub struct Overlay {
     /// Whether each node has a device with the first address of its subnet. Otherwise only the pods' bridge has an address there.
     pub device: bool,
     /// The family of the tunnels' own packets, if one serves all families.
-    pub outer_ipv6: Option<bool>,
+    pub outer: Option<Family>,
     /// Whether it carries IPv6.
-    pub ipv6: bool,
+    pub carries_ipv6: bool,
     /// Whether anything may go from node to node that is not encrypted.
     pub clear: bool,
-    /// The MTU of the network, from that of the underlay and the family (IPv6?).
-    pub mtu: Arc<dyn Fn(u32, bool) -> u32 + Send + Sync>,
+    /// The MTU of the network, from that of the underlay and the family.
+    pub mtu: Arc<dyn Fn(u32, Family) -> u32 + Send + Sync>,
 }
 
 /// Asks a running network to make itself another identity, because an older node has the same.

@@ -15,7 +15,7 @@ use netstate::underlay::Underlay;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
 use types::profile::{Keys, Overhead};
-use types::{Encapsulation, Profile};
+use types::{Encapsulation, Family, Profile};
 
 /// The wire name.
 pub const KIND: &str = "host-gw";
@@ -57,7 +57,7 @@ impl Backend for HostGw {
         let networks = self.setup.config.networks;
         // Peers route to the public address, so it must be on this link. Go flannel checks IPv4 only.
         let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
-        let v6 = networks.v6().is_some() && underlay.public.v6().is_some_and(|ip| underlay.tunnel_source(true) != Some((*ip).into()));
+        let v6 = networks.v6().is_some() && underlay.public.v6().is_some_and(|ip| underlay.tunnel_source(Family::V6) != Some((*ip).into()));
         if v4 || v6 {
             let Underlay { public, addresses, .. } = *underlay;
             return Err(UnderlayError::Translated { public, interface: underlay.name.clone(), addresses }.into());
@@ -67,7 +67,7 @@ impl Backend for HostGw {
 
     fn overlay(&self) -> Option<Overlay> {
         // There is no device; pods' packets are as large as the underlay's.
-        Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer_ipv6: None, ipv6: true, clear: true, mtu: Arc::new(|underlay, _| underlay) })
+        Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer: None, carries_ipv6: true, clear: true, mtu: Arc::new(|underlay, _| underlay) })
     }
 
     fn accepts(&self) -> Accepts {

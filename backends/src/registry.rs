@@ -4,7 +4,7 @@ use crate::backend::{Backend, Error, Setup};
 use crate::config_error::ConfigError;
 use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use subnet_lease::LeaseAttrs;
-use types::Profile;
+use types::{Family, Profile};
 
 /// A type of backend.
 struct Kind {
@@ -12,7 +12,7 @@ struct Kind {
     /// Creates a backend from its configuration.
     make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
     /// The part of its lease data that must be unique: a forwarding entry or a tunnel peer leads to one node only.
-    identity: fn(&LeaseAttrs, bool) -> Option<String>,
+    identity: fn(&LeaseAttrs, Family) -> Option<String>,
 }
 
 /// The backends. Where devices of several are left on a host, the first of them is taken for the running one's.
@@ -68,21 +68,21 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
 }
 
 /// The unique identity of the node behind a lease, for one family. None if the backend has no such thing.
-pub fn identity_of(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
-    (kind(&attrs.backend)?.identity)(attrs, ipv6)
+pub fn identity_of(attrs: &LeaseAttrs, family: Family) -> Option<String> {
+    (kind(&attrs.backend)?.identity)(attrs, family)
 }
 
-fn nothing(_attrs: &LeaseAttrs, _ipv6: bool) -> Option<String> {
+fn nothing(_attrs: &LeaseAttrs, _: Family) -> Option<String> {
     None
 }
 
-fn vtep(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
-    vxlan::identity(if ipv6 { &attrs.v6_data } else { &attrs.data }.as_ref()?)
+fn vtep(attrs: &LeaseAttrs, family: Family) -> Option<String> {
+    vxlan::identity(family.pick(&attrs.data, &attrs.v6_data).as_ref()?)
 }
 
 /// A node has one key for both families.
-fn wireguard_key(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
-    let data = if ipv6 { &attrs.v6_data } else { &attrs.data }.as_ref()?;
+fn wireguard_key(attrs: &LeaseAttrs, family: Family) -> Option<String> {
+    let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     wireguard::key(data).map(|key| key.to_string())
 }
 
@@ -144,10 +144,10 @@ mod tests {
             (r#"{"Type":"host-gw"}"#, false, [1500, 1500]),
         ] {
             let overlay = overlay(backend).unwrap();
-            assert_eq!((overlay.device, overlay.clear, [false, true].map(|ipv6| (overlay.mtu)(1500, ipv6))), (device, true, mtu), "{backend}");
+            assert_eq!((overlay.device, overlay.clear, Family::ALL.map(|family| (overlay.mtu)(1500, family))), (device, true, mtu), "{backend}");
         }
         let encrypted = overlay(r#"{"Type":"wireguard"}"#).unwrap();
-        assert!(encrypted.device && !encrypted.clear && (encrypted.mtu)(1500, false) == 1420, "nothing goes beside the tunnel");
+        assert!(encrypted.device && !encrypted.clear && (encrypted.mtu)(1500, Family::V4) == 1420, "nothing goes beside the tunnel");
         assert!(overlay(r#"{"Type":"alloc"}"#).is_none(), "it carries no packets");
     }
 
@@ -189,8 +189,8 @@ mod tests {
             assert_eq!(profile.encapsulation.port_of(Family::V4), takes.ports.first().copied(), "{name}: the port that is used by default");
             assert_eq!(made.overlay().is_some(), profile.carries, "{name}");
             if let Some(overlay) = made.overlay() {
-                assert_eq!(((overlay.mtu)(1500, false), overlay.clear), (1500 - profile.overhead.v4, !profile.encrypts), "{name}");
-                assert_eq!(overlay.outer_ipv6.map(|ipv6| if ipv6 { Family::V6 } else { Family::V4 }), made.encapsulation().outer(), "{name}");
+                assert_eq!(((overlay.mtu)(1500, Family::V4), overlay.clear), (1500 - profile.overhead.v4, !profile.encrypts), "{name}");
+                assert_eq!(overlay.outer, made.encapsulation().outer(), "{name}");
             }
         }
         assert_eq!(profile("vxlan").map(|profile| profile.name), Some("vxlan"));
@@ -233,7 +233,7 @@ mod tests {
             ("host-gw", r#"{"VtepMAC":"0a:00:00:00:00:65"}"#, None),
         ] {
             let attrs = LeaseAttrs { backend: backend.into(), v6_data: RawJson::parse(data).ok(), ..LeaseAttrs::default() };
-            assert_eq!((identity_of(&attrs, true).as_deref(), identity_of(&attrs, false)), (want, None), "{data}");
+            assert_eq!((identity_of(&attrs, Family::V6).as_deref(), identity_of(&attrs, Family::V4)), (want, None), "{data}");
         }
     }
 

@@ -24,7 +24,7 @@ use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::framing::Framing;
 use packet_engine::table::TableSettings;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
 use types::profile::{Device, Keys, Overhead};
@@ -71,8 +71,8 @@ impl Udp {
     }
 
     /// Datagrams use IPv4 if the network has it.
-    fn outer_ipv6(&self) -> bool {
-        self.setup.config.networks.v4().is_none()
+    fn outer(&self) -> Family {
+        if self.setup.config.networks.has(Family::V4) { Family::V4 } else { Family::V6 }
     }
 }
 
@@ -88,24 +88,22 @@ impl Backend for Udp {
 
     fn encapsulation(&self) -> Encapsulation {
         let port = self.config.port;
-        let outer = if self.outer_ipv6() { Family::V6 } else { Family::V4 };
-        Encapsulation::Udp { ports: self.setup.config.networks.map(|_| port, |_| port), outer: Some(outer) }
+        Encapsulation::Udp { ports: self.setup.config.networks.map(|_| port, |_| port), outer: Some(self.outer()) }
     }
 
     fn overlay(&self) -> Option<Overlay> {
-        let outer = self.outer_ipv6();
+        let outer = self.outer();
         let mtu = Arc::new(move |underlay, _| device_mtu(underlay, outer));
-        Some(Overlay { kinds: Kinds::Any, device: true, outer_ipv6: Some(outer), ipv6: true, clear: true, mtu })
+        Some(Overlay { kinds: Kinds::Any, device: true, outer: Some(outer), carries_ipv6: true, clear: true, mtu })
     }
 
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
-        let ipv6 = self.outer_ipv6();
-        let public = if ipv6 { underlay.public.v6().is_some() } else { underlay.public.v4().is_some() };
-        if !public || underlay.tunnel_source(ipv6).is_none() {
+        let family = self.outer();
+        if !underlay.public.has(family) || underlay.tunnel_source(family).is_none() {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(UnderlayError::NoAddress { backend: KIND, family: family(ipv6), interface, addresses }.into());
+            return Err(UnderlayError::NoAddress { backend: KIND, family, interface, addresses }.into());
         }
-        Ok(announced(underlay.mtu, ipv6))
+        Ok(announced(underlay.mtu, family))
     }
 
     fn hands_over(&self) -> bool {
@@ -113,18 +111,17 @@ impl Backend for Udp {
     }
 
     fn accepts(&self) -> Accepts {
-        let ipv6 = self.outer_ipv6();
-        Arc::new(move |lease| match lease.attrs.public_for(ipv6) {
+        let family = self.outer();
+        Arc::new(move |lease| match lease.attrs.public_for(family) {
             Some(_) => Ok(()),
-            None => Err(Refusal::NoAddress { family: family(ipv6), backend: KIND }),
+            None => Err(Refusal::NoAddress { family, backend: KIND }),
         })
     }
 
     async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
         let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::DeviceName { name: DEVICE }) };
         let kernel = NetlinkKernel::open()?;
-        let plan =
-            UdpPlan { scope: self.setup.scope(vec![device]), own: own.subnets, config: self.config.clone(), device, outer_ipv6: self.outer_ipv6() };
+        let plan = UdpPlan { scope: self.setup.scope(vec![device]), own: own.subnets, config: self.config.clone(), device, outer: self.outer() };
         let config = EngineConfig {
             device: device.to_string(),
             framing: Framing::Udp,
@@ -134,23 +131,19 @@ impl Backend for Udp {
             sources: (own.subnets.v4().map(|net| net.network()), own.subnets.v6().map(|net| net.network())),
         };
         let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
-        kernel.engine(device, config, plan.outer_ipv6, plan.settings(underlay.mtu));
+        kernel.engine(device, config, plan.outer, plan.settings(underlay.mtu));
         let engines = kernel.counters();
         network::join(plan, kernel, engines, underlay, leases, &self.setup).await
     }
 }
 
-fn announced(underlay_mtu: u32, outer_ipv6: bool) -> Announced {
-    Announced { backend: String::new(), data: None, v6_data: None, mtu: device_mtu(underlay_mtu, outer_ipv6) }
+fn announced(underlay_mtu: u32, outer: Family) -> Announced {
+    Announced { backend: String::new(), data: None, v6_data: None, mtu: device_mtu(underlay_mtu, outer) }
 }
 
-fn family(ipv6: bool) -> Family {
-    if ipv6 { Family::V6 } else { Family::V4 }
-}
-
-fn device_mtu(underlay: u32, outer_ipv6: bool) -> u32 {
+fn device_mtu(underlay: u32, outer: Family) -> u32 {
     // The longest packet that fits a datagram.
-    underlay.min(65_535).saturating_sub(if outer_ipv6 { OVERHEAD_V6 } else { OVERHEAD_V4 })
+    underlay.min(65_535).saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
 }
 
 /// The plan of udp: kernel objects and forwarding.
@@ -159,7 +152,7 @@ struct UdpPlan {
     own: Subnets,
     config: Config,
     device: LinkName,
-    outer_ipv6: bool,
+    outer: Family,
 }
 
 impl UdpPlan {
@@ -168,7 +161,7 @@ impl UdpPlan {
             networks: networks(&self.scope.networks),
             own: networks(&self.own),
             checks: self.config.checks,
-            mtu: u16::try_from(device_mtu(underlay_mtu, self.outer_ipv6)).unwrap_or(u16::MAX),
+            mtu: u16::try_from(device_mtu(underlay_mtu, self.outer)).unwrap_or(u16::MAX),
             routed: true,
             encap_port: self.config.port,
             address: None,
@@ -194,7 +187,7 @@ impl Plan for UdpPlan {
         let link = LinkSpec {
             kind: LinkKind::Tun(TunSpec { held: true }),
             mac: None,
-            mtu: device_mtu(facts.underlay.mtu, self.outer_ipv6),
+            mtu: device_mtu(facts.underlay.mtu, self.outer),
             up: true,
             accept_ra: None,
             checksum_offload: None,
@@ -220,16 +213,16 @@ impl Plan for UdpPlan {
             let attrs = &peer.lease.attrs;
             // With udp, Go flannel announces no IPv6 address and would corrupt IPv6 packets. A node with one runs flannel-rs.
             let ours = attrs.public_ipv6.is_some();
-            let address = if self.outer_ipv6 { attrs.public_ipv6.map(IpAddr::V6) } else { attrs.public_ip.map(IpAddr::V4) }?;
+            let address = attrs.public_for(self.outer)?;
             let next_hop = NextHop { address: SocketAddr::new(address, self.config.port), mac: None, carries_v6: ours, outer_ecn: ours };
             Some((peer.subnet, next_hop))
         });
-        let mtu = device_mtu(facts.underlay.mtu, self.outer_ipv6);
+        let mtu = device_mtu(facts.underlay.mtu, self.outer);
         vec![Forwarding { device: self.device, mtu, peers: peers.collect() }]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        announced(facts.underlay.mtu, self.outer_ipv6)
+        announced(facts.underlay.mtu, self.outer)
     }
 }
 

@@ -29,12 +29,13 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use subnet_lease::Subnets;
+use types::Family;
 
 /// An engine and its state.
 struct Device {
     name: LinkName,
     /// Whether its datagrams use IPv6.
-    outer_ipv6: bool,
+    outer: Family,
     engine: Engine,
     /// The settings of its table.
     settings: TableSettings,
@@ -97,14 +98,14 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 
     /// Adds an engine. It starts when the reconciler adds its link.
-    pub fn engine(&mut self, name: LinkName, config: EngineConfig, outer_ipv6: bool, settings: TableSettings) {
+    pub fn engine(&mut self, name: LinkName, config: EngineConfig, outer: Family, settings: TableSettings) {
         let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
         let left = (inherited.queues.len(), inherited.sockets.len());
         let engine = Engine::new(config, Table::build(settings, []), inherited);
         let (queues, sockets) = (StoredFiles(None), StoredFiles(None));
         self.devices.push(Device {
             name,
-            outer_ipv6,
+            outer,
             engine,
             settings,
             address: None,
@@ -209,7 +210,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
 
     async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
         for device in &mut self.devices {
-            let Some(address) = underlay.tunnel_source(device.outer_ipv6) else { continue };
+            let Some(address) = underlay.tunnel_source(device.outer) else { continue };
             let moved = device.address.replace(address) != Some(address);
             if !std::mem::replace(&mut device.adopted, true) {
                 device.awaits_table = device.engine.adopt(address);

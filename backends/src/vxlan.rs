@@ -85,24 +85,24 @@ impl Vxlan {
     }
 
     /// The MAC of the previous lease, of the existing device, or derived from the node's id.
-    async fn mac(&self, kernel: &mut NetlinkKernel, stored: Option<&RawJson>, ipv6: bool) -> Result<Mac, Error> {
+    async fn mac(&self, kernel: &mut NetlinkKernel, stored: Option<&RawJson>, family: Family) -> Result<Mac, Error> {
         if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
             return Ok(mac);
         }
-        let existing = kernel.mac_of(self.config.link(ipv6)).await?;
-        Ok(existing.filter(Mac::is_station).unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, ipv6)))
+        let existing = kernel.mac_of(self.config.link(family)).await?;
+        Ok(existing.filter(Mac::is_station).unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, family)))
     }
 
     /// The engine of a family. Like in the kernel, each family has its own device, MAC and outer family.
-    fn engine(&self, own: &Subnets, macs: &Dual<Mac, Mac>, ipv6: bool) -> Option<EngineConfig> {
-        let mac = if ipv6 { macs.v6() } else { macs.v4() }?;
+    fn engine(&self, own: &Subnets, macs: &Dual<Mac, Mac>, family: Family) -> Option<EngineConfig> {
+        let mac = macs.of(family)?;
         Some(EngineConfig {
-            device: self.config.link(ipv6).to_string(),
+            device: self.config.link(family).to_string(),
             framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
             port: self.port(),
             spread: true,
             features: self.setup.features,
-            sources: (own.v4().filter(|_| !ipv6).map(|net| net.network()), own.v6().filter(|_| ipv6).map(|net| net.network())),
+            sources: (own.v4().filter(|_| family.is_v4()).map(|net| net.network()), own.v6().filter(|_| family.is_v6()).map(|net| net.network())),
         })
     }
 
@@ -113,8 +113,8 @@ impl Vxlan {
         }
         // The device of a family that the network no longer has is ours too. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
-        let families = [networks.v4().is_some() || former.0.is_some(), networks.v6().is_some() || former.1.is_some()];
-        let links = [false, true].into_iter().zip(families).filter(|(_, used)| *used).map(|(ipv6, _)| self.config.link(ipv6)).collect();
+        let is_used = |family: &Family| networks.has(*family) || family.pick(former.0.is_some(), former.1.is_some());
+        let links = Family::ALL.into_iter().filter(is_used).map(|family| self.config.link(family)).collect();
         let scope = Scope { checksum_offload: self.config.checksum_offload.is_some(), ..self.setup.scope(links) };
         Ok(VxlanPlan { scope, own, config: self.config.clone(), port: self.port(), macs, userspace: self.userspace })
     }
@@ -128,14 +128,12 @@ impl Backend for Vxlan {
 
     fn takes(&self, kernel_vxlan: bool) -> Takes {
         let networks = self.setup.config.networks;
-        let families = [(false, networks.v4().is_some()), (true, networks.v6().is_some())];
-        let used = || families.iter().filter(|(_, used)| *used).map(|(ipv6, _)| *ipv6);
         let kernel = self.config.mode == Mode::Kernel || self.config.mode == Mode::Auto && kernel_vxlan;
         let (vni, port) = (self.config.vni, self.port());
-        let tunnel = |ipv6| format!("VNI {vni} on UDP port {port} over {}", if ipv6 { "IPv6" } else { "IPv4" });
+        let tunnel = |family| format!("VNI {vni} on UDP port {port} over {family}");
         Takes {
-            devices: used().map(|ipv6| self.config.link(ipv6).to_string()).collect(),
-            tunnels: used().filter(|_| kernel).map(tunnel).collect(),
+            devices: networks.families().map(|family| self.config.link(family).to_string()).collect(),
+            tunnels: networks.families().filter(|_| kernel).map(tunnel).collect(),
             ports: vec![port],
             shares_ports: kernel,
         }
@@ -148,15 +146,13 @@ impl Backend for Vxlan {
 
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
-        let mtu = Arc::new(move |underlay, ipv6| config.device_mtu(underlay, ipv6));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer_ipv6: None, ipv6: true, clear: true, mtu })
+        let mtu = Arc::new(move |underlay, family| config.device_mtu(underlay, family));
+        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: None, carries_ipv6: true, clear: true, mtu })
     }
 
     async fn announce(&mut self, underlay: &Underlay, stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
         let networks = self.setup.config.networks;
-        let lacks_v4 = networks.v4().is_some() && (underlay.public.v4().is_none() || underlay.tunnel_source(false).is_none());
-        let lacks_v6 = networks.v6().is_some() && (underlay.public.v6().is_none() || underlay.tunnel_source(true).is_none());
-        if lacks_v4 || lacks_v6 {
+        if networks.families().any(|family| !underlay.public.has(family) || underlay.tunnel_source(family).is_none()) {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
             return Err(UnderlayError::NoAddresses { networks, interface, addresses }.into());
         }
@@ -172,11 +168,11 @@ impl Backend for Vxlan {
             let _ = kernel.supports_vxlan().await;
         }
         let v4 = match networks.v4() {
-            Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.data.as_ref()), false).await?),
+            Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.data.as_ref()), Family::V4).await?),
             None => None,
         };
         let v6 = match networks.v6() {
-            Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.v6_data.as_ref()), true).await?),
+            Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.v6_data.as_ref()), Family::V6).await?),
             None => None,
         };
         let macs = Dual::from_options(v4, v6).ok_or(Error::NoFamily)?;
@@ -209,9 +205,9 @@ impl Backend for Vxlan {
             return network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await;
         }
         let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
-        for ipv6 in own.subnets.nets().map(|net| net.addr().is_ipv6()) {
-            if let Some(engine) = self.engine(&own.subnets, &macs, ipv6) {
-                kernel.engine(self.config.link(ipv6), engine, ipv6, plan.settings(underlay.mtu, ipv6));
+        for family in own.subnets.families() {
+            if let Some(engine) = self.engine(&own.subnets, &macs, family) {
+                kernel.engine(self.config.link(family), engine, family, plan.settings(underlay.mtu, family));
             }
         }
         let engines = kernel.counters();
@@ -230,7 +226,7 @@ struct Data {
 
 fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Announced {
     let data = |mac: Option<&Mac>| mac.map(|mac| RawJson::of(&Data { vni: config.vni, vtep_mac: mac.to_string() }));
-    let mtu = config.device_mtu(underlay_mtu, macs.v4().is_none());
+    let mtu = config.device_mtu(underlay_mtu, if macs.has(Family::V4) { Family::V4 } else { Family::V6 });
     Announced { backend: KIND.to_owned(), data: data(macs.v4()), v6_data: data(macs.v6()), mtu }
 }
 
@@ -274,9 +270,9 @@ fn accepted(lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
 }
 
 /// A MAC derived from the node's id: locally administered and not multicast.
-fn derived_mac(node: &str, vni: u32, ipv6: bool) -> Mac {
+fn derived_mac(node: &str, vni: u32, family: Family) -> Mac {
     let mut hash = Sha256::new();
-    for part in ["flannel vxlan mac", node, &vni.to_string(), if ipv6 { "v6" } else { "v4" }] {
+    for part in ["flannel vxlan mac", node, &vni.to_string(), family.pick("v4", "v6")] {
         hash.update(part.as_bytes());
         hash.update([0]);
     }
@@ -299,12 +295,12 @@ struct VxlanPlan {
 
 impl VxlanPlan {
     /// The table settings of a family's engine.
-    fn settings(&self, underlay_mtu: u32, ipv6: bool) -> TableSettings {
+    fn settings(&self, underlay_mtu: u32, family: Family) -> TableSettings {
         TableSettings {
             networks: networks(&self.scope.networks),
             own: networks(&self.own),
             checks: self.config.checks,
-            mtu: u16::try_from(self.config.device_mtu(underlay_mtu, ipv6)).unwrap_or(u16::MAX),
+            mtu: u16::try_from(self.config.device_mtu(underlay_mtu, family)).unwrap_or(u16::MAX),
             // The tunnel is a link, like the kernel's.
             routed: false,
             encap_port: self.port,
@@ -313,26 +309,25 @@ impl VxlanPlan {
     }
 
     /// Our MAC of a family: the announced one, unless another program keeps changing it.
-    fn mac(&self, ipv6: bool, facts: &Facts) -> Option<Mac> {
-        let own = if ipv6 { self.macs.v6() } else { self.macs.v4() };
-        own.map(|own| facts.accepted_macs.get(&self.config.link(ipv6)).copied().unwrap_or(*own))
+    fn mac(&self, family: Family, facts: &Facts) -> Option<Mac> {
+        self.macs.of(family).map(|own| facts.accepted_macs.get(&self.config.link(family)).copied().unwrap_or(*own))
     }
 
     fn device(&self, own: IpNet, facts: &Facts, state: &mut KernelState) {
-        let ipv6 = own.addr().is_ipv6();
-        let name = self.config.link(ipv6);
+        let family = Family::from(own);
+        let name = self.config.link(family);
         let vxlan = VxlanSpec {
             vni: self.config.vni,
             port: self.port,
-            local: facts.underlay.tunnel_source(ipv6),
+            local: facts.underlay.tunnel_source(family),
             lower: facts.underlay.index,
             learning: self.config.learning,
             gbp: self.config.gbp,
         };
         let link = LinkSpec {
             kind: if self.userspace { LinkKind::Tun(TunSpec { held: true }) } else { LinkKind::Vxlan(vxlan) },
-            mac: self.mac(ipv6, facts).filter(|_| !self.userspace),
-            mtu: self.config.device_mtu(facts.underlay.mtu, ipv6),
+            mac: self.mac(family, facts).filter(|_| !self.userspace),
+            mtu: self.config.device_mtu(facts.underlay.mtu, family),
             up: true,
             accept_ra: Some(false),
             checksum_offload: self.config.checksum_offload.filter(|_| !self.userspace),
@@ -368,7 +363,7 @@ impl Plan for VxlanPlan {
     }
 
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
-        let ipv6 = peer.subnet.addr().is_ipv6();
+        let family = Family::from(peer.subnet);
         let route = |via, dev, onlink| {
             Value::Route(RouteSpec { via: Some(via), dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol })
         };
@@ -377,8 +372,8 @@ impl Plan for VxlanPlan {
         if let Some(dev) = LinkName::parse(&facts.underlay.name).filter(|_| direct) {
             return vec![(key, route(peer.public_ip, dev, false))];
         }
-        let Some(mac) = peer.data.and_then(|data| mac_in(data).ok()).filter(|mac| Some(*mac) != self.mac(ipv6, facts)) else { return Vec::new() };
-        let name = self.config.link(ipv6);
+        let Some(mac) = peer.data.and_then(|data| mac_in(data).ok()).filter(|mac| Some(*mac) != self.mac(family, facts)) else { return Vec::new() };
+        let name = self.config.link(family);
         let via = peer.subnet.network();
         let into_tunnel = (key, route(via, name, true));
         if self.userspace {
@@ -395,20 +390,20 @@ impl Plan for VxlanPlan {
         }
         let all: Vec<Peer<'_>> = peers(self, leases, &facts.underlay).collect();
         let family = |own: IpNet| {
-            let ipv6 = own.addr().is_ipv6();
-            let reached = all.iter().filter(|peer| peer.subnet.addr().is_ipv6() == ipv6).filter_map(|peer| {
+            let family = Family::from(own);
+            let reached = all.iter().filter(|peer| Family::from(peer.subnet) == family).filter_map(|peer| {
                 let mac = peer.data.and_then(|data| mac_in(data).ok())?;
                 let address = SocketAddr::new(peer.public_ip, self.port);
                 Some((peer.subnet, NextHop { address, mac: Some(mac), carries_v6: true, outer_ecn: true }))
             });
-            let mtu = self.config.device_mtu(facts.underlay.mtu, ipv6);
-            Forwarding { device: self.config.link(ipv6), mtu, peers: reached.collect() }
+            let mtu = self.config.device_mtu(facts.underlay.mtu, family);
+            Forwarding { device: self.config.link(family), mtu, peers: reached.collect() }
         };
         self.own.nets().map(family).collect()
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        let macs = self.macs.map(|own| self.mac(false, facts).unwrap_or(own), |own| self.mac(true, facts).unwrap_or(own));
+        let macs = self.macs.map(|own| self.mac(Family::V4, facts).unwrap_or(own), |own| self.mac(Family::V6, facts).unwrap_or(own));
         announced(&self.config, &macs, facts.underlay.mtu)
     }
 }

@@ -96,13 +96,11 @@ impl Wireguard {
     /// Whether the families of packets between nodes have an address, and whether the MTU suffices.
     fn check(&self, underlay: &Underlay) -> Result<(), Error> {
         let networks = self.setup.config.networks;
-        let outer = match self.config.outer_ipv6() {
-            None => [networks.v4().is_some(), networks.v6().is_some()],
-            Some(_) if self.config.mode == Mode::Auto => [false, false],
-            Some(ipv6) => [!ipv6, ipv6],
+        let lacks = match self.config.outer_family() {
+            None => networks.families().any(|family| !underlay.public.has(family)),
+            Some(family) => self.config.mode != Mode::Auto && !underlay.public.has(family),
         };
-        let lacks = [underlay.public.v4().is_none(), underlay.public.v6().is_none()];
-        if outer.iter().zip(lacks).any(|(needed, lacking)| *needed && lacking) {
+        if lacks {
             return Err(UnderlayError::NoCarrier { interface: underlay.name.clone(), addresses: underlay.addresses }.into());
         }
         let least = if networks.v6().is_some() { LEAST_MTU.1 } else { LEAST_MTU.0 };
@@ -121,14 +119,12 @@ impl Backend for Wireguard {
     }
 
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
-        let networks = self.setup.config.networks;
         let mut takes = Takes::default();
-        for ipv6 in [false, true] {
-            let used = if ipv6 { networks.v6().is_some() } else { networks.v4().is_some() };
-            let device = self.config.device(ipv6).to_string();
-            if used && !takes.devices.contains(&device) {
+        for family in self.setup.config.networks.families() {
+            let device = self.config.device(family).to_string();
+            if !takes.devices.contains(&device) {
                 takes.devices.push(device);
-                takes.ports.push(self.config.port(ipv6));
+                takes.ports.push(self.config.port(family));
             }
         }
         takes
@@ -137,12 +133,12 @@ impl Backend for Wireguard {
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
         let mtu = Arc::new(move |underlay, _| config.device_mtu(underlay));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer_ipv6: self.config.outer_ipv6(), ipv6: true, clear: false, mtu })
+        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: self.config.outer_family(), carries_ipv6: true, clear: false, mtu })
     }
 
     fn encapsulation(&self) -> Encapsulation {
-        let ports = self.setup.config.networks.map(|_| self.config.port(false), |_| self.config.port(true));
-        Encapsulation::Udp { ports, outer: self.config.outer_ipv6().map(|ipv6| if ipv6 { Family::V6 } else { Family::V4 }) }
+        let ports = self.setup.config.networks.map(|_| self.config.port(Family::V4), |_| self.config.port(Family::V6));
+        Encapsulation::Udp { ports, outer: self.config.outer_family() }
     }
 
     fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {
@@ -225,11 +221,11 @@ struct Data {
 
 /// Unlike Go flannel's, the port of each family is that of the device that really listens for it.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
-    let data = |ipv6| RawJson::of(&Data { public_key: key.to_string(), port: config.port(ipv6) });
+    let data = |family| RawJson::of(&Data { public_key: key.to_string(), port: config.port(family) });
     Announced {
         backend: KIND.to_owned(),
-        data: networks.v4().map(|_| data(false)),
-        v6_data: networks.v6().map(|_| data(true)),
+        data: networks.v4().map(|_| data(Family::V4)),
+        v6_data: networks.v6().map(|_| data(Family::V6)),
         mtu: config.device_mtu(underlay_mtu),
     }
 }
@@ -259,12 +255,12 @@ impl Told {
 
     /// What counts for the packets of a family. With one device for both, the data of IPv4 do if there are any: Go flannel's of IPv6 name a
     /// port on which nothing listens.
-    fn of(config: &Config, attrs: &LeaseAttrs, ipv6: bool) -> Result<Told, Refusal> {
+    fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<Told, Refusal> {
         let written = |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
         let (v4, v6) = (written(&attrs.data), written(&attrs.v6_data));
-        let data = match (config.mode, ipv6) {
-            (Mode::Separate, false) => v4,
-            (Mode::Separate, true) => v6,
+        let data = match (config.mode, family) {
+            (Mode::Separate, Family::V4) => v4,
+            (Mode::Separate, Family::V6) => v6,
             _ => v4.or(v6),
         };
         Self::read(&data.ok_or(Refusal::NoData)?)
@@ -286,21 +282,19 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
     if lease.attrs.backend != KIND {
         return Ok(());
     }
-    let used = [lease.subnets.v4().is_some() && networks.v4().is_some(), lease.subnets.v6().is_some() && networks.v6().is_some()];
-    let families = || [false, true].into_iter().zip(used).filter(|(_, used)| *used).map(|(ipv6, _)| ipv6);
     let mut usable = Err(Refusal::OtherFamilies);
-    for ipv6 in families() {
-        match (Told::of(config, &lease.attrs, ipv6), config.mode) {
+    for family in lease.subnets.families().filter(|family| networks.has(*family)) {
+        match (Told::of(config, &lease.attrs, family), config.mode) {
             (Ok(_), _) => usable = Ok(()),
             // The other family may be usable by itself. What cannot be read is no absence.
             (Err(absent @ Refusal::NoData), Mode::Separate) => usable = usable.map_err(|_| absent),
             (Err(refusal), _) => return Err(refusal),
         }
     }
-    if let (Some(ipv6), false) = (config.outer_ipv6(), config.mode == Mode::Auto)
-        && lease.attrs.public_for(ipv6).is_none()
+    if let (Some(family), false) = (config.outer_family(), config.mode == Mode::Auto)
+        && lease.attrs.public_for(family).is_none()
     {
-        return Err(Refusal::NoCarrier { family: if ipv6 { Family::V6 } else { Family::V4 } });
+        return Err(Refusal::NoCarrier { family });
     }
     usable
 }
@@ -333,10 +327,10 @@ impl Plan for WireguardPlan {
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
         for own in self.own.nets() {
-            let ipv6 = own.addr().is_ipv6();
-            let device = self.config.device(ipv6);
+            let family = Family::from(own);
+            let device = self.config.device(family);
             let link = LinkSpec {
-                kind: LinkKind::Wireguard(WireguardSpec { key: Some(self.secrets.now().private.clone()), port: self.config.port(ipv6) }),
+                kind: LinkKind::Wireguard(WireguardSpec { key: Some(self.secrets.now().private.clone()), port: self.config.port(family) }),
                 mac: None,
                 mtu: self.config.device_mtu(facts.underlay.mtu),
                 up: true,
@@ -347,9 +341,9 @@ impl Plan for WireguardPlan {
             state.set(Key::Address(device, IpNet::from(own.network())), Value::Address);
         }
         for network in self.scope.networks.nets() {
-            let ipv6 = network.addr().is_ipv6();
-            let scope = if ipv6 { 0 } else { LINK };
-            let dev = self.config.device(ipv6);
+            let family = Family::from(network);
+            let scope = family.pick(LINK, 0);
+            let dev = self.config.device(family);
             let route = RouteSpec { via: None, dev, onlink: false, kind: RouteKind::Unicast, scope, protocol: self.scope.protocol };
             state.set(Key::Route(network.trunc(), metric(&network)), Value::Route(route));
             // Whatever becomes of the device, nothing leaves in the clear.
@@ -360,9 +354,9 @@ impl Plan for WireguardPlan {
     }
 
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
-        let ipv6 = peer.subnet.addr().is_ipv6();
+        let family = Family::from(peer.subnet);
         let attrs = &peer.lease.attrs;
-        let Ok(told) = Told::of(&self.config, attrs, ipv6) else { return Vec::new() };
+        let Ok(told) = Told::of(&self.config, attrs, family) else { return Vec::new() };
         let secrets = self.secrets.now();
         // The kernel has no peer with the device's own key.
         if told.key == secrets.public {
@@ -370,9 +364,9 @@ impl Plan for WireguardPlan {
         }
         let own =
             LeaseAttrs { public_ip: facts.underlay.public.v4().copied(), public_ipv6: facts.underlay.public.v6().copied(), ..LeaseAttrs::default() };
-        let Some(address) = self.config.outer(attrs, ipv6, &own) else { return Vec::new() };
-        let endpoint = SocketAddr::new(address, told.port.unwrap_or(self.config.port(ipv6)));
-        let device = self.config.device(ipv6);
+        let Some(address) = self.config.outer(attrs, family, &own) else { return Vec::new() };
+        let endpoint = SocketAddr::new(address, told.port.unwrap_or(self.config.port(family)));
+        let device = self.config.device(family);
         let value = WireguardPeer { endpoint: Some(endpoint), preshared: secrets.preshared.clone(), keepalive: self.config.keepalive };
         vec![
             (Key::WireguardPeer(device, told.key), Value::WireguardPeer(value)),

@@ -19,6 +19,7 @@ use crate::out;
 use crate::screen::{Screen, Style};
 use crate::store;
 use subnet_lease::manager::Liveness;
+use types::Family;
 
 /// The schema of the list for programs.
 const SCHEMA: &str = "flannel.leases/1";
@@ -118,7 +119,7 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         if let Some(other) = older.iter().find(|other| other.subnets.overlaps(&item.subnets)) {
             say(format!("overlaps the older {}", other.subnets));
         }
-        let address = |item: &Item| item.attrs.as_ref().and_then(|attrs| attrs.public_for(false).or(attrs.public_for(true)));
+        let address = |item: &Item| item.attrs.as_ref().and_then(|attrs| attrs.addresses().next());
         if let Some(other) = address(item).and_then(|own| older.iter().find(|other| address(other) == Some(own))) {
             say(format!("same address as {}", other.subnets));
         } else if let Some(other) = older.iter().find(|other| !told && identities(item).iter().any(|own| identities(other).contains(own))) {
@@ -179,8 +180,8 @@ fn macs(item: &Item) -> Vec<String> {
 
 /// The same in canonical form: there are many ways to write one key.
 fn identities(item: &Item) -> Vec<String> {
-    let of = |ipv6| backends::identity_of(item.attrs.as_ref()?, ipv6);
-    [false, true].into_iter().filter_map(of).collect()
+    let of = |family| backends::identity_of(item.attrs.as_ref()?, family);
+    Family::ALL.into_iter().filter_map(of).collect()
 }
 
 /// Describes the holder of a lease.

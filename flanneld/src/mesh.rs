@@ -14,6 +14,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use types::Family;
 
 /// How often the prober learns what this node says of itself.
 const TELL: Duration = Duration::from_secs(2);
@@ -38,18 +39,11 @@ impl Mesh {
     pub fn new(port: u16, id: &str, own: Subnets, overlay: Overlay, underlay: watch::Receiver<Underlay>, health: Health) -> Self {
         // Nobody answers in a family that the network does not carry.
         let own = match own {
-            Subnets::Both(v4, _) if !overlay.ipv6 => Subnets::V4(v4),
+            Subnets::Both(v4, _) if !overlay.carries_ipv6 => Subnets::V4(v4),
             own => own,
         };
-        let settings = Settings {
-            port,
-            id: id.to_owned(),
-            own,
-            kinds: overlay.kinds,
-            device: overlay.device,
-            outer_ipv6: overlay.outer_ipv6,
-            clear: overlay.clear,
-        };
+        let settings =
+            Settings { port, id: id.to_owned(), own, kinds: overlay.kinds, device: overlay.device, outer: overlay.outer, clear: overlay.clear };
         let prober = Prober::new(settings, &surroundings(&underlay.borrow(), &own, &overlay, tunnel_on(port)));
         Self { prober, port, overlay, own, underlay, health }
     }
@@ -133,22 +127,16 @@ fn own_row(health: &Health) -> Own {
 /// What the prober needs of the underlay.
 fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay, yields_to: Option<String>) -> Surroundings {
     // With tunnels of one family, that family's address is asked from.
-    let wanted = |ipv6: bool| match overlay.outer_ipv6 {
-        Some(outer) => outer == ipv6,
-        None => {
-            if ipv6 {
-                own.v6().is_some()
-            } else {
-                own.v4().is_some()
-            }
-        }
+    let wanted = |family: Family| match overlay.outer {
+        Some(outer) => outer == family,
+        None => own.has(family),
     };
-    let address = |ipv6: bool| underlay.tunnel_source(ipv6).filter(|_| wanted(ipv6));
-    let mtu = |ipv6: bool| u16::try_from((overlay.mtu)(underlay.mtu, ipv6)).unwrap_or(u16::MAX);
+    let address = |family: Family| underlay.tunnel_source(family).filter(|_| wanted(family));
+    let mtu = |family: Family| u16::try_from((overlay.mtu)(underlay.mtu, family)).unwrap_or(u16::MAX);
     Surroundings {
-        addresses: (address(false), address(true)),
+        addresses: (address(Family::V4), address(Family::V6)),
         local: underlay.local.iter().map(IpNet::addr).collect(),
-        mtu: (mtu(false), mtu(true)),
+        mtu: (mtu(Family::V4), mtu(Family::V6)),
         yields_to,
     }
 }
@@ -170,13 +158,13 @@ mod tests {
             local: vec!["192.0.2.1/24".parse().unwrap()],
             links: Vec::new(),
         };
-        let overlay = |outer_ipv6| Overlay {
+        let overlay = |outer| Overlay {
             kinds: Kinds::Any,
             device: true,
-            outer_ipv6,
-            ipv6: true,
+            outer,
+            carries_ipv6: true,
             clear: true,
-            mtu: Arc::new(|mtu, ipv6| mtu - if ipv6 { 70 } else { 50 }),
+            mtu: Arc::new(|mtu, family| mtu - family.pick(50, 70)),
         };
         let both = Dual::Both("10.5.1.0/24".parse().unwrap(), "fd00::/64".parse().unwrap());
         let around = surroundings(&underlay, &both, &overlay(None), None);
@@ -184,7 +172,7 @@ mod tests {
             around,
             Surroundings { addresses: (Some(v4.into()), Some(v6.into())), local: vec![v4.into()], mtu: (1450, 1430), yields_to: None }
         );
-        assert_eq!(surroundings(&underlay, &both, &overlay(Some(false)), None).addresses, (Some(v4.into()), None));
+        assert_eq!(surroundings(&underlay, &both, &overlay(Some(Family::V4)), None).addresses, (Some(v4.into()), None));
         let one = Dual::V4("10.5.1.0/24".parse().unwrap());
         assert_eq!(surroundings(&underlay, &one, &overlay(None), None).addresses, (Some(v4.into()), None));
     }

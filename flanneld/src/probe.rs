@@ -99,11 +99,11 @@ impl Inquirer {
         let unused: Vec<(String, String)> = self.health.unused().iter().map(|unused| (unused.lease.clone(), unused.text.clone())).collect();
         // Nobody is asked in a family that the network does not carry.
         let carried = match self.network.own {
-            Subnets::Both(v4, _) if !self.overlay.ipv6 => Subnets::V4(v4),
+            Subnets::Both(v4, _) if !self.overlay.carries_ipv6 => Subnets::V4(v4),
             own => own,
         };
         let around = Around {
-            targets: &targets(&self.leases.borrow(), &carried, self.overlay.kinds, &local, self.overlay.outer_ipv6),
+            targets: &targets(&self.leases.borrow(), &carried, self.overlay.kinds, &local, self.overlay.outer),
             own: &self.network.own,
             names: &hostname.into_iter().chain([self.health.name()]).collect::<Vec<_>>(),
             local: &local,
@@ -146,7 +146,6 @@ impl Inquirer {
     /// Gathers what is to be known of the way to a peer.
     async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, Refusal> {
         let family = Family::from(target.subnet);
-        let ipv6 = family.is_v6();
         let underlay = self.underlay.borrow().clone();
         let [device, bridge] = overlay_addresses(&target.subnet);
         let to = pod.unwrap_or(if self.overlay.device { device } else { bridge });
@@ -155,20 +154,20 @@ impl Inquirer {
         let heard = heard?;
         // The questions may have begun a handshake.
         let tunnelled = behind(&kernel.wanted).await;
-        let overlay = self.prober.as_ref().and_then(|prober| prober.source(ipv6));
+        let overlay = self.prober.as_ref().and_then(|prober| prober.source(family));
         let pinged = match pod {
             Some(pod) if heard.through() || !heard.asked_through() => Some(echo(overlay, pod, PINGS).await.map_err(Unasked::NoPing)),
             _ => None,
         };
         let networks = &self.network.networks;
-        let network = networks.nets().find(|net| net.addr().is_ipv6() == ipv6).unwrap_or(target.subnet);
+        let network = networks.of(family).unwrap_or(target.subnet);
         Ok(Seen {
             own: Own {
                 network,
                 tunnel: self.network.encapsulation.and_then(|encapsulation| encapsulation.of(target.subnet.into())),
                 probes: self.port,
                 interface: underlay.name.clone(),
-                address: underlay.tunnel_source(target.address.is_ipv6()),
+                address: underlay.tunnel_source(target.address.into()),
                 overlay,
             },
             target,

@@ -26,7 +26,7 @@ use traffic_rules::pace;
 use traffic_rules::rules::Ruleset;
 use traffic_rules::variant::Variant;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
-use types::Problem;
+use types::{Family, Problem};
 
 /// How long the start waits for the rules: a delay here must not delay the node.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ impl Nodes {
         let hosts = [of(&underlay.public), of(&underlay.addresses)].into_iter().flatten().flatten().collect();
         let leases = self.leases.borrow_and_update().clone();
         let others = leases.iter().filter(|lease| lease.subnets != *own);
-        let peers = others.flat_map(|lease| [false, true].map(|ipv6| lease.attrs.public_for(ipv6))).flatten().collect();
+        let peers = others.flat_map(|lease| lease.attrs.addresses()).collect();
         (hosts, peers)
     }
 
@@ -113,7 +113,7 @@ pub struct Keeper {
     neighbours: Neighbours,
     sharers: Option<Sharers>,
     health: Health,
-    appliers: Vec<Applier>,
+    appliers: [Applier; 2],
     /// Notices of changes of iptables rules, which the periodic passes look at; `None` with nftables.
     changes: Option<Notices>,
     /// Whether one came since the last listing.
@@ -137,7 +137,7 @@ impl Keeper {
     /// Applies nothing yet. `before` are the networks of this daemon's predecessor; `devices` are those of this network.
     pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
         health.fail(Condition::Rules, DaemonProblem::RulesPending);
-        let appliers = vec![Applier::new(wanted.nftables, false), Applier::new(wanted.nftables, true)];
+        let appliers = Family::ALL.map(|family| Applier::new(wanted.nftables, family));
         let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.guard_slot));
         // vxlan networks on one host share their port.
         let port = wanted.encapsulation.ports().first().copied().filter(|_| wanted.follows_peers());
@@ -304,14 +304,15 @@ impl Keeper {
         self.changed |= noticed;
         let Some((listed, took)) = self.listed.filter(|_| self.trouble.is_none()) else { return true };
         // Only a listing has counters, and the legacy variant has no notices.
-        let has_notices = |ipv6: usize| self.appliers.get(ipv6).and_then(Applier::variant).is_none_or(|variant| variant == Variant::Nft);
-        let is_known = self.changes.is_some() && [0, 1].into_iter().all(has_notices);
+        let has_notices = |applier: &Applier| applier.variant().is_none_or(|variant| variant == Variant::Nft);
+        let is_known = self.changes.is_some() && self.appliers.iter().all(has_notices);
         let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
         let interval = match (self.changed, is_known && !counts) {
             // Others rarely touch our chains: a repair is worth more.
             (true, _) => pace::interval(Duration::ZERO, took / NOTICED),
             (false, true) => pace::interval(UNCHANGED, took),
-            (false, false) => pace::interval(Duration::ZERO, took),
+            // Nothing else tells that a rule is gone.
+            (false, false) => pace::interval(Duration::ZERO, took).min(UNCHANGED),
         };
         listed.elapsed() >= interval
     }
@@ -323,8 +324,8 @@ impl Keeper {
         let mut unknown_senders: Option<u64> = None;
         let mut logged: Vec<Note> = Vec::new();
         let families = self.wanted.rulesets();
-        let work = self.appliers.iter_mut().zip([false, true]).filter_map(|(applier, ipv6)| {
-            let rules = families.iter().find(|rules| rules.ipv6 == ipv6)?;
+        let work = self.appliers.iter_mut().zip(Family::ALL).filter_map(|(applier, family)| {
+            let rules = families.iter().find(|rules| rules.family == family)?;
             Some(async move { (applier.apply(rules).await, applier.notes()) })
         });
         self.changes.iter_mut().for_each(|changes| _ = changes.drain());
@@ -389,15 +390,15 @@ impl Keeper {
     /// Which of our rules are in use; `None` until they are in place.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
-        let kept = |ipv6: bool| {
-            let applier = self.appliers.get(usize::from(ipv6)).filter(|_| families.iter().any(|rules| rules.ipv6 == ipv6));
+        let kept = |family: Family| {
+            let applier = family.pick(self.appliers.first(), self.appliers.last()).filter(|_| families.iter().any(|rules| rules.family == family));
             match applier {
                 Some(_) if self.wanted.nftables => ActiveRules::Nftables,
                 Some(applier) => applier.variant().map_or(ActiveRules::Nothing, ActiveRules::Iptables),
                 None => ActiveRules::Nothing,
             }
         };
-        self.trouble.is_none().then(|| ([kept(false), kept(true)], self.wanted.others.clone()))
+        self.trouble.is_none().then(|| (Family::ALL.map(kept), self.wanted.others.clone()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use types::Subnets;
+use types::{Family, Subnets};
 
 /// One node's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +47,14 @@ pub struct LeaseAttrs {
 }
 
 impl LeaseAttrs {
-    /// The public address of a family, given as that family's unspecified address or any other.
-    pub fn public_for(&self, ipv6: bool) -> Option<IpAddr> {
-        if ipv6 { self.public_ipv6.map(IpAddr::V6) } else { self.public_ip.map(IpAddr::V4) }
+    /// The addresses at which peers reach the node, IPv4 first.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        Family::ALL.map(|family| self.public_for(family)).into_iter().flatten()
+    }
+
+    /// The public address of a family.
+    pub fn public_for(&self, family: Family) -> Option<IpAddr> {
+        family.pick(self.public_ip.map(IpAddr::V4), self.public_ipv6.map(IpAddr::V6))
     }
 
     /// Whether peers learn the same from both.

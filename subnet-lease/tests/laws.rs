@@ -18,6 +18,7 @@ use subnet_lease::admission::{Reason, Standing, Terms, admitted};
 use subnet_lease::hold_down::HoldDown;
 use subnet_lease::json::Object;
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
+use types::Family;
 
 fn cases() -> ProptestConfig {
     ProptestConfig { cases: 10_000, max_shrink_iters: 2_000, ..ProptestConfig::default() }
@@ -120,8 +121,8 @@ fn terms() -> Terms {
     }
 }
 
-fn vtep_mac(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
-    let data = if ipv6 { &attrs.v6_data } else { &attrs.data };
+fn vtep_mac(attrs: &LeaseAttrs, family: Family) -> Option<String> {
+    let data = family.pick(&attrs.data, &attrs.v6_data);
     Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
 }
 

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use std::net::IpAddr;
-use subnet_lease::Addresses;
+use types::{Addresses, Family};
 
 /// The interface that carries packets between nodes, with its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,15 +25,9 @@ pub struct Underlay {
 
 impl Underlay {
     /// The local address of tunnels of a family: the public address if this host has it, or else the interface's.
-    pub fn tunnel_source(&self, ipv6: bool) -> Option<IpAddr> {
-        let (public, own) = if ipv6 {
-            (self.public.v6().copied().map(IpAddr::V6), self.addresses.v6().copied().map(IpAddr::V6))
-        } else {
-            (self.public.v4().copied().map(IpAddr::V4), self.addresses.v4().copied().map(IpAddr::V4))
-        };
-        match public {
-            Some(public) if Some(public) == own || self.local.iter().any(|net| net.addr() == public) => Some(public),
-            _ => own,
-        }
+    pub fn tunnel_source(&self, family: Family) -> Option<IpAddr> {
+        let own = self.addresses.of(family);
+        let is_local = |public: &IpAddr| Some(*public) == own || self.local.iter().any(|net| net.addr() == *public);
+        self.public.of(family).filter(is_local).or(own)
     }
 }

@@ -1,5 +1,6 @@
 //! The headers between the outer UDP header and the inner packet: none in flannel's `udp`, VXLAN and Ethernet in `vxlan` (RFC 7348).
 
+use crate::packet::Version;
 use crate::reason::Reason;
 
 /// The length of the VXLAN and Ethernet headers.
@@ -55,13 +56,16 @@ impl Framing {
 
     /// Writes the headers of a packet to the VTEP `to` and returns their length. `out` has room for [`VXLAN`] bytes.
     #[inline]
-    pub fn write(&self, to: [u8; 6], ipv6: bool, out: &mut [u8]) -> usize {
+    pub fn write(&self, to: [u8; 6], version: Version, out: &mut [u8]) -> usize {
         let Framing::Vxlan { vni, mac } = self else { return 0 };
         let Some(out) = out.first_chunk_mut::<VXLAN>() else { return 0 };
         let [_, v0, v1, v2] = vni.to_be_bytes();
         let [t0, t1, t2, t3, t4, t5] = to;
         let [m0, m1, m2, m3, m4, m5] = *mac;
-        let [k0, k1] = if ipv6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+        let [k0, k1] = match version {
+            Version::V4 => [0x08, 0x00],
+            Version::V6 => [0x86, 0xdd],
+        };
         *out = [8, 0, 0, 0, v0, v1, v2, 0, t0, t1, t2, t3, t4, t5, m0, m1, m2, m3, m4, m5, k0, k1];
         VXLAN
     }
@@ -111,7 +115,7 @@ mod tests {
     fn framed(change: impl FnOnce(&mut Vec<u8>)) -> Result<std::ops::Range<usize>, Reason> {
         let framing = Framing::Vxlan { vni: 0x0001_0203, mac: MAC };
         let mut datagram = vec![0; VXLAN];
-        assert_eq!(framing.write(MAC, false, &mut datagram), VXLAN);
+        assert_eq!(framing.write(MAC, Version::V4, &mut datagram), VXLAN);
         datagram.extend([0x45, 0, 0, 20]);
         datagram.extend([0; 16]);
         change(&mut datagram);
@@ -131,6 +135,6 @@ mod tests {
         assert_eq!(framed(|d| d.truncate(21)), Err(Reason::Short));
         assert_eq!(framed(|d| d.truncate(22)), Err(Reason::Malformed));
         assert_eq!(Framing::Udp.strip(&[1, 2, 3]), Ok(0..3));
-        assert_eq!((Framing::Udp.overhead(), Framing::Udp.write(MAC, true, &mut [])), (0, 0));
+        assert_eq!((Framing::Udp.overhead(), Framing::Udp.write(MAC, Version::V6, &mut [])), (0, 0));
     }
 }

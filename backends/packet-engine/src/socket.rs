@@ -10,6 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use types::Family;
 
 /// Room for one receipt: the most that `UDP_GRO` gathers.
 pub const SLOT: usize = 65_536;
@@ -26,7 +27,7 @@ const UDP_GRO: libc::c_int = 104;
 /// A UDP socket of the engine.
 pub struct Socket {
     fd: OwnedFd,
-    ipv6: bool,
+    family: Family,
 }
 
 impl Socket {
@@ -43,7 +44,7 @@ impl Socket {
         if features.queues > 1 && port != 0 {
             socket.set_reuse_port(true)?;
         }
-        let socket = Self { fd: socket.into(), ipv6: address.is_ipv6() };
+        let socket = Self { fd: socket.into(), family: address.into() };
         // The address may be assigned only later.
         socket.set_free(true);
         socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
@@ -64,7 +65,7 @@ impl Socket {
         let bound = socket2::SockRef::from(&fd).local_addr().map(|address| address.as_socket());
         match bound {
             Ok(Some(bound)) if bound.ip() == address && bound.port() == port => {
-                let socket = Self { fd, ipv6: address.is_ipv6() };
+                let socket = Self { fd, family: address.into() };
                 let _ = nix::fcntl::fcntl(&socket.fd, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK));
                 socket.prepare(features, true, address.is_unspecified());
                 Ok(socket)
@@ -76,7 +77,7 @@ impl Socket {
 
     /// Whether it may use addresses that this host does not have.
     fn set_free(&self, free: bool) {
-        let (level, freebind) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND) } else { (libc::IPPROTO_IP, libc::IP_FREEBIND) };
+        let (level, freebind) = self.family.pick((libc::IPPROTO_IP, libc::IP_FREEBIND), (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND));
         let _ = self.set(level, freebind, libc::c_int::from(free));
     }
 
@@ -94,14 +95,14 @@ impl Socket {
             self.set_free(false);
         }
         // An outer packet that is too large for a part of the path is fragmented there and not lost.
-        let (level, discover) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) } else { (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) };
+        let (level, discover) = self.family.pick((libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER));
         let _ = self.set(level, discover, libc::IP_PMTUDISC_DONT);
         if receives {
-            let (level, tos) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) } else { (libc::IPPROTO_IP, libc::IP_RECVTOS) };
+            let (level, tos) = self.family.pick((libc::IPPROTO_IP, libc::IP_RECVTOS), (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS));
             let _ = self.set(level, tos, 1);
             // Set in any case: an adopted socket may have it enabled.
             let _ = self.set(libc::SOL_UDP, UDP_GRO, libc::c_int::from(features.gro));
-            let (level, info) = if self.ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) } else { (libc::IPPROTO_IP, libc::IP_PKTINFO) };
+            let (level, info) = self.family.pick((libc::IPPROTO_IP, libc::IP_PKTINFO), (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO));
             let _ = self.set(level, info, libc::c_int::from(any));
         }
     }
@@ -115,7 +116,7 @@ impl Socket {
 
     /// Whether it is an IPv6 socket.
     pub fn is_ipv6(&self) -> bool {
-        self.ipv6
+        self.family.is_v6()
     }
 
     /// The size of the receive buffer as the kernel counts it (twice the requested size).
@@ -234,7 +235,7 @@ impl Sender {
             }
             let length = self.vectors.len() - from;
             let mut control = Control([0; CONTROL]);
-            let used = fill(&mut control, message, socket.ipv6);
+            let used = fill(&mut control, message, socket.family);
             self.controls.push(control);
             self.names.push(message.to.to.into());
             // SAFETY: all zeros is a value of mmsghdr.
@@ -272,23 +273,23 @@ impl Sender {
 }
 
 /// Writes the control messages of a send and returns their length.
-fn fill(control: &mut Control, message: &Message, ipv6: bool) -> usize {
+fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
     let mut used = 0;
     if message.count > 1 {
         used = push(control, used, libc::SOL_UDP, UDP_SEGMENT, &u16::try_from(message.segment).unwrap_or(u16::MAX).to_ne_bytes());
     }
     if message.ecn != 0 {
-        let (level, name) = if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) } else { (libc::IPPROTO_IP, libc::IP_TOS) };
+        let (level, name) = family.pick((libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS));
         used = push(control, used, level, name, &libc::c_int::from(message.ecn).to_ne_bytes());
     }
     // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface is the route's.
     match message.to.source {
-        Some(IpAddr::V4(source)) if !ipv6 => {
+        Some(IpAddr::V4(source)) if family.is_v4() => {
             let mut info = [0; 12];
             info[4..8].copy_from_slice(&source.octets());
             used = push(control, used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
         }
-        Some(IpAddr::V6(source)) if ipv6 => {
+        Some(IpAddr::V6(source)) if family.is_v6() => {
             let mut info = [0; 20];
             info[..16].copy_from_slice(&source.octets());
             used = push(control, used, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);

@@ -6,6 +6,7 @@ use netstate::names::LinkName;
 use packet_engine::table::Checks;
 use subnet_lease::Subnets;
 use subnet_lease::json::Object;
+use types::Family;
 
 /// The overhead of the tunnel's headers, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 pub(super) const OVERHEAD_V4: u32 = 50;
@@ -104,13 +105,13 @@ impl Config {
     }
 
     /// The name of a family's device.
-    pub fn link(&self, ipv6: bool) -> LinkName {
-        if ipv6 { self.names.1 } else { self.names.0 }
+    pub fn link(&self, family: Family) -> LinkName {
+        family.pick(self.names.0, self.names.1)
     }
 
     /// The MTU of a family's device. The kernel refuses more than the underlay's MTU.
-    pub fn device_mtu(&self, underlay: u32, ipv6: bool) -> u32 {
-        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(if ipv6 { OVERHEAD_V6 } else { OVERHEAD_V4 })
+    pub fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
+        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(family.pick(OVERHEAD_V4, OVERHEAD_V6))
     }
 }
 
@@ -126,14 +127,17 @@ mod tests {
     fn defaults_and_keys_in_any_case() {
         let config = parse("{}").unwrap();
         assert_eq!((config.vni, config.port, config.mtu, config.checksum_offload), (1, None, None, None));
-        assert_eq!((config.link(false).as_str(), config.link(true).as_str()), ("flannel.1", "flannel-v6.1"));
+        assert_eq!((config.link(Family::V4).as_str(), config.link(Family::V6).as_str()), ("flannel.1", "flannel-v6.1"));
         assert!(!config.gbp && !config.learning && !config.direct_routing);
         let text =
             r#"{"type":"vxlan","vni":7,"PORT":4789,"mtu":1400,"gbp":true,"Learning":true,"directrouting":true,"ChecksumOffload":"OFF","Other":{}}"#;
         let config = parse(text).unwrap();
         assert_eq!((config.vni, config.port, config.mtu, config.checksum_offload), (7, Some(4789), Some(1400), Some(false)));
         assert!(config.gbp && config.learning && config.direct_routing);
-        assert_eq!((config.device_mtu(1500, false), config.device_mtu(1500, true), config.device_mtu(1300, false)), (1350, 1330, 1250));
+        assert_eq!(
+            (config.device_mtu(1500, Family::V4), config.device_mtu(1500, Family::V6), config.device_mtu(1300, Family::V4)),
+            (1350, 1330, 1250)
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{Addresses, NetworkConfig, Term};
+use types::Family;
 
 fn vxlan(backend: &str) -> Vxlan {
     let text = format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{backend}}}"#);
@@ -142,7 +143,7 @@ fn direct_peers_need_a_route_only() {
 fn the_oldest_lease_keeps_its_mac() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let state = desired(&plan, &table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
-    assert_eq!(state.0.get(&Key::Fdb(plan.config.link(false), mac(7))), Some(&Value::Fdb([192, 168, 56, 2].into())));
+    assert_eq!(state.0.get(&Key::Fdb(plan.config.link(Family::V4), mac(7))), Some(&Value::Fdb([192, 168, 56, 2].into())));
     assert!(!state.0.contains_key(&Key::Route("10.244.3.0/24".parse().unwrap(), 0)));
 }
 
@@ -167,8 +168,8 @@ fn unusable_leases_are_not_peers() {
 fn accepted_macs_are_desired_and_announced() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let mut facts = facts([]);
-    facts.accepted_macs.insert(plan.config.link(false), mac(99));
-    assert_eq!(desired(&plan, &table([]), &facts).link(plan.config.link(false)).unwrap().mac, Some(mac(99)));
+    facts.accepted_macs.insert(plan.config.link(Family::V4), mac(99));
+    assert_eq!(desired(&plan, &table([]), &facts).link(plan.config.link(Family::V4)).unwrap().mac, Some(mac(99)));
     let announced = plan.announced(&facts);
     assert_eq!(announced.data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:63"}"#);
     assert_eq!(announced.v6_data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:c9"}"#);
@@ -176,11 +177,12 @@ fn accepted_macs_are_desired_and_announced() {
 
 #[test]
 fn derived_macs_are_stable_and_differ() {
-    let macs: BTreeSet<Mac> =
-        [("a", 1, false), ("a", 1, true), ("a", 2, false), ("b", 1, false)].map(|(node, vni, v6)| derived_mac(node, vni, v6)).into();
+    let macs: BTreeSet<Mac> = [("a", 1, Family::V4), ("a", 1, Family::V6), ("a", 2, Family::V4), ("b", 1, Family::V4)]
+        .map(|(node, vni, family)| derived_mac(node, vni, family))
+        .into();
     assert_eq!(macs.len(), 4);
     assert!(macs.iter().all(|mac| mac.is_station() && mac.0[0] & 2 == 2));
-    assert_eq!(derived_mac("a", 1, false), derived_mac("a", 1, false));
+    assert_eq!(derived_mac("a", 1, Family::V4), derived_mac("a", 1, Family::V4));
 }
 
 #[test]

@@ -129,13 +129,13 @@ impl Config {
     }
 
     /// Whether a family's packets go through IPv6's own device.
-    fn second(&self, ipv6: bool) -> bool {
-        ipv6 && self.mode == Mode::Separate
+    fn second(&self, family: Family) -> bool {
+        family.is_v6() && self.mode == Mode::Separate
     }
 
     /// The device that carries a family's packets.
-    pub fn device(&self, ipv6: bool) -> LinkName {
-        if self.second(ipv6) { self.names.1 } else { self.names.0 }
+    pub fn device(&self, family: Family) -> LinkName {
+        if self.second(family) { self.names.1 } else { self.names.0 }
     }
 
     /// All devices that a configuration may lead to.
@@ -144,8 +144,8 @@ impl Config {
     }
 
     /// The port on which a family's device listens.
-    pub fn port(&self, ipv6: bool) -> u16 {
-        if self.second(ipv6) { self.port_v6 } else { self.port }
+    pub fn port(&self, family: Family) -> u16 {
+        if self.second(family) { self.port_v6 } else { self.port }
     }
 
     /// The MTU of the devices.
@@ -154,37 +154,35 @@ impl Config {
     }
 
     /// The family of a device's own packets, if one serves all peers.
-    pub fn outer_ipv6(&self) -> Option<bool> {
+    pub fn outer_family(&self) -> Option<Family> {
         match self.mode {
             Mode::Separate => None,
-            Mode::Auto | Mode::Ipv4 => Some(false),
-            Mode::Ipv6 => Some(true),
+            Mode::Auto | Mode::Ipv4 => Some(Family::V4),
+            Mode::Ipv6 => Some(Family::V6),
         }
     }
 
     /// The address at which a peer is reached with packets of this family, from this node.
-    pub fn outer(&self, peer: &LeaseAttrs, ipv6: bool, own: &LeaseAttrs) -> Option<IpAddr> {
+    pub fn outer(&self, peer: &LeaseAttrs, family: Family, own: &LeaseAttrs) -> Option<IpAddr> {
         match self.mode {
-            Mode::Separate => peer.public_for(ipv6),
-            Mode::Ipv4 => peer.public_for(false),
-            Mode::Ipv6 => peer.public_for(true),
-            Mode::Auto => {
-                let prefer_v6 = best_is_ipv6((peer.public_ip, peer.public_ipv6), (own.public_ip, own.public_ipv6));
-                peer.public_for(prefer_v6)
-            }
+            Mode::Separate => peer.public_for(family),
+            Mode::Ipv4 => peer.public_for(Family::V4),
+            Mode::Ipv6 => peer.public_for(Family::V6),
+            Mode::Auto => peer.public_for(best((peer.public_ip, peer.public_ipv6), (own.public_ip, own.public_ipv6))),
         }
     }
 }
 
 /// Go flannel's choice between the addresses of a peer: an IPv4 address of the internet, then an IPv6 address of the internet if we have one
 /// too, then IPv4.
-fn best_is_ipv6(peer: (Option<Ipv4Addr>, Option<Ipv6Addr>), own: (Option<Ipv4Addr>, Option<Ipv6Addr>)) -> bool {
+fn best(peer: (Option<Ipv4Addr>, Option<Ipv6Addr>), own: (Option<Ipv4Addr>, Option<Ipv6Addr>)) -> Family {
     let is_local = |ip: Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
     match peer {
-        (_, None) => false,
-        (None, Some(_)) => true,
-        (Some(v4), Some(_)) if !v4.is_private() && own.0.is_some() => false,
-        (Some(_), Some(v6)) => !is_local(v6) && own.1.is_some_and(|own| !is_local(own)),
+        (_, None) => Family::V4,
+        (None, Some(_)) => Family::V6,
+        (Some(v4), Some(_)) if !v4.is_private() && own.0.is_some() => Family::V4,
+        (Some(_), Some(v6)) if !is_local(v6) && own.1.is_some_and(|own| !is_local(own)) => Family::V6,
+        _ => Family::V4,
     }
 }
 
@@ -199,13 +197,13 @@ mod tests {
     #[test]
     fn defaults_and_keys_in_any_case() {
         let config = parse("{}").unwrap();
-        assert_eq!((config.port(false), config.port(true), config.keepalive, config.mode), (51820, 51821, 0, Mode::Separate));
-        assert_eq!((config.device(false).as_str(), config.device(true).as_str()), ("flannel-wg", "flannel-wg-v6"));
+        assert_eq!((config.port(Family::V4), config.port(Family::V6), config.keepalive, config.mode), (51820, 51821, 0, Mode::Separate));
+        assert_eq!((config.device(Family::V4).as_str(), config.device(Family::V6).as_str()), ("flannel-wg", "flannel-wg-v6"));
         assert_eq!((config.device_mtu(1500), config.implementation, config.preshared), (1420, Implementation::Auto, None));
         let text = r#"{"listenport":7,"ListenPortV6":8,"MTU":1400,"PSK":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","PersistentKeepaliveInterval":25,"Mode":"auto","Implementation":"Userspace","PSKFile":"/etc/psk"}"#;
         let config = parse(text).unwrap();
-        assert_eq!((config.port(false), config.port(true), config.keepalive, config.device_mtu(1500)), (7, 7, 25, 1320));
-        assert_eq!((config.device(true).as_str(), config.implementation), ("flannel-wg", Implementation::Userspace));
+        assert_eq!((config.port(Family::V4), config.port(Family::V6), config.keepalive, config.device_mtu(1500)), (7, 7, 25, 1320));
+        assert_eq!((config.device(Family::V6).as_str(), config.implementation), ("flannel-wg", Implementation::Userspace));
         assert_eq!(config.preshared.clone().unwrap().bytes()[31], 31);
         assert!(!format!("{config:?}").contains("AAECAw"));
     }
@@ -238,16 +236,16 @@ mod tests {
         let v6 = |text: &str| text.parse::<Ipv6Addr>().ok();
         let (inner, local) = ((v4("10.0.0.1"), v6("fd00::1")), (v4("10.0.0.2"), v6("fd00::2")));
         let global = (v4("192.0.2.1"), v6("2001:db8::1"));
-        for (peer, own, ipv6) in [
-            (inner, local, false),
-            (global, local, false),
-            (global, global, false),
-            ((v4("10.0.0.1"), v6("2001:db8::1")), global, true),
-            ((v4("10.0.0.1"), v6("2001:db8::1")), local, false),
-            ((None, v6("fd00::1")), local, true),
-            ((v4("10.0.0.1"), None), global, false),
+        for (peer, own, family) in [
+            (inner, local, Family::V4),
+            (global, local, Family::V4),
+            (global, global, Family::V4),
+            ((v4("10.0.0.1"), v6("2001:db8::1")), global, Family::V6),
+            ((v4("10.0.0.1"), v6("2001:db8::1")), local, Family::V4),
+            ((None, v6("fd00::1")), local, Family::V6),
+            ((v4("10.0.0.1"), None), global, Family::V4),
         ] {
-            assert_eq!(best_is_ipv6(peer, own), ipv6, "{peer:?} {own:?}");
+            assert_eq!(best(peer, own), family, "{peer:?} {own:?}");
         }
     }
 }

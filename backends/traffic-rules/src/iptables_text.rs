@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use types::Encapsulation;
+use types::{Encapsulation, Family};
 
 /// The guard chain of slot 0. The chains of other slots have the slot number appended.
 const GUARD_CHAIN: &str = "FLANNEL-ENCAP";
@@ -179,7 +179,7 @@ pub fn remains(saved: &str) -> Vec<String> {
 /// Describes our rules in `saved`, without those that other daemons keep.
 pub fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
     let mut out = Vec::new();
-    for managed in managed_chains(&Ruleset { others: others.clone(), ..Ruleset::empty(false) }, saved) {
+    for managed in managed_chains(&Ruleset { others: others.clone(), ..Ruleset::empty(Family::V4) }, saved) {
         let present = ChainState::of(&managed, others, saved);
         let (table, chain) = (managed.table, &managed.chain);
         match &present.rules {

@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use subnet_lease::Subnets;
-use types::Encapsulation;
+use types::{Encapsulation, Family};
 
 /// The name of the lock for nftables.
 const NFTABLES: &str = "nftables";
@@ -62,17 +62,16 @@ impl Wanted {
 
     /// The rules, one set for each family.
     pub fn rulesets(&self) -> Vec<Ruleset> {
-        let nets = |subnets: &Subnets| (subnets.v4().copied().map(IpNet::V4), subnets.v6().copied().map(IpNet::V6));
-        let ((v4, v6), (own_v4, own_v6)) = (nets(&self.networks), nets(&self.own));
         let mut out = Vec::new();
-        for (ipv6, pods) in [(false, v4.zip(own_v4)), (true, v6.zip(own_v6))] {
+        for family in Family::ALL {
+            let pods = self.networks.of(family).zip(self.own.of(family));
             let ends = Ends { encapsulation: self.encapsulation, pods, hosts: &self.hosts, peers: &self.peers };
             // Packets of one family may be encapsulated in the other.
-            let has_ends = pods.is_some() || self.hosts.iter().any(|ip| ip.is_ipv6() == ipv6);
-            let encap = if has_ends { guard(ipv6, ends, self.options.guard) } else { None };
+            let has_ends = pods.is_some() || self.hosts.iter().any(|ip| Family::from(ip) == family);
+            let encap = if has_ends { guard(family, ends, self.options.guard) } else { None };
             let rules = match pods {
                 Some((network, own)) => ruleset(network, own, &self.options),
-                None if encap.is_some() => Ruleset::empty(ipv6),
+                None if encap.is_some() => Ruleset::empty(family),
                 None => continue,
             };
             out.push(Ruleset { encap, guard_slot: self.guard_slot, others: self.others.clone(), ..rules });
@@ -105,7 +104,7 @@ pub enum Note {
 #[derive(Debug)]
 pub struct Applier {
     nftables: bool,
-    ipv6: bool,
+    family: Family,
     /// The chosen variant of iptables. It does not change, even if the system default does.
     pinned: Option<Iptables>,
     /// Whether `--random-fully` works here. None until it has been tried.
@@ -115,8 +114,8 @@ pub struct Applier {
 
 impl Applier {
     /// An applier that knows nothing about the host yet.
-    pub fn new(nftables: bool, ipv6: bool) -> Self {
-        Self { nftables, ipv6, pinned: None, random: None, notes: Vec::new() }
+    pub fn new(nftables: bool, family: Family) -> Self {
+        Self { nftables, family, pinned: None, random: None, notes: Vec::new() }
     }
 
     /// The variant of iptables in use. None before the first pass, and with nftables.
@@ -205,7 +204,7 @@ impl Applier {
 
     /// Reads the current table and returns the rules that have to be written.
     async fn plan_nft(&mut self, rules: &Ruleset) -> Result<NftPlan, ProgramError> {
-        let (family, name) = nftables_text::table(rules.ipv6);
+        let (family, name) = nftables_text::table(rules.family);
         let listing = nft_table(family, name).await?;
         let found = listing.as_ref();
         let unknown_senders =
@@ -215,7 +214,7 @@ impl Applier {
         let right = |rules: &Ruleset| nftables_text::holds(rules, found) || (found.is_none() && rules.is_empty());
         let mut wanted = if self.random == Some(false) { &plain } else { rules };
         if !right(wanted) && self.random.is_none() && plain != *rules {
-            self.probed(nft_check(&nftables_text::probe(rules.ipv6)).await)?;
+            self.probed(nft_check(&nftables_text::probe(rules.family)).await)?;
             if self.random == Some(false) {
                 wanted = &plain;
             }
@@ -230,7 +229,7 @@ impl Applier {
             Ok(()) => self.random = Some(true),
             Err(why @ (ProgramError::Refused { .. } | ProgramError::NotFound { .. } | ProgramError::Lost { .. })) => {
                 self.random = Some(false);
-                let family = if self.ipv6 { "IPv6" } else { "IPv4" };
+                let family = self.family;
                 self.notes.push(Note::Warn(format!(
                     "cannot use random ports for masqueraded {family} connections on this system ({why}); parallel connections from \
                      pods to the same server may collide"
@@ -247,7 +246,7 @@ impl Applier {
             return Ok(programs.clone());
         }
         let mut found = Vec::new();
-        for (programs, system) in Iptables::installed(self.ipv6).await? {
+        for (programs, system) in Iptables::installed(self.family).await? {
             // A program that is installed but fails is chosen only if it is the only one.
             let saved = programs.dump().await;
             found.push((programs, saved, system));
@@ -262,7 +261,7 @@ impl Applier {
         };
         let (programs, saved, _) = found.swap_remove(pick.index);
         saved?;
-        self.notes.push(Note::Info(format!("using {} for traffic rules: {}", programs.name(self.ipv6), pick.why)));
+        self.notes.push(Note::Info(format!("using {} for traffic rules: {}", programs.name(self.family), pick.why)));
         self.notes.extend(pick.warning.map(Note::Warn));
         self.pinned = Some(programs.clone());
         Ok(programs)
@@ -315,8 +314,8 @@ pub async fn clear_inactive(kept: [ActiveRules; 2], others: &OtherDaemons) -> Cl
 
 async fn clear_unused(kept: [ActiveRules; 2], others: &OtherDaemons, dry_run: bool) -> CleanupReport {
     let mut cleared = CleanupReport::default();
-    for (kept, ipv6) in kept.into_iter().zip([false, true]) {
-        let installed = match Iptables::installed(ipv6).await {
+    for (kept, family) in kept.into_iter().zip(Family::ALL) {
+        let installed = match Iptables::installed(family).await {
             Ok(installed) => installed,
             Err(ProgramError::Missing { .. }) => Vec::new(),
             Err(failure) => {
@@ -326,14 +325,14 @@ async fn clear_unused(kept: [ActiveRules; 2], others: &OtherDaemons, dry_run: bo
         };
         let has = |variant: Variant| installed.iter().any(|(programs, _)| programs.variant == variant);
         for (programs, _) in installed.iter().filter(|(programs, _)| ActiveRules::Iptables(programs.variant) != kept) {
-            clear_iptables(programs, ipv6, others, dry_run, &mut cleared).await;
+            clear_iptables(programs, family, others, dry_run, &mut cleared).await;
         }
         if !has(Variant::Nft) {
-            clear_iptables_by_nft(ipv6, others, dry_run, &mut cleared).await;
+            clear_iptables_by_nft(family, others, dry_run, &mut cleared).await;
         }
-        let tables = legacy_tables(ipv6);
+        let tables = legacy_tables(family);
         if !has(Variant::Legacy) && !tables.is_empty() && !matches!(kept, ActiveRules::Iptables(_)) {
-            let command = if ipv6 { "ip6tables-legacy" } else { "iptables-legacy" };
+            let command = family.pick("iptables-legacy", "ip6tables-legacy");
             cleared.errors.push(format!(
                 "cannot check the legacy iptables tables {} for flannel's rules, because {command} is not installed; \
                  install it and run `{command}-save | grep -i flannel`, or restart the host",
@@ -341,16 +340,16 @@ async fn clear_unused(kept: [ActiveRules; 2], others: &OtherDaemons, dry_run: bo
             ));
         }
         if kept != ActiveRules::Nftables {
-            clear_nft(ipv6, others, dry_run, &mut cleared).await;
+            clear_nft(family, others, dry_run, &mut cleared).await;
         }
     }
     cleared
 }
 
 /// Removes our rules from one variant of iptables.
-async fn clear_iptables(programs: &Iptables, ipv6: bool, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
-    let name = programs.name(ipv6);
-    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(ipv6) };
+async fn clear_iptables(programs: &Iptables, family: Family, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
+    let name = programs.name(family);
+    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(family) };
     let mut turn = None;
     loop {
         let saved = match programs.dump().await {
@@ -370,8 +369,8 @@ async fn clear_iptables(programs: &Iptables, ipv6: bool, others: &OtherDaemons, 
 }
 
 /// Removes our iptables-nft rules with nft, on hosts where iptables-nft is not installed.
-async fn clear_iptables_by_nft(ipv6: bool, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
-    let family = if ipv6 { "ip6" } else { "ip" };
+async fn clear_iptables_by_nft(family: Family, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
+    let family = family.pick("ip", "ip6");
     let _lock = lock::acquire(&Variant::Nft.to_string()).await;
     let mut listings = Vec::new();
     for table in ["nat", "filter", "raw"] {
@@ -388,22 +387,22 @@ async fn clear_iptables_by_nft(ipv6: bool, others: &OtherDaemons, dry_run: bool,
 }
 
 /// Removes the family's nftables table, or only our rules if other daemons use the table too.
-async fn clear_nft(ipv6: bool, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
-    let (family, name) = nftables_text::table(ipv6);
+async fn clear_nft(family: Family, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
+    let (layer, name) = nftables_text::table(family);
     let _lock = lock::acquire(NFTABLES).await;
-    let listing = match nft_table(family, name).await {
+    let listing = match nft_table(layer, name).await {
         Ok(Some(listing)) => listing,
         Ok(None) => return,
         // A host without nft is not expected to have nftables tables.
         Err(why) => return tracing::debug!("{why}"),
     };
-    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(ipv6) };
-    let shared = nftables_text::is_shared(&listing, ipv6, others);
+    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(family) };
+    let shared = nftables_text::is_shared(&listing, family, others);
     if shared && nftables_text::holds(&nothing, Some(&listing)) {
         return;
     }
     let what =
-        if shared { format!("flannel's rules in table {family} {name}, which another flanneld also uses") } else { format!("table {family} {name}") };
+        if shared { format!("flannel's rules in table {layer} {name}, which another flanneld also uses") } else { format!("table {layer} {name}") };
     match if dry_run { Ok(()) } else { nft(&nftables_text::script(&nothing, Some(&listing))).await } {
         Ok(()) => cleared.removed.push(format!("nftables: {what}")),
         Err(why) => cleared.errors.push(format!("cannot remove {what} from nftables: {why}")),
@@ -413,10 +412,9 @@ async fn clear_nft(ipv6: bool, others: &OtherDaemons, dry_run: bool, cleared: &m
 /// The commands that remove rules of Go flannel before v0.17. These rules cannot be told apart from an operator's.
 pub async fn uncommented_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
     let mut out = Vec::new();
-    let v4 = networks.v4().copied().map(IpNet::V4).zip(own.v4().copied().map(IpNet::V4));
-    let v6 = networks.v6().copied().map(IpNet::V6).zip(own.v6().copied().map(IpNet::V6));
-    for (network, own) in v4.into_iter().chain(v6) {
-        for (programs, _) in Iptables::installed(matches!(network, IpNet::V6(_))).await.unwrap_or_default() {
+    for family in Family::ALL {
+        let Some((network, own)) = networks.of(family).zip(own.of(family)) else { continue };
+        for (programs, _) in Iptables::installed(family).await.unwrap_or_default() {
             out.extend(iptables_text::uncommented(&programs.dump().await.unwrap_or_default(), &programs.command(), network, own));
         }
     }

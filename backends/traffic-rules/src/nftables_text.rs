@@ -10,11 +10,11 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::IpAddr;
-use types::Encapsulation;
+use types::{Encapsulation, Family};
 
 /// Go flannel's names for a family's table.
-pub fn table(ipv6: bool) -> (&'static str, &'static str) {
-    if ipv6 { ("ip6", "flannel-ipv6") } else { ("ip", "flannel-ipv4") }
+pub fn table(family: Family) -> (&'static str, &'static str) {
+    family.pick(("ip", "flannel-ipv4"), ("ip6", "flannel-ipv6"))
 }
 
 /// A chain that the table may contain.
@@ -87,10 +87,10 @@ impl Chain {
 /// One transaction that turns the table in `listing` (the output of `nft -j list table`) into the desired rules and keeps those of other
 /// daemons. Without any rules the table is deleted. If only the peers differ, only the set changes.
 pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
-    let (family, name) = table(rules.ipv6);
+    let (family, name) = table(rules.family);
     let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
     if rules.is_empty() && !found.is_shared() {
-        return removal(rules.ipv6);
+        return removal(rules.family);
     }
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
     let (set, counter) = (slot_name(PEERS, rules.guard_slot), slot_name(UNKNOWN_SENDERS, rules.guard_slot));
@@ -105,13 +105,13 @@ pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
         return change("delete", gone.collect()) + &change("add", new.collect());
     }
     // What cannot be corrected in place is deleted with the table. The other daemons' rules are added again together with ours.
-    let mut out = if found.foreign { removal(rules.ipv6) } else { String::new() };
+    let mut out = if found.foreign { removal(rules.family) } else { String::new() };
     let mut line = |text: String| {
         let _ = writeln!(out, "{text}");
     };
     line(format!("add table {family} {name} {{ comment \"rules for {name}\"; }}"));
     if let Some(peers) = peers {
-        let kind = if rules.ipv6 { "ipv6_addr" } else { "ipv4_addr" };
+        let kind = rules.family.pick("ipv4_addr", "ipv6_addr");
         line(format!("add set {family} {name} {set} {{ type {kind}; }}"));
         line(format!("flush set {family} {name} {set}"));
         if !peers.is_empty() {
@@ -142,7 +142,7 @@ pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
 
 /// The lines that update one chain.
 fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String> {
-    let (family, table) = table(rules.ipv6);
+    let (family, table) = table(rules.family);
     let name = chain.name_in(rules);
     let (wanted, present) = (chain.wanted(rules), found.chain(&name));
     let Chain { kind, hook, priority, comment, .. } = chain;
@@ -172,14 +172,14 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
 }
 
 /// One transaction that removes all our rules of a family.
-pub fn removal(ipv6: bool) -> String {
-    let (family, name) = table(ipv6);
+pub fn removal(family: Family) -> String {
+    let (family, name) = table(family);
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }
 
 /// The script that `nft --check` must accept before random ports are used.
-pub fn probe(ipv6: bool) -> String {
-    let (family, _) = table(ipv6);
+pub fn probe(family: Family) -> String {
+    let (family, _) = table(family);
     let name = "flannel-probe";
     format!(
         "add table {family} {name}\nadd chain {family} {name} c {{ type nat hook postrouting priority 100; }}\nadd rule {family} {name} c masquerade fully-random\n"
@@ -251,8 +251,8 @@ pub fn unknown_senders_at(listing: &Value, slot: u16) -> Option<u64> {
 }
 
 /// Whether other daemons use the table too.
-pub fn is_shared(listing: &Value, ipv6: bool, others: &OtherDaemons) -> bool {
-    TableState::read(listing, &Ruleset { others: others.clone(), ..Ruleset::empty(ipv6) }).is_shared()
+pub fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
+    TableState::read(listing, &Ruleset { others: others.clone(), ..Ruleset::empty(family) }).is_shared()
 }
 
 /// One transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep. None if there are none.
@@ -424,7 +424,7 @@ impl TableState {
         for set in items(listing, "set") {
             match slot_of(text(set, "name"), PEERS).map(guard) {
                 Some(GuardOwner::Ours) => {
-                    found.foreign |= text(set, "type") != if rules.ipv6 { "ipv6_addr" } else { "ipv4_addr" } || set.get("flags").is_some();
+                    found.foreign |= text(set, "type") != rules.family.pick("ipv4_addr", "ipv6_addr") || set.get("flags").is_some();
                     let elements = set.get("elem").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
                     found.peers = Some(elements.iter().map(|element| element.as_str()?.parse().ok()).collect());
                 }

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::Mutex;
-use types::Errno;
+use types::{Errno, Family};
 
 /// Both families share the xtables lock, so only one process of ours waits for it at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
@@ -35,8 +35,8 @@ impl Iptables {
     ///
     /// # Errors
     /// None is installed, or the programs cannot be run.
-    pub async fn installed(ipv6: bool) -> Result<Vec<(Self, bool)>, ProgramError> {
-        let name = if ipv6 { "ip6tables" } else { "iptables" };
+    pub async fn installed(family: Family) -> Result<Vec<(Self, bool)>, ProgramError> {
+        let name = family.pick("iptables", "ip6tables");
         let usual = async |command: &str| match run(Path::new(&format!("{command}-save")), &["--version"], None).await {
             Ok(version) => Ok(Ok(words::variant(&version))),
             Err(failure @ (ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. })) => Err(failure),
@@ -68,8 +68,8 @@ impl Iptables {
     }
 
     /// The name for log lines.
-    pub fn name(&self, ipv6: bool) -> String {
-        format!("{} ({})", if ipv6 { "ip6tables" } else { "iptables" }, self.variant)
+    pub fn name(&self, family: Family) -> String {
+        format!("{} ({})", family.pick("iptables", "ip6tables"), self.variant)
     }
 
     /// All rules of the family, with packet counts.
@@ -167,8 +167,8 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
 }
 
 /// The legacy tables that exist in the kernel, even if no installed program can read them.
-pub fn legacy_tables(ipv6: bool) -> Vec<String> {
-    let file = if ipv6 { "/proc/thread-self/net/ip6_tables_names" } else { "/proc/thread-self/net/ip_tables_names" };
+pub fn legacy_tables(family: Family) -> Vec<String> {
+    let file = family.pick("/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names");
     std::fs::read_to_string(file).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 

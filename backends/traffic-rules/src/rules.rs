@@ -4,7 +4,7 @@ use super::ownership::{NetMatch, OtherDaemons, Owner};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use types::Encapsulation;
+use types::{Encapsulation, Family};
 
 /// The operator's options for the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum UnknownSenders {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
     /// Whether the family is IPv6.
-    pub ipv6: bool,
+    pub family: Family,
     /// The rules for packets that leave (chain FLANNEL-POSTRTG, postrtg). None: no chain.
     pub masquerade: Option<Vec<Rule>>,
     /// The rules for forwarded packets (chain FLANNEL-FWD, forward). None: no chain.
@@ -89,8 +89,8 @@ pub struct Encap {
 
 impl Ruleset {
     /// A family without rules.
-    pub fn empty(ipv6: bool) -> Self {
-        Self { ipv6, masquerade: None, forward: None, forward_insert: false, encap: None, guard_slot: 0, others: OtherDaemons::default() }
+    pub fn empty(family: Family) -> Self {
+        Self { family, masquerade: None, forward: None, forward_insert: false, encap: None, guard_slot: 0, others: OtherDaemons::default() }
     }
 
     /// Whether there are no rules.
@@ -195,15 +195,15 @@ const KUBE_MARK: u32 = 0x4000;
 
 /// The rules of one family, for the whole network and this node's subnet of it.
 pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
-    let ipv6 = matches!(network, IpNet::V6(_));
+    let family = Family::from(network);
     Ruleset {
-        ipv6,
+        family,
         masquerade: options.masquerade.then(|| masquerade(network, own, options)),
         forward: options
             .forward
             .then(|| vec![rule([Match::Source(true, network)], Verdict::Accept), rule([Match::Destination(true, network)], Verdict::Accept)]),
         forward_insert: options.forward_insert,
-        ..Ruleset::empty(ipv6)
+        ..Ruleset::empty(family)
     }
 }
 
@@ -221,12 +221,13 @@ pub struct Ends<'a> {
 }
 
 /// The guard of the tunnels. Addresses of the other family are ignored. None if no option is set.
-pub fn guard(ipv6: bool, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
-    if ends.encapsulation.is_none() || ipv6 && ends.encapsulation == Encapsulation::Ipip {
+pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
+    if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
         return None;
     }
-    let family = |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> { addresses.iter().filter(|ip| ip.is_ipv6() == ipv6).copied().collect() };
-    let hosts = family(ends.hosts);
+    let of_family =
+        |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> { addresses.iter().filter(|ip| Family::from(*ip) == family).copied().collect() };
+    let hosts = of_family(ends.hosts);
     // If the node network lies inside the pod network, nodes must not be mistaken for pods.
     let within = ends.pods.is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
@@ -251,7 +252,7 @@ pub fn guard(ipv6: bool, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
         UnknownSenders::Drop => Some(Verdict::Drop),
     };
     incoming.extend(verdict.map(|verdict| rule([Match::LocalDestination, Match::UnknownSender], verdict)));
-    let peers = verdict.map(|_| family(ends.peers).into_iter().chain(hosts).collect());
+    let peers = verdict.map(|_| of_family(ends.peers).into_iter().chain(hosts).collect());
     (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap { encapsulation: ends.encapsulation, incoming, outgoing, peers })
 }
 

@@ -4,7 +4,7 @@ use super::programs::Variant;
 use super::rules::{Ends, GuardOptions, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
 use super::*;
 use proptest::prelude::*;
-use types::{Dual, Encapsulation};
+use types::{Dual, Encapsulation, Family};
 
 fn options() -> RuleOptions {
     RuleOptions {
@@ -126,7 +126,7 @@ fn golden_rules() {
         };
         let (v4, v6) = capture.split_once("# ip6tables -t nat").map(|(v4, v6)| (v4.to_owned(), format!("# ip6tables -t nat{v6}"))).unwrap();
         for rules in wanted.rulesets() {
-            let golden = saved(if rules.ipv6 { &v6 } else { &v4 });
+            let golden = saved(rules.family.pick(&v4, &v6));
             assert_eq!(payload(&rules, &golden), None, "{case}");
             let ours = restored(EMPTY, &payload(&rules, EMPTY).unwrap());
             let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
@@ -170,7 +170,7 @@ fn rules_of_old_versions_are_removed() {
     );
     let after = restored(&old, &payload(&rules(), &old).unwrap());
     assert!(!after.contains("-A POSTROUTING -s 10.5.0.0/16") && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE"));
-    let nothing = Ruleset::empty(false);
+    let nothing = Ruleset::empty(Family::V4);
     let gone = restored(&after, &payload(&nothing, &after).unwrap());
     assert!(!gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"), "{gone}");
     assert_eq!(payload(&nothing, &gone), None);
@@ -178,7 +178,7 @@ fn rules_of_old_versions_are_removed() {
 
 /// All guard rules for port 8472.
 fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
-    let (network, own) = if rules.ipv6 { ("fd00:5::/48", "fd00:5:0:1::/64") } else { ("10.5.0.0/16", "10.5.1.0/24") };
+    let (network, own) = rules.family.pick(("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64"));
     let hosts = ["192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap()].into();
     let ends = Ends {
         encapsulation: Encapsulation::udp(8472),
@@ -186,7 +186,7 @@ fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> R
         hosts: &hosts,
         peers: &peers.iter().map(|ip| ip.parse().unwrap()).collect(),
     };
-    Ruleset { encap: guard(rules.ipv6, ends, GuardOptions { notrack: true, unknown_senders, bar_pods: true }), ..rules }
+    Ruleset { encap: guard(rules.family, ends, GuardOptions { notrack: true, unknown_senders, bar_pods: true }), ..rules }
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn the_encapsulation_port_is_guarded() {
     // No options, no guard.
     let no_addresses = BTreeSet::new();
     let port = Ends { encapsulation: Encapsulation::udp(8472), pods: None, hosts: &no_addresses, peers: &no_addresses };
-    assert_eq!(guard(false, port, GuardOptions::default()), None);
+    assert_eq!(guard(Family::V4, port, GuardOptions::default()), None);
 }
 
 /// If the node network lies inside the pod network, nodes are not mistaken for pods.
@@ -229,8 +229,8 @@ fn nodes_inside_the_pod_network_are_not_pods() {
         peers: &hosts,
     };
     let chosen = GuardOptions { notrack: true, unknown_senders: UnknownSenders::Off, bar_pods: true };
-    let encap = guard(false, port, chosen).unwrap();
-    let text = payload(&Ruleset { encap: Some(encap), ..Ruleset::empty(false) }, "").unwrap();
+    let encap = guard(Family::V4, port, chosen).unwrap();
+    let text = payload(&Ruleset { encap: Some(encap), ..Ruleset::empty(Family::V4) }, "").unwrap();
     assert!(!text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "), "{text}");
     assert!(text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"), "{text}");
 }
@@ -392,7 +392,7 @@ fn nft_output_is_recognised() {
             let peers = ["192.168.56.102", "fd00:56::102"];
             let plain = ruleset(network.parse().unwrap(), own.parse().unwrap(), &chosen);
             let rules = unknown_senders.map_or(plain.clone(), |unknown_senders| guarded(plain.clone(), unknown_senders, &peers));
-            let listing = in_namespace(&nftables_text::script(&rules, None), rules.ipv6);
+            let listing = in_namespace(&nftables_text::script(&rules, None), rules.family);
             assert!(nftables_text::holds(&rules, listing.as_ref()), "{rules:?}\n{listing:?}");
             let changes = listing.as_ref().map(changes).unwrap_or_default();
             let unnoticed: Vec<_> = changes.iter().filter(|(_, changed)| nftables_text::holds(&rules, Some(changed))).map(|(what, _)| what).collect();
@@ -418,12 +418,12 @@ fn nft_output_is_recognised() {
 /// The output of both variants of iptables for our payload is recognised, so that it is written only once.
 #[test]
 fn iptables_output_is_recognised() {
-    for ipv6 in [false, true] {
-        let plain = if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &options()) } else { rules() };
+    for family in Family::ALL {
+        let plain = family.pick(rules(), ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &options()));
         for unknown_senders in [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop] {
             let rules = guarded(plain.clone(), unknown_senders, &["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"]);
             for variant in ["nft", "legacy"] {
-                let command = format!("{}-{variant}", if ipv6 { "ip6tables" } else { "iptables" });
+                let command = format!("{}-{variant}", family.pick("iptables", "ip6tables"));
                 let script = format!("{command}-restore --noflush <<'X'\n{}X\n{command}-save -c", payload(&rules, "").unwrap());
                 let output = std::process::Command::new("unshare").args(["-n", "sh", "-ec", &script]).output().unwrap();
                 assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
@@ -439,26 +439,26 @@ fn iptables_output_is_recognised() {
 /// One transaction leads from any rules to any others, and a change of peers changes only the set.
 #[test]
 fn nft_changes_any_rules_to_any_others() {
-    let plain = |ipv6: bool| if ipv6 { ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &options()) } else { rules() };
-    for ipv6 in [false, true] {
+    let plain = |family: Family| family.pick(rules(), ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &options()));
+    for family in Family::ALL {
         let states = [
-            Ruleset::empty(ipv6),
-            plain(ipv6),
-            guarded(Ruleset::empty(ipv6), UnknownSenders::Off, &[]),
-            guarded(plain(ipv6), UnknownSenders::Count, &["192.168.56.102", "fd00:56::102"]),
-            guarded(plain(ipv6), UnknownSenders::Drop, &["192.168.56.103", "fd00:56::103"]),
-            guarded(plain(ipv6), UnknownSenders::Drop, &["192.168.56.102", "192.168.56.104", "fd00:56::104"]),
+            Ruleset::empty(family),
+            plain(family),
+            guarded(Ruleset::empty(family), UnknownSenders::Off, &[]),
+            guarded(plain(family), UnknownSenders::Count, &["192.168.56.102", "fd00:56::102"]),
+            guarded(plain(family), UnknownSenders::Drop, &["192.168.56.103", "fd00:56::103"]),
+            guarded(plain(family), UnknownSenders::Drop, &["192.168.56.102", "192.168.56.104", "fd00:56::104"]),
         ];
-        let (family, name) = nftables_text::table(ipv6);
+        let (layer, name) = nftables_text::table(family);
         let foreign = format!(
-            "add table {family} {name}\nadd chain {family} {name} theirs\nadd rule {family} {name} theirs drop\nadd chain {family} {name} postrtg\n"
+            "add table {layer} {name}\nadd chain {layer} {name} theirs\nadd rule {layer} {name} theirs drop\nadd chain {layer} {name} postrtg\n"
         );
         for from in &states {
             let first = nftables_text::script(from, None);
-            let listing = in_namespace(&first, ipv6);
+            let listing = in_namespace(&first, family);
             for to in &states {
                 let script = nftables_text::script(to, listing.as_ref());
-                let after = in_namespace(&format!("{first}{script}"), ipv6);
+                let after = in_namespace(&format!("{first}{script}"), family);
                 assert!(nftables_text::holds(to, after.as_ref()), "{from:?}\n{to:?}\n{script}\n{after:?}");
                 assert!(nftables_text::holds_except_encap(to, after.as_ref()));
                 let bare = |rules: &Ruleset| (rules.masquerade.is_some(), rules.forward.is_some());
@@ -470,15 +470,15 @@ fn nft_changes_any_rules_to_any_others() {
             }
         }
         // A table with foreign contents is replaced as a whole.
-        let listing = in_namespace(&foreign, ipv6);
+        let listing = in_namespace(&foreign, family);
         for to in &states {
-            let after = in_namespace(&format!("{foreign}{}", nftables_text::script(to, listing.as_ref())), ipv6);
+            let after = in_namespace(&format!("{foreign}{}", nftables_text::script(to, listing.as_ref())), family);
             assert!(nftables_text::holds(to, after.as_ref()), "{to:?}\n{after:?}");
         }
         let (old, new) = (&states[4], &states[5]);
-        let script = nftables_text::script(new, in_namespace(&nftables_text::script(old, None), ipv6).as_ref());
-        let (gone, fresh) = if ipv6 { ("fd00:56::103", "fd00:56::104") } else { ("192.168.56.103", "192.168.56.102, 192.168.56.104") };
-        assert_eq!(script, format!("delete element {family} {name} peers {{ {gone} }}\nadd element {family} {name} peers {{ {fresh} }}\n"));
+        let script = nftables_text::script(new, in_namespace(&nftables_text::script(old, None), family).as_ref());
+        let (gone, fresh) = family.pick(("192.168.56.103", "192.168.56.102, 192.168.56.104"), ("fd00:56::103", "fd00:56::104"));
+        assert_eq!(script, format!("delete element {layer} {name} peers {{ {gone} }}\nadd element {layer} {name} peers {{ {fresh} }}\n"));
     }
 }
 
@@ -548,16 +548,16 @@ fn everything_of_ours_is_cleared() {
 /// Several ports, or a protocol without ports: written by us, printed by the programs of several distributions, and recognised.
 #[test]
 fn other_encapsulations_than_one_port_are_guarded() {
-    let rules = |ipv6: bool, encapsulation: Encapsulation| {
+    let rules = |family: Family, encapsulation: Encapsulation| {
         let (none, pods) = (BTreeSet::new(), Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())));
         let options = GuardOptions { notrack: true, unknown_senders: UnknownSenders::Count, bar_pods: true };
-        Ruleset { encap: guard(ipv6, Ends { encapsulation, pods, hosts: &none, peers: &none }, options), ..Ruleset::empty(ipv6) }
+        Ruleset { encap: guard(family, Ends { encapsulation, pods, hosts: &none, peers: &none }, options), ..Ruleset::empty(family) }
     };
     let several = Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None };
     for (encapsulation, iptables, nft) in
         [(several, "-p udp -m multiport --dports 51820,51821", "udp dport { 51820, 51821 }"), (Encapsulation::Ipip, "-p 4", "ip protocol 4")]
     {
-        let rules = rules(false, encapsulation);
+        let rules = rules(Family::V4, encapsulation);
         let text = payload(&rules, EMPTY).unwrap();
         assert!(text.contains(&format!("-A PREROUTING {iptables} -m comment")), "{text}");
         let saved = restored(EMPTY, &text);
@@ -568,10 +568,10 @@ fn other_encapsulations_than_one_port_are_guarded() {
         let script = nftables_text::script(&rules, None);
         assert!(script.contains(&format!("{nft} fib daddr type local")), "{script}");
     }
-    assert_eq!(rules(true, Encapsulation::Ipip).encap, None, "it has no packets over IPv6");
+    assert_eq!(rules(Family::V6, Encapsulation::Ipip).encap, None, "it has no packets over IPv6");
     // Another encapsulation is another guard.
-    let saved = restored(EMPTY, &payload(&rules(false, Encapsulation::udp(8472)), EMPTY).unwrap());
-    let after = restored(&saved, &payload(&rules(false, Encapsulation::Ipip), &saved).unwrap());
+    let saved = restored(EMPTY, &payload(&rules(Family::V4, Encapsulation::udp(8472)), EMPTY).unwrap());
+    let after = restored(&saved, &payload(&rules(Family::V4, Encapsulation::Ipip), &saved).unwrap());
     assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
 }
 
@@ -583,7 +583,7 @@ fn daemon_rules(number: usize, options: &RuleOptions, unknown_senders: UnknownSe
     let hosts = ["192.168.56.101".parse().unwrap()].into();
     let peers = ["192.168.56.102".parse().unwrap()].into();
     let port = Ends { encapsulation: Encapsulation::udp(8472), pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
-    let encap = guard(false, port, GuardOptions { notrack: true, unknown_senders, bar_pods: true }).filter(|_| guarded[number]);
+    let encap = guard(Family::V4, port, GuardOptions { notrack: true, unknown_senders, bar_pods: true }).filter(|_| guarded[number]);
     let others = OtherDaemons {
         own: [net(number)].into(),
         served: [net(other)].into_iter().filter(|_| !unknown).collect(),
@@ -656,7 +656,7 @@ proptest! {
             }
         }
         // One daemon is removed.
-        let gone = Ruleset { others: rulesets[0].others.clone(), ..Ruleset::empty(false) };
+        let gone = Ruleset { others: rulesets[0].others.clone(), ..Ruleset::empty(Family::V4) };
         let after = match payload(&gone, &saved) { Some(payload) => restored(&saved, &payload), None => saved.clone() };
         prop_assert_eq!(lines_of(&after, 1), lines_of(&saved, 1), "{}", after);
         prop_assert_eq!(lines_of(&after, 0), Vec::<&str>::new(), "{}", after);
@@ -687,17 +687,17 @@ fn two_daemons_share_the_nftables_table() {
                 let (a, b) = (&rulesets[first], &rulesets[second]);
                 let mut all = nftables_text::script(a, None);
                 let step = |all: &mut String, rules: &Ruleset| {
-                    let listing = in_namespace(all, false);
+                    let listing = in_namespace(all, Family::V4);
                     if !nftables_text::holds(rules, listing.as_ref()) {
                         all.push_str(&nftables_text::script(rules, listing.as_ref()));
                     }
-                    in_namespace(all, false)
+                    in_namespace(all, Family::V4)
                 };
                 let listing = step(&mut all, b);
                 assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{all}");
                 all.push_str(damage);
                 all.push('\n');
-                let unhurt = nftables_text::holds(b, in_namespace(&all, false).as_ref());
+                let unhurt = nftables_text::holds(b, in_namespace(&all, Family::V4).as_ref());
                 let listing = step(&mut all, a);
                 assert!(nftables_text::holds(a, listing.as_ref()), "{damage}\n{all}");
                 // An unknown chain replaces the table, and with it the guards of others, which they restore.
@@ -705,8 +705,8 @@ fn two_daemons_share_the_nftables_table() {
                 let listing = step(&mut all, b);
                 assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{damage}\n{all}");
                 // One daemon is removed, and nothing of the other's with it.
-                let gone = Ruleset { others: a.others.clone(), ..Ruleset::empty(false) };
-                assert!(nftables_text::is_shared(listing.as_ref().unwrap(), false, &a.others));
+                let gone = Ruleset { others: a.others.clone(), ..Ruleset::empty(Family::V4) };
+                assert!(nftables_text::is_shared(listing.as_ref().unwrap(), Family::V4, &a.others));
                 let listing = step(&mut all, &gone);
                 assert!(nftables_text::holds(b, listing.as_ref()) && nftables_text::holds(&gone, listing.as_ref()), "{damage}\n{all}");
                 let nothing = Ruleset { others: b.others.clone(), ..gone };
@@ -720,10 +720,10 @@ fn two_daemons_share_the_nftables_table() {
 }
 
 /// Applies a script to an empty network namespace and lists the table.
-fn in_namespace(script: &str, ipv6: bool) -> Option<serde_json::Value> {
-    let (family, name) = nftables_text::table(ipv6);
+fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
+    let (layer, name) = nftables_text::table(family);
     let mut child = std::process::Command::new("unshare")
-        .args(["-n", "sh", "-c", &format!("nft -f - && {{ nft -j list table {family} {name} 2>/dev/null || true; }}")])
+        .args(["-n", "sh", "-c", &format!("nft -f - && {{ nft -j list table {layer} {name} 2>/dev/null || true; }}")])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()

@@ -9,7 +9,7 @@ use crate::persist;
 use crate::shell::word;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use types::Encapsulation;
+use types::{Encapsulation, Family};
 
 /// Limit on the prefixes in a command. More of them are widened to their neighbourhoods.
 const MOST: usize = 32;
@@ -47,26 +47,26 @@ pub struct Origin {
     /// The addresses.
     pub sources: Vec<IpNet>,
     /// The family.
-    pub ipv6: bool,
+    pub family: Family,
 }
 
 impl Origin {
     /// The addresses of the other nodes: the underlay's networks that hold them, and single prefixes for those outside.
     ///
     /// Nothing if neither the underlay's addresses nor the other nodes are known: then no command is right.
-    pub fn of(facts: &Facts, ipv6: bool) -> Self {
+    pub fn of(facts: &Facts, family: Family) -> Self {
         let choice = facts.daemon.choice.known();
         let interface = choice.map(|choice| choice.interface.clone());
-        let near = near(facts, choice, ipv6);
+        let near = near(facts, choice, family);
         let peers = facts.leases.peers.known().into_iter().flatten().flat_map(|peer| &peer.public);
-        let peers: Vec<IpAddr> = peers.filter(|address| address.is_ipv6() == ipv6).copied().collect();
+        let peers: Vec<IpAddr> = peers.filter(|address| Family::from(**address) == family).copied().collect();
         let mut sources = near.clone();
         if !peers.is_empty() {
             sources.retain(|net| peers.iter().any(|peer| net.contains(peer)));
         }
         let far = peers.iter().filter(|peer| !near.iter().any(|net| net.contains(*peer))).map(|peer| IpNet::from(*peer));
         sources.extend(few(&far.collect()));
-        Self { interface, sources: IpNet::aggregate(&sources), ipv6 }
+        Self { interface, sources: IpNet::aggregate(&sources), family }
     }
 
     /// The same for probes, which arrive beside the overlay and through it: there from the first addresses of the nodes' subnets. For commands
@@ -76,7 +76,7 @@ impl Origin {
         // To the others this node is one of the other nodes.
         let own = facts.daemon.choice.known().into_iter().flat_map(|choice| &choice.addresses).map(|address| IpNet::from(*address));
         let own = own.filter(|own| !self.sources.iter().any(|net| net.contains(own)));
-        let inside = network.networks.nets().chain(own).filter(|net| net.addr().is_ipv6() == self.ipv6);
+        let inside = network.networks.nets().chain(own).filter(|net| Family::from(net) == self.family);
         let sources = if self.sources.is_empty() { Vec::new() } else { self.sources.iter().copied().chain(inside).collect() };
         Self { interface: None, sources, ..self }
     }
@@ -90,14 +90,14 @@ impl Origin {
 }
 
 /// The networks of the underlay's addresses.
-pub fn near(facts: &Facts, choice: Option<&Choice>, ipv6: bool) -> Vec<IpNet> {
+pub fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Vec<IpNet> {
     let interface = choice.and_then(|choice| facts.host.named(&choice.interface));
     let of_hosts = |net: &IpNet| match net.addr() {
         IpAddr::V4(address) => !address.is_link_local(),
         IpAddr::V6(address) => !address.is_unicast_link_local(),
     };
     let nets = interface.into_iter().flat_map(Interface::nets);
-    let nets = nets.filter(|net| net.addr().is_ipv6() == ipv6 && of_hosts(net) && (1..net.max_prefix_len()).contains(&net.prefix_len()));
+    let nets = nets.filter(|net| Family::from(net) == family && of_hosts(net) && (1..net.max_prefix_len()).contains(&net.prefix_len()));
     IpNet::aggregate(&nets.map(|net| net.trunc()).collect())
 }
 
@@ -165,7 +165,7 @@ fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
         Some(name) => format!("$(firewall-cmd --get-zone-of-interface={} || firewall-cmd --get-default-zone)", word(name)),
         None => "$(firewall-cmd --get-default-zone)".to_owned(),
     };
-    let family = if origin.ipv6 { "ipv6" } else { "ipv4" };
+    let family = origin.family.pick("ipv4", "ipv6");
     let what = match kind.port() {
         Some(port) => format!("port port={port} protocol=udp"),
         None => "protocol value=4".to_owned(),

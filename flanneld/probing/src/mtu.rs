@@ -1,10 +1,14 @@
 //! How large a packet the way carries, to the byte: a search by questions of different sizes.
 
 use std::time::Duration;
+use types::Family;
 
 /// The least MTU of a family: what every path must carry.
-pub const fn least(ipv6: bool) -> u16 {
-    if ipv6 { 1280 } else { 576 }
+pub const fn least(family: Family) -> u16 {
+    match family {
+        Family::V4 => 576,
+        Family::V6 => 1280,
+    }
 }
 
 /// How often a size is asked before it counts as too large.
@@ -83,7 +87,7 @@ mod tests {
     proptest! {
         #[test]
         fn finds_it_to_the_byte(mtu in 576u16..1450, unlucky in 0usize..30) {
-            let mut search = Search::new(least(false), 1450);
+            let mut search = Search::new(least(Family::V4), 1450);
             let mut asked = 0;
             while let Some(size) = search.next() {
                 prop_assert!((577..1450).contains(&size));

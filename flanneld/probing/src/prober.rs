@@ -24,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use subnet_lease::{Kinds, LeaseTable, Subnets};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use types::Family;
 use types::reachability::{Harm, State};
 
 /// How often a socket that could not be opened is tried again.
@@ -57,7 +58,7 @@ pub struct Settings {
     /// Whether each node has an overlay device with the first address of its subnet.
     pub device: bool,
     /// The family of the tunnels, where all families use one.
-    pub outer_ipv6: Option<bool>,
+    pub outer: Option<Family>,
     /// Whether questions may go from node to node in the clear.
     pub clear: bool,
 }
@@ -178,8 +179,8 @@ impl Prober {
     }
 
     /// The address from which this node asks through the overlay network, if it has one now.
-    pub fn source(&self, ipv6: bool) -> Option<IpAddr> {
-        self.inner().node.source(ipv6)
+    pub fn source(&self, family: Family) -> Option<IpAddr> {
+        self.inner().node.source(family)
     }
 
     /// Asks and answers until `stop`.
@@ -196,7 +197,7 @@ impl Prober {
                 let around = surroundings.borrow_and_update().clone();
                 if changed {
                     let table = leases.borrow_and_update().clone();
-                    peers = targets(&table, &settings.own, settings.kinds, &around.local, settings.outer_ipv6);
+                    peers = targets(&table, &settings.own, settings.kinds, &around.local, settings.outer);
                     hosts = host_bits(settings.own.nets().chain(peers.iter().map(|peer| peer.subnet)));
                 }
                 sockets.follow(&addresses(&settings, &around), hosts, settings.clear, around.yields_to.as_deref());
@@ -204,7 +205,7 @@ impl Prober {
                 let mut inner = self.inner();
                 inner.problems = sockets.problems();
                 let open = sockets.places();
-                inner.node.set_sockets(move |way, ipv6, ping| open.contains(&(way, ipv6, ping)));
+                inner.node.set_sockets(move |way, family, ping| open.contains(&(way, family, ping)));
                 if changed {
                     inner.node.set_itself(itself(&settings, &around));
                     inner.node.set_targets(std::mem::take(&mut peers), now.at);

@@ -4,6 +4,7 @@ use crate::who::who;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use subnet_lease::{Kinds, Lease, LeaseTable, Peer, Subnets};
+use types::Family;
 
 /// A way to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,20 +62,19 @@ pub fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     (v4, v6)
 }
 
-/// The peers in a table of leases. `outer_ipv6` is the family of the tunnels, where all families use one.
-pub fn targets(leases: &LeaseTable, own: &Subnets, kinds: Kinds, local: &[IpAddr], outer_ipv6: Option<bool>) -> Vec<Target> {
-    let reached = |peer: &Peer<'_>| match outer_ipv6 {
-        Some(ipv6) => peer.lease.attrs.public_for(ipv6),
+/// The peers in a table of leases. `outer` is the family of the tunnels, where all families use one.
+pub fn targets(leases: &LeaseTable, own: &Subnets, kinds: Kinds, local: &[IpAddr], outer: Option<Family>) -> Vec<Target> {
+    let reached = |peer: &Peer<'_>| match outer {
+        Some(family) => peer.lease.attrs.public_for(family),
         None => Some(peer.public_ip),
     };
-    let served = |ipv6: bool| if ipv6 { own.v6().is_some() } else { own.v4().is_some() };
     let of = |lease: &Lease| -> Vec<Target> {
         let node = lease.attrs.node.as_ref();
         // A lease without an id is Go flannel's, or an operator's: whoever answers there may be meant.
         let id = node.map(|node| node.id.clone()).filter(|id| !id.is_empty());
         let name = node.map(|node| node.name.clone()).filter(|name| !name.is_empty());
         let mut primary = true;
-        let peers = Peer::of(lease).filter(|peer| served(peer.subnet.addr().is_ipv6()));
+        let peers = Peer::of(lease).filter(|peer| own.has(peer.subnet.into()));
         // An address of this host is no way to another node.
         let found = peers.filter_map(|peer| Some((peer.subnet, reached(&peer).filter(|ip| !local.contains(ip))?)));
         let target = |(subnet, address)| {
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((found[1].who(), found[1].name.clone()), (None, None));
         assert_eq!(found[2].overlay_addresses().map(|ip| ip.to_string()), ["fd00:2::", "fd00:2::1"]);
         // udp: both families go by one.
-        let by_v4 = targets(&table, &own.subnets, Kinds::Any, &[], Some(false));
+        let by_v4 = targets(&table, &own.subnets, Kinds::Any, &[], Some(Family::V4));
         assert!(by_v4.iter().any(|target| target.subnet.addr().is_ipv6()));
         assert!(by_v4.iter().all(|target| target.address.is_ipv4()));
         assert!(targets(&table, &own.subnets, Kinds::Only("host-gw"), &[], None).is_empty());

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 use subnet_lease::manager::boot_time;
 use subnet_lease::{Kinds, Lease, RawJson};
-use types::{Detail, Encapsulation, Problem, Profile};
+use types::{Detail, Encapsulation, Family, Problem, Profile};
 
 /// How long after the start only what is true without waiting is told.
 pub(super) const YOUNG: Duration = Duration::from_secs(10);
@@ -179,8 +179,7 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
 /// Where packets of other nodes come from.
 pub(super) fn surroundings(serving: &Serving) -> Surroundings {
     let leases = serving.leases.borrow().clone();
-    let peers =
-        leases.others(&serving.network.own, Kinds::Any).flat_map(|lease| [false, true].into_iter().filter_map(move |v6| lease.attrs.public_for(v6)));
+    let peers = leases.others(&serving.network.own, Kinds::Any).flat_map(|lease| lease.attrs.addresses());
     Surroundings { underlay: Some(serving.underlay.borrow().name.clone()), peers: peers.collect(), near: Vec::new() }
 }
 
@@ -205,14 +204,14 @@ fn targets(known: &Known, underlay: Option<&str>) -> Vec<Target> {
     let Some(serving) = &known.serving else { return targets };
     let leases = serving.leases.borrow().clone();
     let peers = || leases.others(&serving.network.own, Kinds::Any);
-    let address = |lease: &Lease, ipv6| Some(target(&lease.attrs.public_for(ipv6)?, name(lease), WayKind::Peer));
+    let to = |lease: &Lease, address| target(&address, name(lease), WayKind::Peer);
     if underlay.is_some_and(look::is_strict) {
-        targets.extend(peers().take(PEERS).filter_map(|lease| address(lease, false)));
+        targets.extend(peers().take(PEERS).filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))));
     }
     // To an address inside the network of pods, flannel's own route may lead.
     let asked: BTreeSet<IpAddr> = targets.iter().filter(|target| target.kind == WayKind::Peer).map(|target| target.to).collect();
     let inside = |target: &Target| !asked.contains(&target.to) && serving.network.networks.nets().any(|net| net.contains(&target.to));
-    let looped = peers().flat_map(|lease| [false, true].into_iter().filter_map(move |ipv6| address(lease, ipv6))).filter(inside);
+    let looped = peers().flat_map(|lease| lease.attrs.addresses().map(move |address| to(lease, address))).filter(inside);
     targets.extend(looped.take(PEERS));
     targets
 }
@@ -235,7 +234,7 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
     let peer = |lease: &Lease| Peer {
         name: name(lease),
         subnets: lease.subnets,
-        public: [false, true].into_iter().filter_map(|ipv6| lease.attrs.public_for(ipv6)).collect(),
+        public: lease.attrs.addresses().collect(),
         vni: self::vtep(lease.attrs.data.as_ref()).map(|(vni, _)| vni),
         silent: heard.get(&lease.subnets).map(|at| boot_time().saturating_sub(*at).as_secs()),
     };

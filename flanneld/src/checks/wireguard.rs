@@ -9,6 +9,7 @@ use netstate::reconcile::tunnels;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use subnet_lease::{Kinds, Lease, LeaseTable, Subnets};
+use types::Family;
 
 /// Whether the network has peers of WireGuard.
 pub(super) fn is_used(serving: &Serving) -> bool {
@@ -51,12 +52,8 @@ fn told(peer: &tunnels::Silent, listens: &BTreeMap<String, u16>, holders: &BTree
 
 /// The nodes by their keys.
 fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
-    let holder = |lease: &Lease| Holder {
-        name: name(lease),
-        subnets: lease.subnets,
-        public: [false, true].into_iter().filter_map(|ipv6| lease.attrs.public_for(ipv6)).collect(),
-    };
-    let of = |lease: &Lease| [false, true].map(|ipv6| identity_of(&lease.attrs, ipv6).map(|key| (key, holder(lease))));
+    let holder = |lease: &Lease| Holder { name: name(lease), subnets: lease.subnets, public: lease.attrs.addresses().collect() };
+    let of = |lease: &Lease| Family::ALL.map(|family| identity_of(&lease.attrs, family).map(|key| (key, holder(lease))));
     leases.others(own, Kinds::Only(KIND)).flat_map(of).flatten().collect()
 }
 

@@ -23,7 +23,6 @@ use subnet_lease::{LeaseTable, NetworkConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
-use types::Family;
 
 /// How often it is noted whether something came in; the least time between two looks at the choice.
 const LISTEN: Duration = Duration::from_secs(5);
@@ -103,7 +102,7 @@ impl Reconsider {
     /// Whether a peer is on the interface's own link: packets to it may go past the tunnel, which then tells nothing.
     async fn meets_a_peer(&self) -> bool {
         let leases = self.leases.borrow().clone();
-        let peers = leases.iter().flat_map(|lease| Family::ALL.into_iter().filter_map(|family| lease.attrs.public_for(family.is_v6())));
+        let peers = leases.iter().flat_map(|lease| lease.attrs.addresses());
         let (peers, index): (BTreeSet<IpAddr>, u32) = (peers.collect(), self.underlay.borrow().index);
         // What cannot be read is no silence.
         neighbours(index).await.map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))

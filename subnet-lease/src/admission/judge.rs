@@ -1,6 +1,6 @@
 //! The judgement on each lease.
 
-use super::taken::{Identities, Nodes, UsedSubnets, addresses};
+use super::taken::{Identities, Nodes, UsedSubnets};
 use super::terms::{Reason, Refused, Terms};
 use crate::json::excerpt;
 use crate::lease::{Lease, Term};
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use types::{Dual, Subnets, nets_overlap};
+use types::{Dual, Family, Subnets, nets_overlap};
 
 /// Admits the leases of `raw`; an unusable value leaves that of `before` in force.
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
@@ -26,7 +26,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
     for lease in by_age {
         let mut refuse = |reason, text: String| refused.push(Refused { subnets: lease.subnets, reason, text });
-        let in_a_subnet = addresses(lease).find_map(|address| Some((address, claimed.holds(address)?)));
+        let in_a_subnet = lease.attrs.addresses().find_map(|address| Some((address, claimed.holds(address)?)));
         let placed = match in_a_subnet {
             Some((address, net)) => Err((Reason::InsideSubnet, inside_subnet(lease, address, net))),
             None => placed(lease, terms, &used, if terms.config.assigned { &nowhere } else { &nodes }),
@@ -111,7 +111,7 @@ pub(super) fn placed(lease: &Lease, terms: &Terms, used: &UsedSubnets, nodes: &N
     if let Some(net) = terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net))) {
         return Err((Reason::OverlapsUnderlay, format!("{named} overlaps {net}, the network of the underlay; {FREE_IT}")));
     }
-    for address in addresses(lease) {
+    for address in lease.attrs.addresses() {
         if terms.local.contains(&address) {
             return Err((Reason::OurAddress, our_address(lease, address)));
         }
@@ -154,7 +154,7 @@ pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Re
         );
         return Err((Reason::OtherBackend, text));
     }
-    if subnets.nets().all(|net| lease.attrs.public_for(net.addr().is_ipv6()).is_none()) {
+    if subnets.nets().all(|net| lease.attrs.public_for(net.into()).is_none()) {
         return Err((Reason::NoAddress, format!("{} is published without an address of its family: its node cannot be reached", lease.subnets)));
     }
     if on_link(lease, subnets, terms).is_none() {
@@ -168,8 +168,8 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     if terms.links.is_none() {
         return Some(*subnets);
     }
-    let near = |ipv6: bool| lease.attrs.public_for(ipv6).is_some_and(|address| !terms.is_off_link(address));
-    Dual::from_options(subnets.v4().copied().filter(|_| near(false)), subnets.v6().copied().filter(|_| near(true)))
+    let near = |family: Family| lease.attrs.public_for(family).is_some_and(|address| !terms.is_off_link(address));
+    Dual::from_options(subnets.v4().copied().filter(|_| near(Family::V4)), subnets.v6().copied().filter(|_| near(Family::V6)))
 }
 
 /// Why these subnets of a lease are out of reach, with the links of their families.
@@ -198,10 +198,10 @@ pub(super) fn halves_left_out(lease: &Lease, subnets: &Subnets, terms: &Terms) -
         return Vec::new();
     }
     let left_out = |net: IpNet| {
-        if lease.attrs.public_for(net.addr().is_ipv6()).is_none() {
+        if lease.attrs.public_for(net.into()).is_none() {
             return Some((Reason::NoAddress, format!("{net} of {} is published without an address of its family", lease.subnets)));
         }
-        if let Some(address) = lease.attrs.public_for(net.addr().is_ipv6()).filter(|address| terms.is_off_link(*address)) {
+        if let Some(address) = lease.attrs.public_for(net.into()).filter(|address| terms.is_off_link(*address)) {
             return Some((Reason::OffLink, off_link(&net.into(), &format!("{net} of {}", lease.subnets), &address.to_string(), terms)));
         }
         let half = Lease { subnets: net.into(), ..lease.clone() };

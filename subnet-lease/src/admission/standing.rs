@@ -114,6 +114,7 @@ mod tests {
     use crate::json::Object;
     use crate::lease::{LeaseAttrs, RawJson, Term};
     use crate::{Dual, NetworkConfig};
+    use types::Family;
 
     fn lease(third: u8, node: u8) -> Lease {
         let data = RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"02:00:00:00:00:{node:02x}"}}"#)).ok();
@@ -122,8 +123,8 @@ mod tests {
         Lease { subnets, attrs, term: Term::Leased, since: i64::from(third) }
     }
 
-    fn vtep_mac(attrs: &LeaseAttrs, ipv6: bool) -> Option<String> {
-        let data = if ipv6 { &attrs.v6_data } else { &attrs.data };
+    fn vtep_mac(attrs: &LeaseAttrs, family: Family) -> Option<String> {
+        let data = family.pick(&attrs.data, &attrs.v6_data);
         Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
     }
 

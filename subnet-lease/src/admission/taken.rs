@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::IpAddr;
-use types::{Subnets, nets_overlap};
+use types::{Family, Subnets, nets_overlap};
 
 /// Subnets in use, which do not overlap.
 #[derive(Debug, Default)]
@@ -50,14 +50,14 @@ pub(super) struct Nodes(BTreeMap<IpAddr, (Subnets, u32)>);
 
 impl Nodes {
     pub(super) fn take(&mut self, lease: &Lease) {
-        for address in addresses(lease) {
+        for address in lease.attrs.addresses() {
             let (last, times) = self.0.entry(address).or_insert((lease.subnets, 0));
             (*last, *times) = (lease.subnets, *times + 1);
         }
     }
 
     pub(super) fn free(&mut self, lease: &Lease) {
-        for address in addresses(lease) {
+        for address in lease.attrs.addresses() {
             if let Entry::Occupied(mut entry) = self.0.entry(address) {
                 let (_, times) = entry.get_mut();
                 *times = times.saturating_sub(1);
@@ -72,11 +72,6 @@ impl Nodes {
     pub(super) fn inside(&self, subnets: &Subnets) -> Option<(IpAddr, Subnets)> {
         subnets.nets().find_map(|net| self.0.range(net.network()..=net.broadcast()).next().map(|(address, (lease, _))| (*address, *lease)))
     }
-}
-
-/// The addresses at which a lease's node is reached.
-pub(super) fn addresses(lease: &Lease) -> impl Iterator<Item = IpAddr> + use<> {
-    [lease.attrs.public_for(false), lease.attrs.public_for(true)].into_iter().flatten()
 }
 
 /// What identifies nodes to the backend (MACs, keys), of whichever family: each may be in use once.
@@ -118,29 +113,28 @@ enum User {
     Node(Place, u32),
 }
 
-/// Which node it is, if its lease tells, and where it is reached, by family.
+/// Which node it is, if its lease tells, and where it is reached, IPv4 first.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     node: Option<u64>,
-    v4: Option<IpAddr>,
-    v6: Option<IpAddr>,
+    addresses: [Option<IpAddr>; 2],
 }
 
 impl Place {
     fn of(lease: &Lease) -> Self {
         let node = lease.attrs.node.as_ref().map(|node| BuildHasherDefault::<DefaultHasher>::default().hash_one(&node.id));
-        Self { node, v4: lease.attrs.public_for(false), v6: lease.attrs.public_for(true) }
+        Self { node, addresses: Family::ALL.map(|family| lease.attrs.public_for(family)) }
     }
 
     /// Whether two leases are of one node: they share an address, and neither their addresses nor their ids differ.
     fn is(self, other: Self) -> bool {
-        let pairs = || [(self.v4, other.v4), (self.v6, other.v6)].into_iter().filter_map(|(a, b)| Some((a?, b?)));
+        let pairs = || self.addresses.into_iter().zip(other.addresses).filter_map(|(a, b)| Some((a?, b?)));
         let told_apart = self.node.zip(other.node).is_some_and(|(a, b)| a != b);
         !told_apart && pairs().next().is_some() && pairs().all(|(a, b)| a == b)
     }
 
     fn text(self) -> String {
-        self.v4.or(self.v6).map_or_else(|| "no address".to_owned(), |address| address.to_string())
+        self.addresses.into_iter().flatten().next().map_or_else(|| "no address".to_owned(), |address| address.to_string())
     }
 }
 
@@ -185,7 +179,7 @@ impl Identities {
 
     /// Those of a lease's families. Both may have the same.
     fn identities(&self, lease: &Lease) -> Vec<String> {
-        let mut identities: Vec<String> = [false, true].into_iter().filter_map(|ipv6| (self.of)(&lease.attrs, ipv6)).collect();
+        let mut identities: Vec<String> = Family::ALL.into_iter().filter_map(|family| (self.of)(&lease.attrs, family)).collect();
         identities.dedup();
         identities
     }

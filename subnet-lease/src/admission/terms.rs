@@ -5,13 +5,13 @@ use crate::lease::{Lease, LeaseAttrs};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use types::{Problem, Subnets};
+use types::{Family, Problem, Subnets};
 
 /// Decides whether the backend can use a lease; says why not.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), Problem> + Send + Sync>;
 
 /// Reads the part of a lease's backend data that only one node can have (a MAC, a key), in canonical form; the flag selects IPv6.
-pub type Identity = Arc<dyn Fn(&LeaseAttrs, bool) -> Option<String> + Send + Sync>;
+pub type Identity = Arc<dyn Fn(&LeaseAttrs, Family) -> Option<String> + Send + Sync>;
 
 /// What admission depends on, besides the leases.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl Terms {
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return false;
         }
-        let mut links = self.links.iter().flatten().filter(|net| net.addr().is_ipv6() == address.is_ipv6()).peekable();
+        let mut links = self.links.iter().flatten().filter(|net| Family::from(*net) == Family::from(address)).peekable();
         links.peek().is_some() && !links.any(|net| net.contains(&address))
     }
 }

@@ -95,9 +95,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
                 .items
                 .iter()
                 .filter(|other| other.entry.key != item.entry.key)
-                .filter_map(|other| other.attrs.as_ref())
-                .flat_map(|attrs| [attrs.public_for(false), attrs.public_for(true)])
-                .flatten()
+                .flat_map(Item::addresses)
                 .any(|address| !is_own(claim, address) && (claim.host.via_underlay)(address))
     };
     if reached() { Owner::Ours(item, true) } else { Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item))) }

@@ -73,8 +73,7 @@ impl Item {
 
     /// The addresses that it publishes.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        let of = |ipv6| self.attrs.as_ref().and_then(|attrs| attrs.public_for(ipv6));
-        [of(false), of(true)].into_iter().flatten()
+        self.attrs.as_ref().map(LeaseAttrs::addresses).into_iter().flatten()
     }
 
     /// Whether no lease limits it.

@@ -1,8 +1,9 @@
 //! A value for IPv4, for IPv6, or one for each; there is no empty case.
 
+use crate::family::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A value for IPv4, for IPv6, or one for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +49,17 @@ impl<A, B> Dual<A, B> {
         }
     }
 
+    /// Whether it has a half of this family.
+    pub fn has(&self, family: Family) -> bool {
+        family.pick(self.v4().is_some(), self.v6().is_some())
+    }
+
+    /// The families of its halves, IPv4 first.
+    pub fn families(&self) -> impl Iterator<Item = Family> + use<A, B> {
+        let has = Family::ALL.map(|family| self.has(family));
+        Family::ALL.into_iter().zip(has).filter(|(_, has)| *has).map(|(family, _)| family)
+    }
+
     /// Whether both values carry the same families.
     pub fn same_families<C, D>(&self, other: &Dual<C, D>) -> bool {
         self.v4().is_some() == other.v4().is_some() && self.v6().is_some() == other.v6().is_some()
@@ -63,6 +75,13 @@ impl<A, B> Dual<A, B> {
     }
 }
 
+impl<T> Dual<T, T> {
+    /// The half of this family.
+    pub fn of(&self, family: Family) -> Option<&T> {
+        family.pick(self.v4(), self.v6())
+    }
+}
+
 impl From<IpNet> for Subnets {
     fn from(net: IpNet) -> Self {
         match net {
@@ -75,21 +94,24 @@ impl From<IpNet> for Subnets {
 impl Subnets {
     /// The subnets, IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + use<> {
-        let (v4, v6) = (self.v4().copied(), self.v6().copied());
-        v4.map(IpNet::V4).into_iter().chain(v6.map(IpNet::V6))
+        Family::ALL.map(|family| self.of(family)).into_iter().flatten()
+    }
+
+    /// The subnet of this family.
+    pub fn of(&self, family: Family) -> Option<IpNet> {
+        family.pick(self.v4().copied().map(IpNet::V4), self.v6().copied().map(IpNet::V6))
     }
 
     /// Whether a subnet of one and a subnet of the other share an address.
     pub fn overlaps(&self, other: &Subnets) -> bool {
-        let v4 = match (self.v4(), other.v4()) {
-            (Some(a), Some(b)) => nets_overlap(&IpNet::V4(*a), &IpNet::V4(*b)),
-            _ => false,
-        };
-        let v6 = match (self.v6(), other.v6()) {
-            (Some(a), Some(b)) => nets_overlap(&IpNet::V6(*a), &IpNet::V6(*b)),
-            _ => false,
-        };
-        v4 || v6
+        self.nets().any(|ours| other.of(Family::from(ours)).is_some_and(|theirs| nets_overlap(&ours, &theirs)))
+    }
+}
+
+impl Addresses {
+    /// The address of this family.
+    pub fn of(&self, family: Family) -> Option<IpAddr> {
+        family.pick(self.v4().copied().map(IpAddr::V4), self.v6().copied().map(IpAddr::V6))
     }
 }
 

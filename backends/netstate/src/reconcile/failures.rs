@@ -6,6 +6,7 @@ use crate::kernel::{FailureKind, OpError};
 use crate::object::{KernelState, Key};
 use crate::sighting::Holder;
 use std::collections::{BTreeMap, BTreeSet};
+use types::Family;
 
 /// A peer whose objects the kernel refuses, for a reason that concerns this peer only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,16 +38,15 @@ impl Failures {
         };
         let failed: BTreeSet<usize> = errors.iter().filter_map(|error| Some(owner(error)?.0)).collect();
         let peers: BTreeSet<usize> = owners.values().copied().collect();
-        let of_family = |places: &BTreeSet<usize>, ipv6: bool| {
-            places.iter().filter(|place| holders.get(**place).is_some_and(|holder| holder.subnet.addr().is_ipv6() == ipv6)).count()
+        let of_family = |places: &BTreeSet<usize>, family: Family| {
+            places.iter().filter(|place| holders.get(**place).is_some_and(|holder| Family::from(holder.subnet) == family)).count()
         };
-        let all_failed = |ipv6: bool| of_family(&failed, ipv6) > 1 && of_family(&failed, ipv6) == of_family(&peers, ipv6);
-        let (v4_failed, v6_failed) = (all_failed(false), all_failed(true));
+        let all_failed = Family::ALL.map(|family| of_family(&failed, family) > 1 && of_family(&failed, family) == of_family(&peers, family));
         let mut failures = Self::default();
         let mut told = BTreeSet::new();
         for error in errors {
             match owner(&error) {
-                Some((place, peer)) if !(if peer.subnet.addr().is_ipv6() { v6_failed } else { v4_failed }) => {
+                Some((place, peer)) if !Family::from(peer.subnet).pick(all_failed[0], all_failed[1]) => {
                     if told.insert(place) {
                         failures.peers.push(FailedPeer { peer: peer.clone(), why: error });
                     }
@@ -65,15 +65,16 @@ mod tests {
     use crate::names::{LinkName, Mac};
     use proptest::prelude::*;
     use types::Errno;
+    use types::Family::{V4, V6};
 
     const LOCAL: [FailureKind; 2] = [FailureKind::Other, FailureKind::Unsupported];
 
-    fn subnet(peer: u8, ipv6: bool) -> ipnet::IpNet {
-        if ipv6 { format!("fd00:0:0:{peer:x}::/64").parse().unwrap() } else { format!("10.244.{peer}.0/24").parse().unwrap() }
+    fn subnet(peer: u8, family: Family) -> ipnet::IpNet {
+        family.pick(format!("10.244.{peer}.0/24").parse().unwrap(), format!("fd00:0:0:{peer:x}::/64").parse().unwrap())
     }
 
-    fn route(peer: u8, ipv6: bool) -> Key {
-        Key::Route(subnet(peer, ipv6), 0)
+    fn route(peer: u8, family: Family) -> Key {
+        Key::Route(subnet(peer, family), 0)
     }
 
     fn fdb(peer: u8) -> Key {
@@ -85,12 +86,12 @@ mod tests {
     }
 
     /// Peers with a route and an FDB entry each.
-    fn sorted(peers: &[(u8, bool)], own: &[Key], errors: Vec<OpError>) -> (usize, Vec<ipnet::IpNet>) {
+    fn sorted(peers: &[(u8, Family)], own: &[Key], errors: Vec<OpError>) -> (usize, Vec<ipnet::IpNet>) {
         let mut owners = BTreeMap::new();
         let mut holders = Vec::new();
-        for (place, (peer, ipv6)) in peers.iter().enumerate() {
-            holders.push(Holder { node: None, subnet: subnet(*peer, *ipv6), address: [192, 168, 56, *peer].into() });
-            owners.insert(route(*peer, *ipv6), place);
+        for (place, (peer, family)) in peers.iter().enumerate() {
+            holders.push(Holder { node: None, subnet: subnet(*peer, *family), address: [192, 168, 56, *peer].into() });
+            owners.insert(route(*peer, *family), place);
             owners.entry(fdb(*peer)).or_insert(place);
         }
         let mut state = KernelState::default();
@@ -101,57 +102,57 @@ mod tests {
 
     #[test]
     fn refusal_of_one_peer_is_that_peers() {
-        let peers = [(2, false), (3, false)];
-        let errors = vec![error(fdb(3), FailureKind::Conflict), error(route(3, false), FailureKind::Conflict)];
-        assert_eq!(sorted(&peers, &[], errors), (0, vec![subnet(3, false)]), "counted once");
+        let peers = [(2, V4), (3, V4)];
+        let errors = vec![error(fdb(3), FailureKind::Conflict), error(route(3, V4), FailureKind::Conflict)];
+        assert_eq!(sorted(&peers, &[], errors), (0, vec![subnet(3, V4)]), "counted once");
     }
 
     #[test]
     fn refusal_of_the_only_peer_is_that_peers() {
-        assert_eq!(sorted(&[(2, false)], &[], vec![error(route(2, false), FailureKind::Conflict)]), (0, vec![subnet(2, false)]));
+        assert_eq!(sorted(&[(2, V4)], &[], vec![error(route(2, V4), FailureKind::Conflict)]), (0, vec![subnet(2, V4)]));
     }
 
     #[test]
     fn refusal_of_all_of_several_peers_of_a_family_is_the_nodes() {
-        let all = |ipv6| vec![error(route(2, ipv6), FailureKind::Conflict), error(route(3, ipv6), FailureKind::Conflict)];
-        assert_eq!(sorted(&[(2, false), (3, false)], &[], all(false)), (2, vec![]));
+        let all = |family| vec![error(route(2, family), FailureKind::Conflict), error(route(3, family), FailureKind::Conflict)];
+        assert_eq!(sorted(&[(2, V4), (3, V4)], &[], all(V4)), (2, vec![]));
         // The other family works.
-        let dual = [(2, false), (3, false), (2, true), (3, true)];
-        assert_eq!(sorted(&dual, &[], all(true)), (2, vec![]));
-        let one_of_ipv6 = vec![error(route(2, true), FailureKind::Conflict)];
-        assert_eq!(sorted(&dual, &[], one_of_ipv6), (0, vec![subnet(2, true)]));
+        let dual = [(2, V4), (3, V4), (2, V6), (3, V6)];
+        assert_eq!(sorted(&dual, &[], all(V6)), (2, vec![]));
+        let one_of_ipv6 = vec![error(route(2, V6), FailureKind::Conflict)];
+        assert_eq!(sorted(&dual, &[], one_of_ipv6), (0, vec![subnet(2, V6)]));
     }
 
     #[test]
     fn local_cause_is_the_nodes_even_for_one_peer() {
         for kind in LOCAL {
-            assert_eq!(sorted(&[(2, false), (3, false)], &[], vec![error(route(3, false), kind)]), (1, vec![]), "{kind:?}");
+            assert_eq!(sorted(&[(2, V4), (3, V4)], &[], vec![error(route(3, V4), kind)]), (1, vec![]), "{kind:?}");
         }
     }
 
     #[test]
     fn refusal_of_an_own_object_is_the_nodes() {
-        let own = [Key::Link(LinkName::parse("flannel.1").unwrap()), route(9, false), route(3, false)];
+        let own = [Key::Link(LinkName::parse("flannel.1").unwrap()), route(9, V4), route(3, V4)];
         for key in own {
-            assert_eq!(sorted(&[(2, false), (3, false)], &own, vec![error(key, FailureKind::Conflict)]), (1, vec![]), "{key}");
+            assert_eq!(sorted(&[(2, V4), (3, V4)], &own, vec![error(key, FailureKind::Conflict)]), (1, vec![]), "{key}");
         }
         // Nobody's: something that is left over.
-        assert_eq!(sorted(&[(2, false)], &[], vec![error(route(77, false), FailureKind::Conflict)]), (1, vec![]));
+        assert_eq!(sorted(&[(2, V4)], &[], vec![error(route(77, V4), FailureKind::Conflict)]), (1, vec![]));
     }
 
     proptest! {
         /// Peers of one node cannot make it fail while another peer works, and no failure is lost.
         #[test]
         fn bad_peers_never_hold_back_a_node_with_a_good_one(bad in proptest::collection::btree_set(3u8..60, 0..58), twice: bool, broken in 0usize..3) {
-            let peers: Vec<(u8, bool)> = (2..60).map(|peer| (peer, false)).collect();
-            let mut errors: Vec<OpError> = bad.iter().map(|peer| error(route(*peer, false), FailureKind::Conflict)).collect();
+            let peers: Vec<(u8, Family)> = (2..60).map(|peer| (peer, V4)).collect();
+            let mut errors: Vec<OpError> = bad.iter().map(|peer| error(route(*peer, V4), FailureKind::Conflict)).collect();
             if twice {
                 errors.extend(bad.iter().map(|peer| error(fdb(*peer), FailureKind::Conflict)));
             }
             errors.extend((0..broken).map(|_| error(Key::Link(LinkName::parse("flannel.1").unwrap()), FailureKind::Other)));
             let (node, failed) = sorted(&peers, &[], errors);
             prop_assert_eq!(node, broken);
-            prop_assert_eq!(failed, bad.iter().map(|peer| subnet(*peer, false)).collect::<Vec<_>>());
+            prop_assert_eq!(failed, bad.iter().map(|peer| subnet(*peer, V4)).collect::<Vec<_>>());
         }
     }
 }

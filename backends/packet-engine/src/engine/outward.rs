@@ -11,7 +11,7 @@ use super::wake::Wake;
 use crate::counters::{Counters, add};
 use crate::endpoint::Endpoint;
 use crate::flow_schedule::{self, FlowSchedule};
-use crate::packet::{Fragment, Header, Version, decrement_ttl};
+use crate::packet::{Fragment, Header, decrement_ttl};
 use crate::reason::Reason;
 use crate::socket::{LARGEST, Message, Piece, Sender, Socket};
 use crate::split::{HEADERS, Split, split};
@@ -336,7 +336,7 @@ impl<D: Device, P: Port> Outward<D, P> {
             gathered.made.resize((gathered.used + MADE) * 2, 0);
         }
         let room = gathered.made.get_mut(gathered.used..).unwrap_or_default();
-        self.config.framing.write(peer.mac, header.version == Version::V6, room)
+        self.config.framing.write(peer.mac, header.version, room)
     }
 
     /// The socket of a flow.

@@ -189,14 +189,14 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 }
 
 /// How bad it is that a firewall's rules refuse the tunnel: packets that arrive through it prove that some rule lets them in.
-/// `ipv6`: only those of this family count.
-fn by_probes(facts: &Facts, ipv6: Option<bool>) -> Severity {
-    if of_family(facts, ipv6).any(|path| path.verdict.state.passes()) { Severity::Risk } else { Severity::Broken }
+/// `family`: only those of this family count.
+fn by_probes(facts: &Facts, family: Option<Family>) -> Severity {
+    if of_family(facts, family).any(|path| path.verdict.state.passes()) { Severity::Risk } else { Severity::Broken }
 }
 
 /// The paths whose packets a firewall of a family meets.
-fn of_family(facts: &Facts, ipv6: Option<bool>) -> impl Iterator<Item = &Path> {
-    super::mesh::paths(facts).iter().filter(move |path| ipv6.is_none_or(|ipv6| path.address.is_ipv6() == ipv6))
+fn of_family(facts: &Facts, family: Option<Family>) -> impl Iterator<Item = &Path> {
+    super::mesh::paths(facts).iter().filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
 /// Whether a firewall that probes acquit explains another finding: one that is a risk drops nothing.
@@ -205,8 +205,8 @@ pub fn explains(cause: &Finding, _: &Finding) -> bool {
 }
 
 /// Whether the probes judged ways to peers, and nothing arrives by any of them.
-pub fn nothing_arrives(facts: &Facts, ipv6: bool) -> bool {
-    let mut judged = of_family(facts, Some(ipv6)).filter(|path| path.verdict.state != State::Unknown).peekable();
+pub fn nothing_arrives(facts: &Facts, family: Family) -> bool {
+    let mut judged = of_family(facts, Some(family)).filter(|path| path.verdict.state != State::Unknown).peekable();
     judged.peek().is_some() && judged.all(Path::is_lost)
 }
 
@@ -215,22 +215,21 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some(tunnel) = network.tunnel() else { return Vec::new() };
     let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input.is_some());
     // Where a rule is not understood, only packets that do not arrive count.
-    let shut = shut.filter(|table| table.is_shut() || nothing_arrives(facts, table.network.addr().is_ipv6()));
+    let shut = shut.filter(|table| table.is_shut() || nothing_arrives(facts, table.network.into()));
     let shut = shut.filter(|table| network.travels_in(table.network.into()));
     let what = words(tunnel);
     shut.map(|table| {
-        let ipv6 = table.network.addr().is_ipv6();
-        let family = if ipv6 { "IPv6" } else { "IPv4" };
+        let family = Family::from(table.network);
         Finding::new(
             "ufw",
-            by_probes(facts, Some(ipv6)),
-            family,
+            by_probes(facts, Some(family)),
+            family.to_string(),
             format!("ufw is active and does not allow {what} over {family}"),
             "packets from other nodes to pods of this node are dropped",
         )
         .of(Family::from(table.network))
         .seen(format!("no rule of ufw accepts {what}"), format!("{} -S ufw-user-input", table.command))
-        .run_all(let_in::commands(Program::Ufw, &tunnel.each(table.network.into()), &Origin::of(facts, ipv6), &[], ""))
+        .run_all(let_in::commands(Program::Ufw, &tunnel.each(table.network.into()), &Origin::of(facts, family), &[], ""))
     })
     .collect()
 }
@@ -248,7 +247,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
     let mut commands: Vec<String> = unknown.iter().map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}")).collect();
     for family in Family::ALL.into_iter().filter(|family| network.travels_in(*family)) {
         let kinds = shut.map(|tunnel| tunnel.each(family)).unwrap_or_default();
-        commands.extend(let_in::commands(Program::Firewalld, &kinds, &Origin::of(facts, family.is_v6()), &[], ""));
+        commands.extend(let_in::commands(Program::Firewalld, &kinds, &Origin::of(facts, family), &[], ""));
     }
     // Once, at the end.
     commands.retain(|command| command != RELOAD);

@@ -158,8 +158,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     ));
     let mut commands = Vec::new();
     for family in Family::ALL.into_iter().filter(|family| network.travels_in(*family)) {
-        let ipv6 = family.is_v6();
-        let shut: Vec<&Table> = tables().filter(|table| table.network.addr().is_ipv6() == ipv6).collect();
+        let shut: Vec<&Table> = tables().filter(|table| Family::from(table.network) == family).collect();
         for table in &shut {
             finding =
                 match table.input_refusal() {
@@ -177,8 +176,8 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
             _ => Program::Iptables,
         };
         if !shut.is_empty() {
-            let unit = if ipv6 { "flannel-tunnel6" } else { "flannel-tunnel" };
-            commands.extend(let_in::commands(program, &tunnel.each(family), &Origin::of(facts, ipv6), &before, unit));
+            let unit = family.pick("flannel-tunnel", "flannel-tunnel6");
+            commands.extend(let_in::commands(program, &tunnel.each(family), &Origin::of(facts, family), &before, unit));
         }
     }
     if commands.is_empty() {
@@ -298,9 +297,9 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     let unseen = "loss in one direction, wrong nodes and the usable MTU are not noticed there";
     let mut findings = Vec::new();
     if let Some(first) = filtered.first() {
-        let ipv6 = first.address.is_ipv6();
-        let program = if ipv6 { "ip6tables" } else { "iptables" };
-        let origin = Origin::of(facts, ipv6).of_probes(facts, network);
+        let family = Family::from(first.address);
+        let program = family.pick("iptables", "ip6tables");
+        let origin = Origin::of(facts, family).of_probes(facts, network);
         findings.push(
             Finding::new(
                 "probe-filtered",

@@ -8,11 +8,12 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::persist::sysctl;
 use crate::shell::word;
+use types::Family;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("ip-forward", Severity::Broken, "This node forwards no IPv4 packets", |facts| forwarding(facts, false)),
-    check("ipv6-forwarding", Severity::Broken, "This node forwards no IPv6 packets", |facts| forwarding(facts, true)),
+    check("ip-forward", Severity::Broken, "This node forwards no IPv4 packets", |facts| forwarding(facts, Family::V4)),
+    check("ipv6-forwarding", Severity::Broken, "This node forwards no IPv6 packets", |facts| forwarding(facts, Family::V6)),
     check("br-netfilter", Severity::Degraded, "The kernel module br_netfilter is missing", br_netfilter),
     check("bridge-nf-call", Severity::Degraded, "Service rules do not see packets on the bridge", bridge_nf_call),
     check("rp-filter", Severity::Broken, "Strict rp_filter drops packets of peers", rp_filter),
@@ -34,18 +35,18 @@ fn by_itself(facts: &Facts) -> &'static str {
     }
 }
 
-fn forwarding(facts: &Facts, ipv6: bool) -> Vec<Finding> {
+fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
     let Some((network, sysctls)) = known(facts) else { return Vec::new() };
-    let (check, used, value, name, family) = match ipv6 {
-        false => ("ip-forward", network.v4(), sysctls.ip_forward, "net.ipv4.ip_forward", "IPv4"),
-        true => ("ipv6-forwarding", network.v6(), sysctls.v6_forwarding, "net.ipv6.conf.all.forwarding", "IPv6"),
+    let (check, used, value, name) = match family {
+        Family::V4 => ("ip-forward", network.v4(), sysctls.ip_forward, "net.ipv4.ip_forward"),
+        Family::V6 => ("ipv6-forwarding", network.v6(), sysctls.v6_forwarding, "net.ipv6.conf.all.forwarding"),
     };
     if !used || value != Some(0) {
         return Vec::new();
     }
     let why = format!("this node forwards no {family} packets between pods and other nodes; {}", by_itself(facts));
     let mut finding = Finding::new(check, Severity::Broken, "", format!("{name} is 0"), why).seen(format!("{name} = 0"), format!("sysctl {name}"));
-    if ipv6 {
+    if family.is_v6() {
         // First, or a default route learned from a router is lost.
         finding = finding.run_all(sysctls.announced.iter().flat_map(|device| sysctl(&format!("net/ipv6/conf/{}/accept_ra", word(device)), 2)));
     }

@@ -38,7 +38,7 @@ impl Programs {
             None => {
                 let mut found = Vec::new();
                 for net in network.networks.nets() {
-                    let installed = Iptables::installed(net.addr().is_ipv6()).await.inspect_err(|why| tracing::debug!("{why}"));
+                    let installed = Iptables::installed(net.into()).await.inspect_err(|why| tracing::debug!("{why}"));
                     found.extend(installed.unwrap_or_default().into_iter().map(|(programs, _)| (net, programs)));
                 }
                 found

@@ -6,6 +6,7 @@ use crate::rows;
 use crate::target::Way;
 use crate::wire::{ECHO, Echo, Header, Kind, echo, row_answer};
 use std::time::Duration;
+use types::Family;
 
 /// For how long a row is sent again as it was written: writing one takes a look at every peer.
 const FRESH: Duration = Duration::from_secs(1);
@@ -26,8 +27,8 @@ impl Node {
             self.traffic.limited += 1;
             return None;
         }
-        let ipv6 = key.addr().is_ipv6();
-        let own = self.itself.who(ipv6)?;
+        let family = Family::from(key);
+        let own = self.itself.who(family)?;
         self.traffic.questions += 1;
         // A pod with raw sockets can write a peer's address, and can compute its number. Peers of older versions have no tokens.
         let counts = !is_peer || sure || !peer.tokens.is_sure();
@@ -53,7 +54,7 @@ impl Node {
             heard_beside_ms: age(heard.1),
             held_us: u32::try_from(now.at.saturating_sub(datagram.at).as_micros()).unwrap_or(u32::MAX),
             wall_ms: now.wall_ms,
-            answers_at: self.itself.overlay(ipv6),
+            answers_at: self.itself.overlay(family),
             up_ms: age(Some(self.began)).unwrap_or(u32::MAX),
             ..Echo::default()
         };
@@ -70,7 +71,7 @@ impl Node {
             self.traffic.limited += 1;
             return None;
         }
-        let own = self.itself.who(key.addr().is_ipv6())?;
+        let own = self.itself.who(key.into())?;
         self.traffic.questions += 1;
         let header = Header { kind: Kind::RowAnswer, from: own, to: header.from, ..*header };
         if self.row.as_ref().is_none_or(|(at, _)| now.at.saturating_sub(*at) >= FRESH) {

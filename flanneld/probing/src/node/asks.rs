@@ -6,19 +6,20 @@ use crate::target::Way;
 use crate::wire::{ECHO, Echo, Header, Kind, ROW, echo, row_question};
 use ipnet::IpNet;
 use std::net::IpAddr;
+use types::Family;
 
 /// The bytes of IPv4 and UDP headers, and of IPv6 and UDP headers.
 const HEADERS: (u16, u16) = (28, 48);
 
 impl Node {
     /// The address from which it asks through the overlay network.
-    pub fn source(&self, ipv6: bool) -> Option<IpAddr> {
-        self.itself.overlay(ipv6)
+    pub fn source(&self, family: Family) -> Option<IpAddr> {
+        self.itself.overlay(family)
     }
 
     /// Whether a peer can be asked through the overlay network, and where.
     pub(super) fn overlay_of(&self, key: &IpNet) -> Option<IpAddr> {
-        self.itself.overlay(key.addr().is_ipv6())?;
+        self.itself.overlay(key.into())?;
         let peer = self.peers.get(key)?;
         if self.itself.device { peer.target.overlay_addresses().first().copied() } else { peer.answers_at }
     }
@@ -26,23 +27,23 @@ impl Node {
     /// Asks; false where that is not possible.
     pub(super) fn ask(&mut self, now: Now, key: IpNet, what: What, round: u64) -> bool {
         let Some((way, to)) = self.way_of(&key, what) else { return false };
-        let ipv6 = key.addr().is_ipv6();
-        if !(self.can)(way, to.is_ipv6(), what.is_ping()) {
+        let family = Family::from(key);
+        if !(self.can)(way, to.into(), what.is_ping()) {
             return false;
         }
-        let (Some(own), Some(peer)) = (self.itself.who(ipv6), self.peers.get_mut(&key)) else { return false };
+        let (Some(own), Some(peer)) = (self.itself.who(family), self.peers.get_mut(&key)) else { return false };
         if what != What::Row {
             peer.asked_at = Some(now.at);
         }
-        let (meant, mtu, tokens) = (peer.who, self.itself.mtu(ipv6), peer.tokens);
+        let (meant, mtu, tokens) = (peer.who, self.itself.mtu(family), peer.tokens);
         let nonce = (self.random)();
-        let headers = if ipv6 { HEADERS.1 } else { HEADERS.0 };
+        let headers = family.pick(HEADERS.0, HEADERS.1);
         let datagram = |length: u16| {
             let length = length.saturating_sub(headers).max(u16::try_from(ECHO).unwrap_or(u16::MAX));
             let header = Header { kind: Kind::EchoQuestion, length, nonce, from: own, to: meant };
             let up_ms = u32::try_from(now.at.saturating_sub(self.began).as_millis()).unwrap_or(u32::MAX);
             let (token, repeats) = (Some(tokens.own), tokens.repeated(nonce));
-            let body = Echo { token, repeats, wall_ms: now.wall_ms, answers_at: self.itself.overlay(ipv6), up_ms, ..Echo::default() };
+            let body = Echo { token, repeats, wall_ms: now.wall_ms, answers_at: self.itself.overlay(family), up_ms, ..Echo::default() };
             Send::Datagram { way, to, bytes: echo(&header, &body, length.into()) }
         };
         let ping = |length: u16| Send::Ping { way, to, nonce, length };

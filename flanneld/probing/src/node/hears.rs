@@ -44,7 +44,7 @@ impl Node {
         let waiting = *self.waiting.get(&nonce)?;
         let is_row = header.kind == Kind::RowAnswer;
         let asked = waiting.way == way && waiting.to == from && (waiting.what == What::Row) == is_row;
-        if !asked || Some(header.to) != self.itself.who(waiting.key.addr().is_ipv6()) {
+        if !asked || Some(header.to) != self.itself.who(waiting.key.into()) {
             return None;
         }
         self.waiting.remove(&nonce);

@@ -2,6 +2,7 @@
 
 use crate::mtu::{Search, least};
 use std::time::Duration;
+use types::Family;
 
 /// A search in progress.
 #[derive(Debug)]
@@ -14,8 +15,8 @@ pub struct Hunt {
 }
 
 impl Hunt {
-    pub fn new(ipv6: bool, mtu: u16, by_ping: bool) -> Self {
-        Self { search: Search::new(least(ipv6), mtu), by_ping, asked: None }
+    pub fn new(family: Family, mtu: u16, by_ping: bool) -> Self {
+        Self { search: Search::new(least(family), mtu), by_ping, asked: None }
     }
 
     pub fn answered(&mut self, size: u16) {

@@ -12,12 +12,13 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
+use types::Family;
 
 /// A node.
 pub struct Node {
     pub(super) itself: Itself,
     /// Whether there is a socket for a way, a family (IPv6?), and ping or not.
-    pub(super) can: Box<dyn Fn(Way, bool, bool) -> bool + std::marker::Send>,
+    pub(super) can: Box<dyn Fn(Way, Family, bool) -> bool + std::marker::Send>,
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
@@ -84,15 +85,15 @@ impl Node {
     }
 
     /// Which ways are open: what cannot be asked proves nothing. By way, family (IPv6?), and ping or not.
-    pub fn set_sockets(&mut self, can: impl Fn(Way, bool, bool) -> bool + std::marker::Send + 'static) {
+    pub fn set_sockets(&mut self, can: impl Fn(Way, Family, bool) -> bool + std::marker::Send + 'static) {
         self.can = Box::new(can);
     }
 
     /// What changed of itself: addresses, MTU.
     pub fn set_itself(&mut self, itself: Itself) {
         for (key, peer) in &mut self.peers {
-            let ipv6 = key.addr().is_ipv6();
-            if itself.mtu(ipv6) != self.itself.mtu(ipv6) {
+            let family = Family::from(key);
+            if itself.mtu(family) != self.itself.mtu(family) {
                 peer.carries = None;
             }
         }

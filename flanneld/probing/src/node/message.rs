@@ -4,6 +4,7 @@ use crate::target::{Target, Way};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
+use types::Family;
 use types::reachability::State;
 
 /// How long an answer is waited for.
@@ -46,18 +47,18 @@ pub struct Itself {
 
 impl Itself {
     /// Its number in a family.
-    pub fn who(&self, ipv6: bool) -> Option<u64> {
-        if ipv6 { self.who_v6 } else { self.who_v4 }
+    pub fn who(&self, family: Family) -> Option<u64> {
+        family.pick(self.who_v4, self.who_v6)
     }
 
     /// Its address in the overlay network.
-    pub fn overlay(&self, ipv6: bool) -> Option<IpAddr> {
-        if ipv6 { self.overlay_v6 } else { self.overlay_v4 }
+    pub fn overlay(&self, family: Family) -> Option<IpAddr> {
+        family.pick(self.overlay_v4, self.overlay_v6)
     }
 
     /// The MTU of a family.
-    pub fn mtu(&self, ipv6: bool) -> u16 {
-        if ipv6 { self.mtu_v6 } else { self.mtu_v4 }
+    pub fn mtu(&self, family: Family) -> u16 {
+        family.pick(self.mtu_v4, self.mtu_v6)
     }
 }
 

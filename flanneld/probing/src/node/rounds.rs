@@ -123,7 +123,7 @@ impl Node {
         while let Some((at, key)) = self.closes.first().copied().filter(|(at, _)| *at <= now.at) {
             self.closes.remove(&(at, key));
             let typical = self.typical(now.at);
-            let mtu = self.itself.mtu(key.addr().is_ipv6());
+            let mtu = self.itself.mtu(key.into());
             let Some(peer) = self.peers.get_mut(&key) else { continue };
             let Some(round) = peer.round.take() else { continue };
             let mut evidence = round.evidence;
@@ -231,9 +231,9 @@ impl Node {
 
     /// Searches how large a packet the way carries.
     fn hunt(&mut self, now: Now, key: IpNet, by_ping: bool) {
-        let mtu = self.itself.mtu(key.addr().is_ipv6());
+        let mtu = self.itself.mtu(key.into());
         if let Some(peer) = self.peers.get_mut(&key).filter(|peer| peer.hunt.is_none()) {
-            peer.hunt = Some(Box::new(Hunt::new(key.addr().is_ipv6(), mtu, by_ping)));
+            peer.hunt = Some(Box::new(Hunt::new(key.into(), mtu, by_ping)));
             self.hunts.insert((now.at, key));
         }
     }

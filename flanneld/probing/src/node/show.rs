@@ -85,7 +85,7 @@ impl Node {
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
             asked: peer.history.asked(),
             carries: peer.carries,
-            mtu: self.itself.mtu(key.addr().is_ipv6()),
+            mtu: self.itself.mtu(key.into()),
             asked_age_ms: since(peer.asked_at),
             answered_age_ms: since(peer.through_at),
             beside_age_ms: since(peer.beside_at),

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
+use types::Family;
 
 /// The time between two.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -20,8 +21,8 @@ const WAIT: Duration = Duration::from_secs(1);
 /// # Errors
 /// There is no socket for it: it needs CAP_NET_RAW.
 pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tally> {
-    let ipv6 = to.is_ipv6();
-    let any = if ipv6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+    let family = Family::from(to);
+    let any = family.pick(IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
     let id = rand::rng().random();
     let socket = Registered::pings(from.unwrap_or(any), id)?;
     let mut buffer = vec![0; 2048];
@@ -38,7 +39,7 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
             let nonce = rand::rng().random();
             open.insert(nonce, now);
             tally.asked += 1;
-            socket.send(SocketAddr::new(to, 0), &ping::request(ipv6, id, nonce, 0));
+            socket.send(SocketAddr::new(to, 0), &ping::request(family, id, nonce, 0));
             next = now + if tally.asked == times { WAIT } else { PAUSE };
         }
         tokio::select! {
@@ -46,7 +47,7 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
             () = sleep_until(next) => {}
         }
         while let Some(read) = socket.read(&mut buffer) {
-            let nonce = buffer.get(..read.length).filter(|_| read.from == to).and_then(|bytes| ping::reply(ipv6, id, bytes));
+            let nonce = buffer.get(..read.length).filter(|_| read.from == to).and_then(|bytes| ping::reply(family, id, bytes));
             if let Some(sent) = nonce.and_then(|nonce| open.remove(&nonce)) {
                 let rtt = sent.elapsed().saturating_sub(read.age);
                 rtts.push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX));

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use types::Family;
 
 /// Sets an option whose value is one int.
 fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -23,8 +24,8 @@ pub fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
 }
 
 /// Does not fragment, and does not believe what was once learned about the path: what it carries is to be found.
-pub fn do_not_fragment(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
-    if ipv6 {
+pub fn do_not_fragment(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
+    if family.is_v6() {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         return set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
     }

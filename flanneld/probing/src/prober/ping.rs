@@ -1,5 +1,7 @@
 //! Echo requests and replies of ICMP, as raw sockets have them.
 
+use types::Family;
+
 /// The headers before the payload: of ICMP, and of IPv4 or IPv6.
 const ICMP: usize = 8;
 const IPV4: usize = 20;
@@ -8,16 +10,16 @@ const IPV6: usize = 40;
 const PAYLOAD: usize = 16;
 
 /// An echo request. `length` is that of the whole packet.
-pub fn request(ipv6: bool, id: u16, nonce: u64, length: u16) -> Vec<u8> {
-    let headers = ICMP + if ipv6 { IPV6 } else { IPV4 };
+pub fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u8> {
+    let headers = ICMP + family.pick(IPV4, IPV6);
     let payload = usize::from(length).saturating_sub(headers).max(PAYLOAD);
-    let mut out = vec![if ipv6 { 128 } else { 8 }, 0, 0, 0];
+    let mut out = vec![family.pick(8, 128), 0, 0, 0];
     out.extend(id.to_be_bytes());
     let [.., high, low] = nonce.to_be_bytes();
     out.extend([high, low]);
     out.extend(nonce.to_be_bytes());
     out.resize(ICMP + payload, 0);
-    if !ipv6 {
+    if family.is_v4() {
         // The kernel fills in that of IPv6.
         let [high, low] = checksum(&out).to_be_bytes();
         if let Some(place) = out.get_mut(2..4) {
@@ -28,12 +30,12 @@ pub fn request(ipv6: bool, id: u16, nonce: u64, length: u16) -> Vec<u8> {
 }
 
 /// The nonce in an echo reply to a ping with this identifier.
-pub fn reply(ipv6: bool, id: u16, packet: &[u8]) -> Option<u64> {
+pub fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     // IPv4 hands over the IP header, too.
-    let skip = if ipv6 { 0 } else { usize::from(packet.first()? & 0xf) * 4 };
+    let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, rest) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
     let [kind, code, _, _, high, low, ..] = *head;
-    let wanted = if ipv6 { 129 } else { 0 };
+    let wanted = family.pick(0, 129);
     if (kind, code, u16::from_be_bytes([high, low])) != (wanted, 0, id) {
         return None;
     }
@@ -41,13 +43,13 @@ pub fn reply(ipv6: bool, id: u16, packet: &[u8]) -> Option<u64> {
 }
 
 /// The nonce of a question of ours, in an error that says that its destination refuses it: the way there works.
-pub fn refusal(ipv6: bool, port: u16, packet: &[u8]) -> Option<u64> {
-    let skip = if ipv6 { 0 } else { usize::from(packet.first()? & 0xf) * 4 };
+pub fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
+    let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
     // Of a host: its port is closed, or its firewall says no. Errors of routers on the way mean nothing here.
-    let refuses = if ipv6 { matches!(head, [1, 1 | 4..=6, ..]) } else { matches!(head, [3, 3 | 9 | 10 | 13, ..]) };
-    let ip = if ipv6 { IPV6 } else { usize::from(question.first()? & 0xf) * 4 };
-    let is_udp = if ipv6 { question.get(6) } else { question.get(9) } == Some(&17);
+    let refuses = family.pick(matches!(head, [3, 3 | 9 | 10 | 13, ..]), matches!(head, [1, 1 | 4..=6, ..]));
+    let ip = family.pick(usize::from(question.first()? & 0xf) * 4, IPV6);
+    let is_udp = family.pick(question.get(9), question.get(6)) == Some(&17);
     let udp = question.get(ip..)?;
     if !refuses || !is_udp || udp.get(2..4)? != port.to_be_bytes() {
         return None;
@@ -75,42 +77,43 @@ fn checksum(bytes: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Family::{V4, V6};
 
     #[test]
     fn lengths_are_those_of_the_whole_packet() {
-        assert_eq!(request(false, 1, 2, 1450).len(), 1430);
-        assert_eq!(request(true, 1, 2, 1430).len(), 1390);
-        assert_eq!(request(false, 1, 2, 0).len(), 24);
+        assert_eq!(request(V4, 1, 2, 1450).len(), 1430);
+        assert_eq!(request(V6, 1, 2, 1430).len(), 1390);
+        assert_eq!(request(V4, 1, 2, 0).len(), 24);
     }
 
     #[test]
     fn a_refusal_has_the_nonce_of_its_question() {
-        for (ipv6, kind, code, is) in [(false, 3, 3, true), (false, 3, 1, false), (false, 11, 0, false), (true, 1, 4, true), (true, 1, 0, false)] {
+        for (family, kind, code, is) in [(V4, 3, 3, true), (V4, 3, 1, false), (V4, 11, 0, false), (V6, 1, 4, true), (V6, 1, 0, false)] {
             let udp = [&1u16.to_be_bytes()[..], &8473u16.to_be_bytes(), &[0; 4], b"flpr\x01\x01\0\x48", &7u64.to_be_bytes()].concat();
-            let mut ip = if ipv6 { vec![0; IPV6] } else { [vec![0x45], vec![0; 19]].concat() };
-            ip[if ipv6 { 6 } else { 9 }] = 17;
+            let mut ip = family.pick([vec![0x45], vec![0; 19]].concat(), vec![0; IPV6]);
+            ip[family.pick(9, 6)] = 17;
             let error = [vec![kind, code, 0, 0, 0, 0, 0, 0], ip, udp].concat();
-            let packet = if ipv6 { error } else { [[0x45; 20].to_vec(), error].concat() };
-            assert_eq!(refusal(ipv6, 8473, &packet), is.then_some(7), "{kind} {code}");
-            assert_eq!(refusal(ipv6, 8472, &packet), None);
+            let packet = if family.is_v6() { error } else { [[0x45; 20].to_vec(), error].concat() };
+            assert_eq!(refusal(family, 8473, &packet), is.then_some(7), "{kind} {code}");
+            assert_eq!(refusal(family, 8472, &packet), None);
             for length in 0..packet.len() {
-                assert_eq!(refusal(ipv6, 8473, &packet[..length]), None);
+                assert_eq!(refusal(family, 8473, &packet[..length]), None);
             }
         }
     }
 
     #[test]
     fn a_reply_has_the_nonce_of_its_request() {
-        for ipv6 in [false, true] {
-            let mut packet = request(ipv6, 0xabcd, 0x0102_0304_0506_0708, 100);
-            assert!(ipv6 || checksum(&packet) == 0, "with its checksum it adds up");
-            packet[0] = if ipv6 { 129 } else { 0 };
-            let packet = if ipv6 { packet } else { [[0x45; 20].to_vec(), packet].concat() };
-            assert_eq!(reply(ipv6, 0xabcd, &packet), Some(0x0102_0304_0506_0708));
-            assert_eq!(reply(ipv6, 0xabce, &packet), None);
+        for family in Family::ALL {
+            let mut packet = request(family, 0xabcd, 0x0102_0304_0506_0708, 100);
+            assert!(family.is_v6() || checksum(&packet) == 0, "with its checksum it adds up");
+            packet[0] = family.pick(0, 129);
+            let packet = if family.is_v6() { packet } else { [[0x45; 20].to_vec(), packet].concat() };
+            assert_eq!(reply(family, 0xabcd, &packet), Some(0x0102_0304_0506_0708));
+            assert_eq!(reply(family, 0xabce, &packet), None);
             for length in 0..packet.len() {
                 // What is cut short is no reply, and never a panic.
-                assert!(reply(ipv6, 0xabcd, &packet[..length]).is_none_or(|nonce| nonce == 0x0102_0304_0506_0708));
+                assert!(reply(family, 0xabcd, &packet[..length]).is_none_or(|nonce| nonce == 0x0102_0304_0506_0708));
             }
         }
     }

@@ -108,7 +108,7 @@ impl Registered {
         } else {
             socket.set_freebind_v4(true)?;
         }
-        do_not_fragment(socket.as_fd(), address.is_ipv6())?;
+        do_not_fragment(socket.as_fd(), address.ip().into())?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
         // With CAP_NET_ADMIN the limit net.core.rmem_max does not apply.
         if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {

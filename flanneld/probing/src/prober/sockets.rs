@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
 use std::time::Duration;
+use types::Family;
 
 /// How many datagrams of a socket are read before the others have their turn.
 const AT_ONCE: usize = 64;
@@ -59,14 +60,14 @@ impl Sockets {
     /// has the port.
     pub fn follow(&mut self, wanted: &[(Way, IpAddr)], hosts: (u32, u32), clear: bool, yields_to: Option<&str>) {
         let others = self.hosts.replace(hosts) != Some(hosts);
-        let hosts = |(way, ipv6, _): &Place| (*way == Way::Overlay).then_some(if *ipv6 { hosts.1 } else { hosts.0 });
+        let hosts = |(way, family, _): &Place| (*way == Way::Overlay).then_some(family.pick(hosts.0, hosts.1));
         let mut places: BTreeMap<Place, SocketAddr> = BTreeMap::new();
         for (way, address) in wanted {
-            let ipv6 = address.is_ipv6();
+            let family = Family::from(address);
             if *way == Way::Overlay || clear {
-                places.insert((*way, ipv6, false), SocketAddr::new(*address, self.port));
+                places.insert((*way, family, false), SocketAddr::new(*address, self.port));
             }
-            places.insert((*way, ipv6, true), SocketAddr::new(*address, 0));
+            places.insert((*way, family, true), SocketAddr::new(*address, 0));
         }
         self.open.retain(|place, socket| places.get(place) == Some(&socket.address) && (yields_to.is_none() || place.2));
         self.problems.retain(|place, _| places.contains_key(place));
@@ -135,15 +136,15 @@ impl Sockets {
     /// Reads what came in. `take` gets each, with its age, and returns an answer.
     pub fn drain(&mut self, mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>) -> Drained {
         let mut drained = Drained { count: 0, more: false };
-        for ((way, ipv6, is_ping), socket) in &self.open {
+        for ((way, family, is_ping), socket) in &self.open {
             let mut rest = AT_ONCE;
             while rest > 0 {
                 let Some(read) = socket.read(&mut self.buffer) else { break };
                 rest -= 1;
                 let bytes = self.buffer.get(..read.length).unwrap_or_default();
                 let incoming = if *is_ping {
-                    let pong = ping::reply(*ipv6, self.id, bytes).map(|nonce| Incoming::Pong { way: *way, from: read.from, nonce });
-                    let refusal = || ping::refusal(*ipv6, self.port, bytes).map(|nonce| Incoming::Refusal { from: read.from, nonce });
+                    let pong = ping::reply(*family, self.id, bytes).map(|nonce| Incoming::Pong { way: *way, from: read.from, nonce });
+                    let refusal = || ping::refusal(*family, self.port, bytes).map(|nonce| Incoming::Refusal { from: read.from, nonce });
                     let Some(incoming) = pong.or_else(refusal) else { continue };
                     incoming
                 } else {
@@ -163,13 +164,13 @@ impl Sockets {
     pub fn send(&self, send: &Send) {
         match send {
             Send::Datagram { way, to, bytes } => {
-                if let Some(socket) = self.open.get(&(*way, to.is_ipv6(), false)) {
+                if let Some(socket) = self.open.get(&(*way, (*to).into(), false)) {
                     socket.send(SocketAddr::new(*to, self.port), bytes);
                 }
             }
             Send::Ping { way, to, nonce, length } => {
-                if let Some(socket) = self.open.get(&(*way, to.is_ipv6(), true)) {
-                    socket.send(SocketAddr::new(*to, 0), &ping::request(to.is_ipv6(), self.id, *nonce, *length));
+                if let Some(socket) = self.open.get(&(*way, (*to).into(), true)) {
+                    socket.send(SocketAddr::new(*to, 0), &ping::request((*to).into(), self.id, *nonce, *length));
                 }
             }
         }
