@@ -5,11 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use options::{Mistake, Store as Where, StoreFlags};
-use subnet_lease::dir::DirManager;
+use options::{Mistake, StoreFlags};
 use subnet_lease::entry::{Entry, Listing};
-use subnet_lease::etcd::EtcdManager;
-use subnet_lease::kube::{KubeOptions, Tool};
 use subnet_lease::manager::{LeaseStore, Liveness};
 use subnet_lease::protocol::view::Item;
 use subnet_lease::{NetworkConfig, Subnets, wire};
@@ -29,11 +26,7 @@ pub fn open(flags: &StoreFlags) -> Result<Store> {
         out::complain(warning);
     }
     let user_agent = format!("flannelctl/{}", env!("CARGO_PKG_VERSION"));
-    Ok(Store(match store {
-        Where::Dir(folder) => Box::new(DirManager::new(folder)),
-        Where::Kube(kube) => Box::new(Tool::new(KubeOptions { user_agent, ..*kube })),
-        Where::Etcd(etcd) => Box::new(EtcdManager::new(etcd.options())),
-    }))
+    Ok(Store(store.look(user_agent)))
 }
 
 /// The texts of all mistakes.
@@ -148,7 +141,7 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 mod tests {
     use super::*;
     use clap::{CommandFactory, FromArgMatches, Parser};
-    use options::{Invocation, Warning};
+    use options::{Invocation, Store as Where, Warning};
 
     #[derive(Debug, Parser)]
     struct Cli {

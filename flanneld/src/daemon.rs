@@ -29,7 +29,7 @@ use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::problem::DaemonProblem;
-use crate::{status_keeper, store, systemd};
+use crate::{status_keeper, systemd};
 use attrs::Following;
 use end::End;
 use left::Left;
@@ -242,7 +242,7 @@ impl Daemon {
     }
 
     async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, End> {
-        let manager = retry::until_available(&self.health, Condition::Store, || store::open(&self.settings)).await?;
+        let manager = retry::until_available(&self.health, Condition::Store, || self.settings.store.open()).await?;
         self.spawn(reconnect_on_hangup(hangup, manager.clone(), self.stop.clone()));
         self.known.send_modify(|known| known.manager = Some(manager.clone()));
         Ok(manager)

@@ -14,7 +14,6 @@ pub mod mesh;
 pub mod probe;
 pub mod problem;
 pub mod status_keeper;
-pub mod store;
 pub mod subnet_env_keeper;
 pub mod systemd;
 pub mod traffic;

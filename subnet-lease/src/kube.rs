@@ -31,8 +31,9 @@ mod trouble;
 mod watching;
 
 use crate::config::NetworkConfig;
+use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, DaemonPod, Error, Held, Lost, NodeInfo, NodeState, Stopped, SubnetManager};
+use crate::manager::{Claim, Counters, DaemonPod, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeInfo, NodeState, Stopped, SubnetManager};
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use api::Api;
@@ -284,6 +285,37 @@ impl KubeManager {
         let news = !in_use && known.as_ref() != Some(&text);
         *known = Some(text);
         news
+    }
+}
+
+#[async_trait]
+impl LeaseStore for KubeManager {
+    fn place(&self) -> String {
+        Tool::over(&self.api).place()
+    }
+
+    fn nature(&self) -> Nature {
+        Tool::over(&self.api).nature()
+    }
+
+    async fn config(&self) -> Result<NetworkConfig, Error> {
+        LeaseStore::config(&Tool::over(&self.api)).await
+    }
+
+    async fn list(&self) -> Result<Listing, Reason> {
+        LeaseStore::list(&Tool::over(&self.api)).await
+    }
+
+    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason> {
+        Tool::over(&self.api).liveness(entry).await
+    }
+
+    async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
+        Tool::over(&self.api).release(entry).await
+    }
+
+    async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason> {
+        Tool::over(&self.api).reserve(subnets, value, present).await
     }
 }
 

@@ -210,9 +210,9 @@ pub struct DaemonPod {
     pub charted: bool,
 }
 
-/// Keeps leases: in etcd, in a directory, in the Kubernetes API.
+/// Keeps leases: in etcd, in a directory, in the Kubernetes API. It is the store that tools use, and serves one node beside.
 #[async_trait]
-pub trait SubnetManager: Send + Sync {
+pub trait SubnetManager: LeaseStore {
     /// The present network configuration.
     ///
     /// # Errors

@@ -7,8 +7,10 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use subnet_lease::admission::Terms;
+use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::feed::{Feed, Reading};
-use subnet_lease::manager::{Claim, Counters, Error, Held, HostFacts, Lost, NodeState, SubnetManager};
+use subnet_lease::manager::{Claim, Counters, Error, Held, HostFacts, LeaseStore, Liveness, Lost, NodeState, SubnetManager};
+use subnet_lease::reason::Reason;
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, Subnets, Term};
 use tokio::sync::watch;
 
@@ -22,6 +24,33 @@ fn subnets(third: u8) -> Subnets {
 fn lease(third: u8) -> Lease {
     let attrs = LeaseAttrs { public_ip: Some([192, 168, 56, third].into()), backend: "host-gw".into(), ..LeaseAttrs::default() };
     Lease { subnets: subnets(third), attrs, term: Term::Reserved, since: i64::from(third) }
+}
+
+#[async_trait]
+impl LeaseStore for Assigned {
+    fn place(&self) -> String {
+        "nowhere".to_owned()
+    }
+
+    async fn config(&self) -> Result<NetworkConfig, Error> {
+        self.network_config().await
+    }
+
+    async fn list(&self) -> Result<Listing, Reason> {
+        Ok(Listing { revision: 0, entries: Vec::new() })
+    }
+
+    async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
+        Ok(Liveness::default())
+    }
+
+    async fn release(&self, _: &Entry) -> Result<bool, Reason> {
+        Ok(false)
+    }
+
+    async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Reason> {
+        Ok(false)
+    }
 }
 
 #[async_trait]

@@ -16,13 +16,15 @@ mod mistake;
 mod reader;
 mod selector;
 mod settings;
+mod store;
 mod value;
 
 pub use endpoint::{Endpoint, EndpointError, EndpointFault, Target};
 pub use flags::StoreFlags;
 pub use mistake::{Fault, Mistake, Partner, PatternError, Warning};
 pub use selector::{Pattern, Selector};
-pub use settings::{CniConf, Etcd, LogFormat, Logging, Secret, Settings, Store, Tls};
+pub use settings::{CniConf, LogFormat, Logging, Settings};
+pub use store::{Etcd, Secret, Store, Tls};
 
 use build::Asked;
 use clap::builder::ValueHint;

@@ -3,7 +3,6 @@
 use crate::problem::DaemonProblem;
 use options::Store;
 use subnet_lease::NetworkConfig;
-use types::problem::ConfigPlace;
 
 /// Whether the configuration names a backend that this node takes. An empty list takes all.
 ///
@@ -13,35 +12,15 @@ pub fn check(required: &[String], config: &NetworkConfig, store: &Store) -> Resu
     if required.is_empty() || required.contains(&config.backend) {
         return Ok(());
     }
-    let (place, at) = place(store);
+    let (place, at) = store.config_place();
     Err(DaemonProblem::BackendNotTaken { found: config.backend.clone(), required: required.to_vec(), place, at })
-}
-
-/// Where the network configuration is, as data and for people.
-fn place(store: &Store) -> (ConfigPlace, String) {
-    match store {
-        Store::Etcd(etcd) => {
-            let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
-            let key = format!("{}/config", etcd.prefix);
-            let at = format!("the key {key} of etcd at {}", endpoints.join(", "));
-            (ConfigPlace::Key(key), at)
-        }
-        Store::Dir(folder) => {
-            let file = folder.join("config");
-            let at = format!("the file {}", file.display());
-            (ConfigPlace::File(file), at)
-        }
-        Store::Kube(kube) => {
-            let at = format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display());
-            (ConfigPlace::Mounted(kube.net_conf.clone()), at)
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use options::{Etcd, Store};
+    use types::problem::ConfigPlace;
 
     fn config(backend: &str) -> NetworkConfig {
         NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16"{backend}}}"#)).unwrap()

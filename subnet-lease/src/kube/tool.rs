@@ -17,6 +17,7 @@ use crate::wire;
 use async_trait::async_trait;
 use http::StatusCode;
 use serde_json::Value;
+use std::sync::Arc;
 use types::Subnets;
 
 /// A Node, as a tool shows it.
@@ -35,13 +36,18 @@ pub struct Listed {
 
 /// Reads and changes Nodes for an operator.
 pub struct Tool {
-    api: Api,
+    api: Arc<Api>,
 }
 
 impl Tool {
     /// Connects to nothing yet.
     pub fn new(options: KubeOptions) -> Self {
-        Self { api: Api::new(options) }
+        Self { api: Arc::new(Api::new(options)) }
+    }
+
+    /// The same for a daemon, over its connection.
+    pub(super) fn over(api: &Arc<Api>) -> Self {
+        Self { api: api.clone() }
     }
 
     /// All Nodes.

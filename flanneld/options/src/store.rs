@@ -1,0 +1,153 @@
+//! The stores that flags can name: how each is reached and opened, and what is said of it. Nobody else asks for a store by its name.
+
+use crate::endpoint::Endpoint;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use subnet_lease::dir::DirManager;
+use subnet_lease::etcd::{EtcdManager, EtcdOptions};
+use subnet_lease::kube::{KubeManager, KubeOptions, Tool};
+use subnet_lease::manager::{Error, LeaseStore, SubnetManager};
+use types::problem::ConfigPlace;
+
+/// Where leases are kept.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// In etcd.
+    Etcd(Etcd),
+    /// As files in a directory.
+    Dir(PathBuf),
+    /// In the Nodes of Kubernetes.
+    Kube(Box<KubeOptions>),
+}
+
+impl Store {
+    /// The host of the first endpoint, whose route is the one that matters; none where the store is on this host by its nature.
+    pub fn host(&self) -> Option<(&str, u16)> {
+        match self {
+            Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
+            // The address of Kubernetes' API is mostly a Service's, whose route says nothing.
+            Store::Dir(_) | Store::Kube(_) => None,
+        }
+    }
+
+    /// Where the network configuration is, as data and for people.
+    pub fn config_place(&self) -> (ConfigPlace, String) {
+        match self {
+            Store::Etcd(etcd) => {
+                let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
+                let key = format!("{}/config", etcd.prefix);
+                let at = format!("the key {key} of etcd at {}", endpoints.join(", "));
+                (ConfigPlace::Key(key), at)
+            }
+            Store::Dir(folder) => {
+                let file = folder.join("config");
+                let at = format!("the file {}", file.display());
+                (ConfigPlace::File(file), at)
+            }
+            Store::Kube(kube) => {
+                let at = format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display());
+                (ConfigPlace::Mounted(kube.net_conf.clone()), at)
+            }
+        }
+    }
+
+    /// Opens it for a daemon. For etcd and a directory this does nothing yet: requests wait for them. For Kubernetes it finds out which Node this is.
+    ///
+    /// # Errors
+    /// `Unavailable` while the store cannot be opened yet, `Refused` if it never can.
+    pub async fn open(&self) -> Result<Arc<dyn SubnetManager>, Error> {
+        Ok(match self {
+            Store::Dir(folder) => Arc::new(DirManager::new(folder.clone())),
+            Store::Etcd(etcd) => Arc::new(EtcdManager::new(etcd.options())),
+            Store::Kube(kube) => Arc::new(KubeManager::open(KubeOptions::clone(kube)).await?),
+        })
+    }
+
+    /// Opens it for a tool that serves no node. Connects to nothing and reads nothing yet.
+    pub fn look(self, user_agent: String) -> Box<dyn LeaseStore> {
+        match self {
+            Store::Dir(folder) => Box::new(DirManager::new(folder)),
+            Store::Etcd(etcd) => Box::new(EtcdManager::new(etcd.options())),
+            Store::Kube(kube) => Box::new(Tool::new(KubeOptions { user_agent, ..*kube })),
+        }
+    }
+}
+
+/// Where the leases are, for people.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Store::Dir(path) => write!(f, "{}", path.display()),
+            Store::Kube(kube) => {
+                let servers = match (&kube.kubeconfig, kube.urls.as_slice()) {
+                    (Some(file), []) => format!("the server of {}", file.display()),
+                    (None, []) => "the server of the pod's environment".to_owned(),
+                    (_, urls) => urls.iter().map(|url| url.to_string().trim_end_matches('/').to_owned()).collect::<Vec<_>>().join(", "),
+                };
+                write!(f, "the Nodes of Kubernetes at {servers}")
+            }
+            Store::Etcd(etcd) => {
+                let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
+                write!(f, "etcd at {} under {}", endpoints.join(", "), etcd.prefix)
+            }
+        }
+    }
+}
+
+/// How to reach etcd.
+#[derive(Clone, Debug)]
+pub struct Etcd {
+    /// Its addresses, at least one.
+    pub endpoints: Vec<Endpoint>,
+    /// Root of the keys, cleaned: `{prefix}/config` is a key. Empty where the root is `/`.
+    pub prefix: String,
+    /// TLS options; none where none were given or no endpoint speaks TLS.
+    pub tls: Option<Tls>,
+    /// User and password.
+    pub user: Option<(String, Secret)>,
+}
+
+impl Etcd {
+    /// The same for the client; TLS files only where an endpoint speaks TLS.
+    pub fn options(&self) -> EtcdOptions {
+        EtcdOptions {
+            endpoints: self.endpoints.iter().map(ToString::to_string).collect(),
+            prefix: self.prefix.clone(),
+            ca: self.tls.as_ref().and_then(|tls| tls.ca.clone()),
+            identity: self.tls.as_ref().and_then(|tls| tls.client.clone()),
+            user: self.user.as_ref().map(|(name, password)| (name.clone(), password.reveal().to_owned())),
+        }
+    }
+}
+
+/// Files for TLS, to be read again when they change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Certificate authority; none: the system's.
+    pub ca: Option<PathBuf>,
+    /// Client certificate and key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Hides a text.
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text, for the one place that sends it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
