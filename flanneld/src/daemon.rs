@@ -48,6 +48,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
+use types::Coded;
 use types::Problem;
 
 /// Runs the daemon. Returns its exit code.
@@ -162,7 +163,7 @@ impl Daemon {
                     self.start_over(&why).await;
                     // No pod may get an address of the subnet that was.
                     if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
-                        warn!("{error}");
+                        warn!(code = error.code(), "{error}");
                     }
                 }
                 outcome => break outcome,

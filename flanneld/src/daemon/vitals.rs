@@ -94,7 +94,7 @@ impl ReadinessMonitor {
             if told.news(held.trouble.as_ref()) {
                 match &held.trouble {
                     None => info!("resolved: the lease is in order again"),
-                    Some(why) => warn!("the lease: {why}"),
+                    Some(why) => warn!(code = %why.problem.code, "the lease: {why}"),
                 }
             }
             self.health.condition(Condition::Lease, self.lease_trouble(&held, well_at));
@@ -156,7 +156,7 @@ pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Dro
             if told.news(trouble.as_ref())
                 && let Some(why) = &trouble
             {
-                warn!("waiting for a lease: {why}");
+                warn!(code = %why.problem.code, "waiting for a lease: {why}");
             }
             health.condition(Condition::Lease, trouble.map(Problem::from));
         }
