@@ -29,7 +29,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use subnet_lease::Subnets;
-use types::Family;
+use types::{Coded, Family};
 
 /// An engine and its state.
 struct Device {
@@ -78,7 +78,7 @@ impl Device {
     /// Sets the current problem and logs a new one.
     fn set_problem(&mut self, problem: Option<EngineError>) {
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
-            tracing::warn!("{}: {why}", self.name);
+            tracing::warn!(code = why.code(), "{}: {why}", self.name);
         }
         self.problem = problem;
     }

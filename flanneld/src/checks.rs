@@ -14,6 +14,7 @@ mod tests;
 mod wireguard;
 
 use crate::health::Health;
+use crate::network::RunningNetwork;
 use clock::Clock;
 use doctor::fact::Fact;
 use doctor::facts::Facts;
@@ -24,7 +25,8 @@ use doctor::look::Look;
 use doctor::table::judge;
 use doctor::{Finding, Severity};
 pub use gather::{network, vtep};
-use known::{Known, Serving};
+use known::Known;
+use probing::prober::Prober;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,12 +61,15 @@ const PODS_ANSWER: Duration = Duration::from_secs(1);
 /// The task that runs the checks, as long as the process.
 pub struct Checks {
     known: watch::Receiver<Known>,
-    /// What the network's part of it was when it was looked at last.
-    serving: Option<Serving>,
+    networks: watch::Receiver<Option<RunningNetwork>>,
+    /// The network when it was looked at last.
+    running: Option<RunningNetwork>,
     subnet_file: PathBuf,
     health: Health,
     look: Look,
     module: module::Module,
+    /// Changes when a verdict on a peer of it does.
+    verdicts: Option<watch::Receiver<u64>>,
     /// The last listing of the firewalls.
     firewalls: (Fact<Firewalls>, Option<Instant>),
     /// How long it took.
@@ -81,7 +86,9 @@ impl Checks {
     pub fn new(known: watch::Receiver<Known>, subnet_file: PathBuf, health: Health, sysctl_writer: Arc<SysctlWriter>) -> Self {
         Self {
             known,
-            serving: None,
+            networks: health.networks(),
+            running: None,
+            verdicts: None,
             subnet_file,
             health,
             look: Look::default(),
@@ -117,17 +124,14 @@ impl Checks {
     /// Waits for the next pass. Returns whether rules changed.
     async fn wait(&mut self, notices: &mut Option<Notices>) -> bool {
         let begun = Instant::now();
-        let tunnels = tunnels(self.serving.clone());
-        let (mut written, mut underlay, mut verdicts) = match &mut self.serving {
-            Some(serving) => (Some(&mut serving.written), Some(&mut serving.underlay), serving.verdicts.as_mut()),
-            None => (None, None, None),
+        let tunnels = tunnels(self.running.clone());
+        let (mut written, mut underlay) = match &mut self.running {
+            Some(running) => (Some(&mut running.written), Some(&mut running.underlay)),
+            None => (None, None),
         };
+        let mut verdicts = self.verdicts.as_mut();
         tokio::select! {
-            changed = self.known.changed() => {
-                if changed.is_err() {
-                    // The daemon ends.
-                    std::future::pending::<()>().await;
-                }
+            () = news(&mut self.known, &mut self.networks) => {
                 self.firewalls.1 = None;
                 false
             }
@@ -159,32 +163,32 @@ impl Checks {
     async fn pass(&mut self) {
         let began = std::time::Instant::now();
         let known = self.known.borrow_and_update().clone();
-        self.serving.clone_from(&known.serving);
-        if let Some(serving) = &mut self.serving {
-            serving.underlay.mark_unchanged();
-            serving.written.mark_unchanged();
-            serving.verdicts.iter_mut().for_each(watch::Receiver::mark_unchanged);
-            if !serving.network.nftables {
+        self.running.clone_from(&self.networks.borrow_and_update());
+        self.verdicts = self.running.as_ref().and_then(|running| running.prober.as_ref()).map(Prober::verdicts);
+        if let Some(running) = &mut self.running {
+            running.underlay.mark_unchanged();
+            running.written.mark_unchanged();
+            if !running.network.nftables {
                 self.module.load().await;
             }
             let every = if self.look.programs.has_silent() { SILENT } else { FIREWALLS };
             if self.firewalls.1.is_none_or(|last| last.elapsed() >= pace::interval(every, self.took)) {
                 let begun = Instant::now();
-                let listed = self.look.programs.firewalls(&serving.network, &gather::surroundings(serving)).await;
+                let listed = self.look.programs.firewalls(&running.network, &gather::surroundings(running)).await;
                 self.firewalls = (listed, Some(Instant::now()));
                 self.took = begun.elapsed();
             }
-            if serving.set_sysctls {
-                self.sysctl_writer.apply(&serving.network, &serving.underlay.borrow().name.clone());
+            if running.set_sysctls {
+                self.sysctl_writer.apply(&running.network, &running.underlay.borrow().name.clone());
             }
         }
         self.list_pods(&known).await;
-        let mut facts = gather::facts(&known, &mut self.look, &self.subnet_file, &self.health, &mut self.clock).await;
+        let mut facts = gather::facts(&known, self.running.as_ref(), &mut self.look, &self.subnet_file, &self.health, &mut self.clock).await;
         if let Fact::Known(sysctls) = &mut facts.host.sysctls {
             sysctls.module.clone_from(&self.module.complaint);
         }
         facts.daemon.pods.clone_from(&self.pods.0);
-        facts.host.firewalls = match self.serving {
+        facts.host.firewalls = match self.running {
             Some(_) => self.firewalls.0.clone(),
             None => Fact::unavailable("the network of this node is not known yet"),
         };
@@ -231,11 +235,23 @@ fn daemon_pod(pod: manager::DaemonPod) -> DaemonPod {
 }
 
 /// Waits until other peers of WireGuard are silent than before; forever with another backend. No change of a session is announced.
-async fn tunnels(serving: Option<Serving>) {
-    let Some(serving) = serving.filter(wireguard::is_used) else { return std::future::pending().await };
-    let before = wireguard::silent(&serving);
-    while wireguard::silent(&serving) == before {
+async fn tunnels(running: Option<RunningNetwork>) {
+    let Some(running) = running.filter(wireguard::is_used) else { return std::future::pending().await };
+    let before = wireguard::silent(&running);
+    while wireguard::silent(&running) == before {
         tokio::time::sleep(QUIET).await;
+    }
+}
+
+/// Waits until something else is known, or another network runs.
+async fn news(known: &mut watch::Receiver<Known>, networks: &mut watch::Receiver<Option<RunningNetwork>>) {
+    let ended = tokio::select! {
+        changed = known.changed() => changed.is_err(),
+        changed = networks.changed() => changed.is_err(),
+    };
+    if ended {
+        // The daemon ends.
+        std::future::pending::<()>().await;
     }
 }
 

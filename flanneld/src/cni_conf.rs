@@ -126,9 +126,11 @@ impl CniConfKeeper {
     pub fn pass(&mut self) {
         let outcome = self.sync();
         self.health.condition(Condition::CniConf, outcome.as_ref().err().map(types::Problem::of));
-        let trouble = outcome.err().map(|error| error.to_string()).unwrap_or_default();
-        if !trouble.is_empty() && trouble != self.trouble {
-            warn!("{trouble}");
+        let trouble = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        if let Err(error) = outcome
+            && trouble != self.trouble
+        {
+            warn!(code = error.code(), "{trouble}");
         }
         self.trouble = trouble;
     }

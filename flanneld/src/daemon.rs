@@ -48,6 +48,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
+use types::Coded;
 use types::Problem;
 
 /// Runs the daemon. Returns its exit code.
@@ -162,7 +163,7 @@ impl Daemon {
                     self.start_over(&why).await;
                     // No pod may get an address of the subnet that was.
                     if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
-                        warn!("{error}");
+                        warn!(code = error.code(), "{error}");
                     }
                 }
                 outcome => break outcome,
@@ -174,7 +175,6 @@ impl Daemon {
     /// From what the store knows of this node to the end of its lease.
     async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
         let stop = self.stop.clone();
-        self.health.figures(|figures| figures.store = Some(manager.counters()));
         let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()? else { return Ok(()) };
         let config = host.config.clone();
         let node = stop.run_until_cancelled(async {
@@ -196,9 +196,8 @@ impl Daemon {
         // Not ready from here on; the rest goes once nobody writes it any more.
         self.health.fail(Condition::Start, DaemonProblem::Restarting { why: Box::new(why.clone()) });
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
+        self.known.send_modify(|known| known.choice = None);
         self.health.start_over(why);
-        self.known.send_modify(|known| (known.serving, known.choice) = (None, None));
-        self.describer.forget();
         self.rights = Rights::default();
     }
 
@@ -244,6 +243,7 @@ impl Daemon {
     async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, End> {
         let manager = retry::until_available(&self.health, Condition::Store, || self.settings.store.open()).await?;
         self.spawn(reconnect_on_hangup(hangup, manager.clone(), self.stop.clone()));
+        self.health.stores(manager.counters());
         self.known.send_modify(|known| known.manager = Some(manager.clone()));
         Ok(manager)
     }

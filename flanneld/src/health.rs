@@ -6,6 +6,7 @@ mod figures;
 mod last_hour;
 mod probes;
 
+use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use condition::Condition;
 use doctor::Report;
@@ -38,6 +39,10 @@ struct Inner {
     heartbeats: BTreeMap<String, Heartbeat>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
+    /// The counters of the store's manager.
+    store: Option<Arc<Counters>>,
+    /// The network, once this node has a lease.
+    network: watch::Sender<Option<RunningNetwork>>,
     /// The doctor's report, and when its round began.
     report: watch::Sender<Option<(Instant, Arc<Report>)>>,
     /// Somebody wants a new one.
@@ -128,6 +133,8 @@ impl Health {
             heartbeats: BTreeMap::new(),
             unused: Arc::default(),
             figures: Figures::default(),
+            store: None,
+            network: watch::channel(None).0,
             report: watch::channel(None).0,
             wanted: Arc::default(),
             process: Node::default(),
@@ -226,6 +233,7 @@ impl Health {
         inner.devices.clear();
         inner.lost = None;
         inner.figures = Figures::default();
+        inner.network.send_replace(None);
         inner.node = inner.process.clone();
         inner.changed.notify_one();
     }
@@ -327,9 +335,29 @@ impl Health {
         change(&mut self.inner().node);
     }
 
+    /// Notes the counters of the store's manager.
+    pub fn stores(&self, counters: Arc<Counters>) {
+        self.inner().store = Some(counters);
+    }
+
     /// The counters of the store's manager, once there is one.
     pub fn store(&self) -> Option<Arc<Counters>> {
-        self.inner().figures.store.clone()
+        self.inner().store.clone()
+    }
+
+    /// Notes the network that runs from now on.
+    pub fn serves(&self, network: RunningNetwork) {
+        self.inner().network.send_replace(Some(network));
+    }
+
+    /// The network, once this node has a lease.
+    pub fn network(&self) -> Option<RunningNetwork> {
+        self.inner().network.borrow().clone()
+    }
+
+    /// The network, as one after the other comes and goes.
+    pub fn networks(&self) -> watch::Receiver<Option<RunningNetwork>> {
+        self.inner().network.subscribe()
     }
 
     /// The name of this node.
@@ -357,8 +385,8 @@ impl Health {
         let unused = self.unused();
         let inner = self.inner();
         let reasons: Vec<Reason> = inner.conditions.iter().map(|(condition, problem)| reason(*condition, problem)).collect();
-        let kernel = inner.figures.network.as_ref().map(|network| {
-            let status = network.status();
+        let kernel = inner.network.borrow().as_ref().map(|network| {
+            let status = network.observer.status();
             let wireguard = figures::wireguard(&status);
             let now = status.kernel;
             let put_back = inner.figures.put_back.within(now.repairs);
@@ -401,7 +429,7 @@ impl Health {
     /// The text of /metrics.
     pub fn metrics(&self) -> String {
         let inner = self.inner();
-        inner.figures.render(&inner.conditions, inner.started.elapsed())
+        inner.figures.render(&inner.conditions, inner.started.elapsed(), inner.network.borrow().as_ref(), inner.store.as_deref())
     }
 
     /// The document of /status for clients elsewhere: nothing of peers, addresses or rules.
@@ -416,6 +444,11 @@ impl Health {
     /// The document of /status for clients on this host: the node's document in the form of before, with the figures.
     pub fn status(&self) -> serde_json::Value {
         let node = self.document();
+        let figures = {
+            let inner = self.inner();
+            let network = inner.network.borrow();
+            inner.figures.json(network.as_ref(), inner.store.as_deref())
+        };
         let reasons: BTreeMap<&str, &str> = node.reasons.iter().map(|reason| (reason.condition.as_str(), reason.text.as_str())).collect();
         let subnets: Vec<String> = node.subnets.iter().map(ToString::to_string).collect();
         let mut status = serde_json::json!({
@@ -425,7 +458,7 @@ impl Health {
             "uptime_seconds": node.uptime_seconds,
             "version": node.version,
             "refused": node.unused,
-            "figures": self.inner().figures.json(),
+            "figures": figures,
         });
         let findings = self.report().map(|report| report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>());
         let known = [

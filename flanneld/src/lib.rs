@@ -11,6 +11,7 @@ pub mod health;
 pub mod identity;
 pub mod logging;
 pub mod mesh;
+pub mod network;
 pub mod probe;
 pub mod problem;
 pub mod status_keeper;

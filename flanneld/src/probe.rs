@@ -11,14 +11,12 @@ mod whom;
 mod words;
 
 use crate::health::Health;
-use backends::status::Observer;
+use crate::network::RunningNetwork;
 use backends::{Overlay, Underlay};
-use doctor::facts::Network;
 use ipnet::IpNet;
 use netstate::kernel::{Facts, KernelError};
 use netstate::netlink::lookup::{Behind, Fate, Lookup, Neighbour};
 use node_api::probe::{Probe, Target as Shown};
-use probing::prober::Prober;
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};
 use probing::view::Tally;
@@ -28,10 +26,9 @@ use seen::{Heard, Local, Own, Rules, Seen, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::{LeaseTable, Subnets};
-use tokio::sync::{Semaphore, watch};
+use subnet_lease::Subnets;
+use tokio::sync::Semaphore;
 use types::Family;
 use whom::{Around, Whom, whom};
 
@@ -47,34 +44,20 @@ const WORK: Duration = Duration::from_millis(6_000);
 /// Probes are made one after the other: nobody can make this node send more than one of them does.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Makes probes of a running network. Clones are the same one.
-#[derive(Clone)]
-pub struct Inquirer {
-    /// The network.
-    pub network: Network,
-    /// How peers are asked.
-    pub overlay: Overlay,
-    /// Asks questions; `None` where `--probe-port` is 0 or taken by the tunnel.
-    pub prober: Option<Prober>,
-    /// The UDP port of probes.
-    pub port: u16,
-    /// The leases in force.
-    pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// The underlay.
-    pub underlay: watch::Receiver<Underlay>,
-    /// What the backend needs in the kernel.
-    pub observer: Observer,
-    /// What the doctor says.
-    pub health: Health,
+/// Makes probes of a running network.
+pub struct Tracer {
+    running: RunningNetwork,
+    overlay: Overlay,
+    health: Health,
 }
 
-impl std::fmt::Debug for Inquirer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Inquirer")
+impl Tracer {
+    /// Probes the network that runs now; `None` while there is none, and with a backend that carries no packets.
+    pub fn of(health: &Health) -> Option<Self> {
+        let running = health.network()?;
+        Some(Self { overlay: running.overlay.clone()?, running, health: health.clone() })
     }
-}
 
-impl Inquirer {
     /// Asks a peer or a pod at once. Whoever stops waiting does not shorten the turn: the next one waits for its end.
     ///
     /// # Errors
@@ -94,17 +77,17 @@ impl Inquirer {
     }
 
     fn whom(&self, asked: &str) -> Result<Whom, Refusal> {
-        let local: Vec<IpAddr> = self.underlay.borrow().local.iter().map(IpNet::addr).collect();
+        let local: Vec<IpAddr> = self.running.underlay.borrow().local.iter().map(IpNet::addr).collect();
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let unused: Vec<(String, String)> = self.health.unused().iter().map(|unused| (unused.lease.clone(), unused.text.clone())).collect();
         // Nobody is asked in a family that the network does not carry.
-        let carried = match self.network.own {
+        let carried = match self.running.network.own {
             Subnets::Both(v4, _) if !self.overlay.carries_ipv6 => Subnets::V4(v4),
             own => own,
         };
         let around = Around {
-            targets: &targets(&self.leases.borrow(), &carried, self.overlay.kinds, &local, self.overlay.outer),
-            own: &self.network.own,
+            targets: &targets(&self.running.leases.borrow(), &carried, self.overlay.kinds, &local, self.overlay.outer),
+            own: &self.running.network.own,
             names: &hostname.into_iter().chain([self.health.name()]).collect::<Vec<_>>(),
             local: &local,
             unused: &unused,
@@ -146,7 +129,7 @@ impl Inquirer {
     /// Gathers what is to be known of the way to a peer.
     async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, Refusal> {
         let family = Family::from(target.subnet);
-        let underlay = self.underlay.borrow().clone();
+        let underlay = self.running.underlay.borrow().clone();
         let [device, bridge] = overlay_addresses(&target.subnet);
         let to = pod.unwrap_or(if self.overlay.device { device } else { bridge });
         let (kernel, heard, report) = tokio::join!(self.kernel(&target, to, &underlay), self.ask(&target, device), self.health.fresh_report());
@@ -154,18 +137,18 @@ impl Inquirer {
         let heard = heard?;
         // The questions may have begun a handshake.
         let tunnelled = behind(&kernel.wanted).await;
-        let overlay = self.prober.as_ref().and_then(|prober| prober.source(family));
+        let overlay = self.running.prober.as_ref().and_then(|prober| prober.source(family));
         let pinged = match pod {
             Some(pod) if heard.through() || !heard.asked_through() => Some(echo(overlay, pod, PINGS).await.map_err(Unasked::NoPing)),
             _ => None,
         };
-        let networks = &self.network.networks;
+        let networks = &self.running.network.networks;
         let network = networks.of(family).unwrap_or(target.subnet);
         Ok(Seen {
             own: Own {
                 network,
-                tunnel: self.network.encapsulation.and_then(|encapsulation| encapsulation.of(target.subnet.into())),
-                probes: self.port,
+                tunnel: self.running.network.encapsulation.and_then(|encapsulation| encapsulation.of(target.subnet.into())),
+                probes: self.running.probe_port,
                 interface: underlay.name.clone(),
                 address: underlay.tunnel_source(target.address.into()),
                 overlay,
@@ -193,10 +176,10 @@ impl Inquirer {
         let on_link = if direct { BTreeSet::from([target.address]) } else { BTreeSet::new() };
         let facts = Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() };
         let wanted = {
-            let leases = self.leases.borrow();
-            let peer = leases.peers(&self.network.own, self.overlay.kinds).find(|peer| peer.subnet == target.subnet);
-            let network = self.network.networks.nets().find(|net| net.contains(&target.subnet)).unwrap_or(target.subnet);
-            peer.map(|peer| Wanted::of(&self.observer.needs(&peer, &facts)).in_network(network)).unwrap_or_default()
+            let leases = self.running.leases.borrow();
+            let peer = leases.peers(&self.running.network.own, self.overlay.kinds).find(|peer| peer.subnet == target.subnet);
+            let network = self.running.network.networks.nets().find(|net| net.contains(&target.subnet)).unwrap_or(target.subnet);
+            peer.map(|peer| Wanted::of(&self.running.observer.needs(&peer, &facts)).in_network(network)).unwrap_or_default()
         };
         let neighbour = match wanted.neighbour {
             Some((dev, ip, _)) => Some(kernel.neighbour(dev, ip).await),
@@ -212,7 +195,7 @@ impl Inquirer {
 
     /// Asks the peer, by questions and pings; by pings alone where this node asks no questions. `device` is the address of its overlay device.
     async fn ask(&self, target: &Target, device: IpAddr) -> Result<Heard, Refusal> {
-        let Some(prober) = &self.prober else {
+        let Some(prober) = &self.running.prober else {
             let beside = echo(None, target.address, QUESTIONS);
             let ping = async { if self.overlay.device { echo(None, device, QUESTIONS).await } else { Ok(Default::default()) } };
             let (beside_ping, ping) = tokio::join!(beside, ping);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use types::Coded;
 
 /// How often the file is checked without an event: its directory may have been replaced, or inotify may be exhausted.
 const AUDIT: Duration = Duration::from_secs(5);
@@ -47,7 +48,7 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
                 Err(error) => {
                     let text = error.to_string();
                     if text != trouble {
-                        warn!("{text}");
+                        warn!(code = error.code(), "{text}");
                     }
                     health.fail(Condition::SubnetEnv, error);
                     trouble = text;

@@ -364,7 +364,7 @@ impl Keeper {
         if trouble != self.trouble {
             match &trouble {
                 None => info!("the traffic rules are in place"),
-                Some(problem) => warn!("cannot apply the traffic rules, retrying: {problem}"),
+                Some(problem) => warn!(code = %problem.code, "cannot apply the traffic rules, retrying: {problem}"),
             }
             self.trouble = trouble;
         }

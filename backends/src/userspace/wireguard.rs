@@ -31,6 +31,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::SystemTime;
+use types::Coded;
 use types::Problem;
 
 /// An engine and its state.
@@ -96,7 +97,7 @@ impl Tunnel {
     fn note(&mut self, result: &Result<(), EngineError>) {
         let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
-            tracing::warn!("{}: {why}", self.name);
+            tracing::warn!(code = why.code(), "{}: {why}", self.name);
         }
         self.problem = problem;
     }

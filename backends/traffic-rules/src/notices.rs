@@ -1,6 +1,7 @@
 //! Change notifications of nf_tables, for our own changes and those of others.
 
 use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER};
+use types::Family;
 
 /// NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
 const GROUP: u32 = 7;
@@ -33,7 +34,7 @@ pub fn is_of_iptables(change: &Change<'_>) -> bool {
 
 /// Whether a change concerns our tables in nftables.
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
-    [false, true].into_iter().any(|ipv6| crate::nftables_text::table(ipv6).1 == change.table)
+    Family::ALL.into_iter().any(|family| crate::nftables_text::table(family).1 == change.table)
 }
 
 /// The changes in a datagram of notifications.

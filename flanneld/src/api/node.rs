@@ -2,96 +2,28 @@
 
 use super::kernel;
 use crate::health::Health;
-use crate::probe::Inquirer;
 use doctor::Report;
-use netstate::reconcile::questions::Inspector;
 use node_api::routes::Routes;
 use node_api::{File, FileState, Lease, Node, Peer};
-use probing::view::Mesh;
-use run_dir::subnet_env::{self, SubnetEnv};
+use run_dir::subnet_env;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::{Held, boot_time};
 use subnet_lease::{Addresses, LeaseTable, Subnets, printable};
-use tokio::sync::watch;
 
-/// What changes while the network runs.
-#[derive(Clone, Debug)]
-pub struct Live {
-    /// This node's lease.
-    pub held: watch::Receiver<Held>,
-    /// The leases in force.
-    pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// The underlay, and why it was chosen.
-    pub underlay: (watch::Receiver<backends::Underlay>, String),
-    /// The wanted contents of subnet.env.
-    pub env: watch::Receiver<SubnetEnv>,
-    /// This node's subnets.
-    pub own: Subnets,
-}
-
-/// Gives the document. Clones share one state.
+/// Gives the document.
 #[derive(Clone, Debug)]
 pub struct Describer {
     health: Health,
     subnet_file: PathBuf,
-    state: Arc<Mutex<State>>,
-}
-
-/// What is known beyond the health.
-#[derive(Debug, Default)]
-struct State {
-    live: Option<Live>,
-    mesh: Option<MeshView>,
-    inspector: Option<Inspector>,
-    inquirer: Option<Inquirer>,
-}
-
-/// Gives what probes tell of the peers.
-#[derive(Clone)]
-pub struct MeshView {
-    view: Arc<dyn Fn() -> Arc<Mesh> + Send + Sync>,
-    look: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl MeshView {
-    /// Gets it by calling `view`. `look` is called when somebody wants to know what other nodes say.
-    pub fn new(view: impl Fn() -> Arc<Mesh> + Send + Sync + 'static, look: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { view: Arc::new(view), look: Arc::new(look) }
-    }
-}
-
-impl std::fmt::Debug for MeshView {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MeshView")
-    }
 }
 
 impl Describer {
     /// Knows nothing of a network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
-        Self { health, subnet_file, state: Arc::default() }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Follows a network.
-    pub fn follow(&self, live: Live) {
-        self.state().live = Some(live);
-    }
-
-    /// Shows what probes tell of this network's peers.
-    pub fn show_mesh(&self, view: MeshView) {
-        self.state().mesh = Some(view);
-    }
-
-    /// Looks at the kernel through this network's loop.
-    pub fn look_through(&self, inspector: Inspector) {
-        self.state().inspector = Some(inspector);
+        Self { health, subnet_file }
     }
 
     /// What the kernel has beside what it should have, read now.
@@ -99,24 +31,9 @@ impl Describer {
     /// # Errors
     /// There is no network yet, or the kernel cannot be read in time.
     pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
-        let inspector = self.state().inspector.clone();
+        let inspector = self.health.network().and_then(|running| running.inspector);
         let document = self.health.document();
         kernel::routes(inspector, document.node, document.rules).await
-    }
-
-    /// Asks this network's peers at once, for whoever wants that.
-    pub fn ask_by(&self, inquirer: Inquirer) {
-        self.state().inquirer = Some(inquirer);
-    }
-
-    /// Who asks peers at once; none while there is no network.
-    pub fn inquirer(&self) -> Option<Inquirer> {
-        self.state().inquirer.clone()
-    }
-
-    /// The network is gone, and with it what was known of it.
-    pub fn forget(&self) {
-        *self.state() = State::default();
     }
 
     /// The doctor's report of a round that begins now.
@@ -132,21 +49,16 @@ impl Describer {
     /// The document.
     pub fn node(&self) -> Node {
         let mut node = self.health.document();
-        let (live, mesh) = {
-            let state = self.state();
-            (state.live.clone(), state.mesh.clone())
-        };
-        node.mesh = mesh.map(|mesh| (*(mesh.view)()).clone());
         if let Some(report) = self.report() {
             node.findings = Some(report.findings.clone());
             node.unknown.clone_from(&report.unknown);
         }
-        if let Some(live) = live {
-            node.lease = Some(lease(&live.held.borrow()));
-            node.peers = peers(&live.leases.borrow(), &live.own);
-            let (underlay, why) = live.underlay;
-            node.underlay = Some(shown(&underlay.borrow(), &why));
-            let env = live.env.borrow().clone();
+        if let Some(running) = self.health.network() {
+            node.mesh = running.prober.as_ref().map(|prober| (*prober.view()).clone());
+            node.lease = Some(lease(&running.held.borrow()));
+            node.peers = peers(&running.leases.borrow(), &running.network.own);
+            node.underlay = Some(shown(&running.underlay.borrow(), &running.why));
+            let env = running.env.borrow().clone();
             node.mtu = Some(env.mtu);
             let state = match self.subnet_file.exists() {
                 false => FileState::Missing,
@@ -165,9 +77,8 @@ impl Describer {
 
     /// Somebody wants to know what other nodes say.
     pub fn look(&self) {
-        let mesh = self.state().mesh.clone();
-        if let Some(mesh) = mesh {
-            (mesh.look)();
+        if let Some(prober) = self.health.network().and_then(|running| running.prober) {
+            prober.look();
         }
     }
 

@@ -1,6 +1,7 @@
 //! `GET /api/v1/probe?peer=…`, on the socket alone: it sends packets, so whoever reaches a port must not be able to ask for it.
 
 use super::node::{Describer, safe};
+use crate::probe::Tracer;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -11,11 +12,11 @@ pub async fn probe(State(describer): State<Describer>, target: Uri) -> Response 
     let Some(peer) = asked(target.query()) else {
         return (StatusCode::BAD_REQUEST, format!("name a peer or a pod: {}?peer=10.244.2.7\n", node_api::PROBE_PATH)).into_response();
     };
-    let Some(inquirer) = describer.inquirer() else {
+    let Some(tracer) = Tracer::of(describer.health()) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this node has no lease yet, or its backend carries no packets: there is nothing to probe\n")
             .into_response();
     };
-    match inquirer.probe(&peer).await {
+    match tracer.probe(&peer).await {
         Ok(probe) => match safe(&probe) {
             Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the document cannot be written: {error}\n")).into_response(),

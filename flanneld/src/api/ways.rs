@@ -32,11 +32,11 @@ pub async fn page(address: SocketAddr, describer: Describer, health: Health, sto
                 Err(error) => {
                     let problem = Problem::from(DaemonProblem::Listen { way: WayIn::Api, address, error });
                     let text = problem.to_string();
-                    health.notice(PORT_TAKEN, Some(problem));
                     if told.as_ref() != Some(&text) {
-                        warn!("{text}");
+                        warn!(code = %problem.code, "{text}");
                         told = Some(text);
                     }
+                    health.notice(PORT_TAKEN, Some(problem));
                 }
             }
             tokio::time::sleep(RETRY).await;

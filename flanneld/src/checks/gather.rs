@@ -1,9 +1,10 @@
 //! The facts of a node on which this daemon runs.
 
 use super::clock::Clock;
-use super::known::{Known, Serving, name};
+use super::known::{Known, name};
 use super::{mesh, wireguard};
 use crate::health::Health;
+use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
@@ -16,6 +17,7 @@ use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
 use doctor::surroundings::Surroundings;
 use netstate::object::Key;
+use probing::prober::Prober;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
@@ -32,19 +34,25 @@ const RECONNECT: Duration = Duration::from_secs(5);
 const PEERS: usize = 32;
 
 /// Gathers them.
-pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, health: &Health, clock: &mut Clock) -> Facts {
-    let serving = known.serving.as_ref();
-    let network = serving.map(|serving| serving.network.clone());
-    let underlay = serving.map(|serving| serving.underlay.borrow().name.clone());
-    let mut host = look.host(network.as_ref(), underlay.as_deref(), &targets(known, underlay.as_deref())).await;
+pub(super) async fn facts(
+    known: &Known,
+    running: Option<&RunningNetwork>,
+    look: &mut Look,
+    subnet_file: &Path,
+    health: &Health,
+    clock: &mut Clock,
+) -> Facts {
+    let network = running.map(|running| running.network.clone());
+    let underlay = running.map(|running| running.underlay.borrow().name.clone());
+    let mut host = look.host(network.as_ref(), underlay.as_deref(), &targets(known, running, underlay.as_deref())).await;
     let reasons: BTreeMap<String, Problem> = health.reasons().into_iter().map(|(condition, problem)| (condition.to_string(), problem)).collect();
-    let kernel = serving.and_then(|serving| serving.observer.status().kernel.trouble);
+    let kernel = running.and_then(|running| running.observer.status().kernel.trouble);
     let notices = health.notices();
     let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
     // What the prober shows of ten thousand peers is gone before the leases are listed.
-    let (mesh, probes) = match serving {
+    let (mesh, probes) = match running {
         None => (Fact::unavailable("this node has no lease yet"), Vec::new()),
-        Some(serving) => match serving.mesh.as_ref().map(|view| view()) {
+        Some(running) => match running.prober.as_ref().map(Prober::view) {
             Some(view) => (Fact::Known(mesh::mesh(&view)), mesh::taken_ports(&view)),
             None => (Fact::unavailable("this node does not probe its peers"), Vec::new()),
         },
@@ -61,7 +69,7 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
         launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace, assumed: false }),
         arguments: on_command_line(std::env::args().skip(1)),
         subnet_file: subnet_file.to_owned(),
-        drift: Fact::Known(drift(serving)),
+        drift: Fact::Known(drift(running)),
         // The caller has asked the store for them.
         pods: Fact::Absent,
         kernel_trouble: Fact::of(kernel),
@@ -86,13 +94,13 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
             place: known.store.clone(),
             addresses: known.store_addresses.clone(),
             access: known.access.clone(),
-            trouble: Fact::of(reason("store").cloned().or(silence).or_else(|| away(serving))),
+            trouble: Fact::of(reason("store").cloned().or(silence).or_else(|| away(running))),
             config: Fact::of(config),
         },
-        leases: leases(serving, health),
+        leases: leases(running, health),
         mesh,
-        wireguard: wireguard::wireguard(serving, clock.behind()),
-        kubernetes: kubernetes(known, &reasons),
+        wireguard: wireguard::wireguard(running, clock.behind()),
+        kubernetes: kubernetes(known, running, &reasons),
         network: match network {
             Some(network) => Fact::Known(network),
             None => Fact::unavailable("the network of this node is not known yet"),
@@ -104,9 +112,9 @@ pub(super) async fn facts(known: &Known, look: &mut Look, subnet_file: &Path, he
 }
 
 /// What is known of this node's Node, and of the API server's answers.
-fn kubernetes(known: &Known, reasons: &BTreeMap<String, Problem>) -> Fact<Kubernetes> {
+fn kubernetes(known: &Known, running: Option<&RunningNetwork>, reasons: &BTreeMap<String, Problem>) -> Fact<Kubernetes> {
     let Some(node) = &known.node else { return Fact::Absent };
-    let (lease, store, away) = (reasons.get("lease"), reasons.get("store"), away(known.serving.as_ref()));
+    let (lease, store, away) = (reasons.get("lease"), reasons.get("store"), away(running));
     let refused = [store, away.as_ref(), lease].into_iter().flatten().filter_map(|problem| Some((refusal(problem)?, problem)));
     let refused = refused.min_by_key(|(refusal, _)| *refusal).map(|(_, problem)| problem.clone());
     let by_service = std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
@@ -114,7 +122,7 @@ fn kubernetes(known: &Known, reasons: &BTreeMap<String, Problem>) -> Fact<Kubern
         problem.details().find_map(|detail| if let Detail::PodCidrMissing { cluster_cidr } = detail { Some(cluster_cidr.clone()) } else { None })
     });
     let unanswered = |service: &IpAddr| store.is_some_and(|problem| problem.details().any(|detail| is_silence_of(detail, *service)));
-    let by_service_unanswered = known.serving.is_none() && by_service.as_ref().is_some_and(unanswered);
+    let by_service_unanswered = running.is_none() && by_service.as_ref().is_some_and(unanswered);
     Fact::Known(Kubernetes {
         node: node.name.clone(),
         pod_cidrs: unassigned.as_ref().map(|_| Vec::new()),
@@ -157,14 +165,14 @@ fn is_about_config(problem: &Problem) -> bool {
 }
 
 /// Why the store does not answer a node that has a lease already: its watch is interrupted for longer than a new connection takes.
-fn away(serving: Option<&Serving>) -> Option<Problem> {
-    let serving = serving?;
-    let since = serving.readings.borrow().interrupted?;
+fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
+    let running = running?;
+    let since = running.readings.borrow().interrupted?;
     if boot_time().saturating_sub(since) < RECONNECT {
         return None;
     }
-    let trouble = || serving.held.borrow().trouble.clone().map(Problem::from);
-    Some(serving.counters.why_not_followed().or_else(trouble).unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()))
+    let trouble = || running.held.borrow().trouble.clone().map(Problem::from);
+    Some(running.store.why_not_followed().or_else(trouble).unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()))
 }
 
 /// The interface that was chosen, under the name that it has now.
@@ -177,15 +185,15 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
 }
 
 /// Where packets of other nodes come from.
-pub(super) fn surroundings(serving: &Serving) -> Surroundings {
-    let leases = serving.leases.borrow().clone();
-    let peers = leases.others(&serving.network.own, Kinds::Any).flat_map(|lease| lease.attrs.addresses());
-    Surroundings { underlay: Some(serving.underlay.borrow().name.clone()), peers: peers.collect(), near: Vec::new() }
+pub(super) fn surroundings(running: &RunningNetwork) -> Surroundings {
+    let leases = running.leases.borrow().clone();
+    let peers = leases.others(&running.network.own, Kinds::Any).flat_map(|lease| lease.attrs.addresses());
+    Surroundings { underlay: Some(running.underlay.borrow().name.clone()), peers: peers.collect(), near: Vec::new() }
 }
 
 /// The objects that other programs keep changing.
-fn drift(serving: Option<&Serving>) -> Vec<Drift> {
-    let repaired = serving.map(|serving| serving.observer.status().kernel.repaired).unwrap_or_default();
+fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
+    let repaired = running.map(|running| running.observer.status().kernel.repaired).unwrap_or_default();
     let by = look::network_managers();
     let kind = |key: &Key| match key {
         Key::Link(_) => Drifting::Link,
@@ -196,28 +204,28 @@ fn drift(serving: Option<&Serving>) -> Vec<Drift> {
 }
 
 /// The addresses whose ways are of interest: the store's, the API server's, and the peers' where another way would lose their packets.
-fn targets(known: &Known, underlay: Option<&str>) -> Vec<Target> {
+fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
     let target = |to: &IpAddr, whose: String, kind| Target { to: *to, whose, kind };
     let mut targets: Vec<Target> = known.store_addresses.iter().map(|ip| target(ip, "the store".to_owned(), WayKind::Store)).collect();
     let servers = known.node.iter().flat_map(|node| &node.servers);
     targets.extend(servers.map(|ip| target(ip, "the API server".to_owned(), WayKind::ApiServer)));
-    let Some(serving) = &known.serving else { return targets };
-    let leases = serving.leases.borrow().clone();
-    let peers = || leases.others(&serving.network.own, Kinds::Any);
+    let Some(running) = running else { return targets };
+    let leases = running.leases.borrow().clone();
+    let peers = || leases.others(&running.network.own, Kinds::Any);
     let to = |lease: &Lease, address| target(&address, name(lease), WayKind::Peer);
     if underlay.is_some_and(look::is_strict) {
         targets.extend(peers().take(PEERS).filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))));
     }
     // To an address inside the network of pods, flannel's own route may lead.
     let asked: BTreeSet<IpAddr> = targets.iter().filter(|target| target.kind == WayKind::Peer).map(|target| target.to).collect();
-    let inside = |target: &Target| !asked.contains(&target.to) && serving.network.networks.nets().any(|net| net.contains(&target.to));
+    let inside = |target: &Target| !asked.contains(&target.to) && running.network.networks.nets().any(|net| net.contains(&target.to));
     let looped = peers().flat_map(|lease| lease.attrs.addresses().map(move |address| to(lease, address))).filter(inside);
     targets.extend(looped.take(PEERS));
     targets
 }
 
-fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
-    let Some(serving) = serving else {
+fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
+    let Some(running) = running else {
         return Leases {
             own: Fact::Absent,
             vtep: Fact::Absent,
@@ -225,12 +233,12 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
             refused: Fact::unavailable("the leases of the other nodes are not known yet"),
         };
     };
-    let held = serving.held.borrow().clone();
+    let held = running.held.borrow().clone();
     let vtep = held.lease.as_ref().and_then(|lease| vtep(lease.attrs.data.as_ref())).map(|(vni, mac)| (format!("flannel.{vni}"), mac));
     health.publishes(vtep.clone());
     let left = held.until.map(|until| until.saturating_sub(boot_time()));
-    let table = serving.leases.borrow().clone();
-    let heard = serving.heard.borrow().clone();
+    let table = running.leases.borrow().clone();
+    let heard = running.heard.borrow().clone();
     let peer = |lease: &Lease| Peer {
         name: name(lease),
         subnets: lease.subnets,
@@ -247,10 +255,10 @@ fn leases(serving: Option<&Serving>, health: &Health) -> Leases {
         own: Fact::Known(Own {
             ends_in: left.map(|left| left.as_secs()),
             trouble: held.trouble.clone().map(Problem::from),
-            within_margin: left.is_some_and(|left| left < serving.margin),
+            within_margin: left.is_some_and(|left| left < running.margin),
         }),
         vtep: Fact::of(vtep),
-        peers: Fact::Known(table.others(&serving.network.own, Kinds::Any).map(peer).collect()),
+        peers: Fact::Known(table.others(&running.network.own, Kinds::Any).map(peer).collect()),
         refused: Fact::Known(refused),
     }
 }

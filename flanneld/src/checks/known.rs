@@ -1,20 +1,13 @@
 //! What the parts of the daemon tell the doctor.
 
-use super::silence::Heard;
-use backends::Underlay;
-use backends::status::Observer;
-use doctor::facts::Network;
 use doctor::facts::daemon::Choice;
 use doctor::facts::store::{Access, Etcd};
 use doctor::look::{Places, namespace_of_pod};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use subnet_lease::feed::Reading;
+use subnet_lease::Lease;
 use subnet_lease::kube::Identity;
-use subnet_lease::manager::{Counters, Held, NodeInfo, SubnetManager};
-use subnet_lease::{Lease, LeaseTable};
+use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
 
 /// What is known of the daemon; it grows while the daemon starts.
@@ -36,8 +29,6 @@ pub struct Known {
     pub node: Option<NodeAddresses>,
     /// The chosen interface; `None` while there is none.
     pub choice: Option<Choice>,
-    /// What the node serves, once it has a lease.
-    pub serving: Option<Serving>,
 }
 
 impl Known {
@@ -100,39 +91,6 @@ impl NodeAddresses {
             news
         });
     }
-}
-
-/// What a node with a lease serves.
-#[derive(Clone)]
-pub struct Serving {
-    /// The network.
-    pub network: Network,
-    /// The underlay.
-    pub underlay: watch::Receiver<Underlay>,
-    /// The leases in force.
-    pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// What the manager of the leases counts.
-    pub counters: Arc<Counters>,
-    /// The state of the watch on the other nodes' leases.
-    pub readings: watch::Receiver<Reading>,
-    /// This node's lease.
-    pub held: watch::Receiver<Held>,
-    /// When the holders of leases were last heard of, where no probe is answered.
-    pub heard: watch::Receiver<Heard>,
-    /// The UDP ports of its devices, of backends whose devices have one each.
-    pub listens: BTreeMap<String, u16>,
-    /// The running network.
-    pub observer: Observer,
-    /// Number of writes of our own rules.
-    pub written: watch::Receiver<u64>,
-    /// The node is not ready once its lease has less time left than this.
-    pub margin: Duration,
-    /// `--set-sysctls`.
-    pub set_sysctls: bool,
-    /// What the probes of the peers found; `None` where this node does not probe.
-    pub mesh: Option<Arc<dyn Fn() -> Arc<probing::view::Mesh> + Send + Sync>>,
-    /// Changes when a verdict on a peer does.
-    pub verdicts: Option<watch::Receiver<u64>>,
 }
 
 /// A peer's name, as its lease says it.

@@ -1,6 +1,7 @@
 //! The peers of WireGuard, for the doctor: the kernel's sessions, joined with the leases by the peers' keys.
 
-use super::known::{Serving, name};
+use super::known::name;
+use crate::network::RunningNetwork;
 use backends::{identity_of, wireguard::KIND};
 use doctor::fact::Fact;
 use doctor::facts::wireguard::{Holder, Silent, Wireguard};
@@ -12,28 +13,28 @@ use subnet_lease::{Kinds, Lease, LeaseTable, Subnets};
 use types::Family;
 
 /// Whether the network has peers of WireGuard.
-pub(super) fn is_used(serving: &Serving) -> bool {
-    serving.network.backend.is_some_and(|backend| backend.name == KIND)
+pub(super) fn is_used(running: &RunningNetwork) -> bool {
+    running.network.backend.is_some_and(|backend| backend.name == KIND)
 }
 
 /// What is known of them; nothing is looked at with another backend.
-pub(super) fn wireguard(serving: Option<&Serving>, clock_behind: Option<u64>) -> Fact<Wireguard> {
-    let Some(serving) = serving else { return Fact::unavailable("the network of this node is not known yet") };
-    if !is_used(serving) {
+pub(super) fn wireguard(running: Option<&RunningNetwork>, clock_behind: Option<u64>) -> Fact<Wireguard> {
+    let Some(running) = running else { return Fact::unavailable("the network of this node is not known yet") };
+    if !is_used(running) {
         return Fact::Absent;
     }
-    let TunnelPeers { peers, silent } = serving.observer.status().kernel.tunnels;
-    let holders = if silent.is_empty() { BTreeMap::new() } else { holders(&serving.leases.borrow(), &serving.network.own) };
-    let silent = silent.iter().map(|peer| told(peer, &serving.listens, &holders)).collect();
+    let TunnelPeers { peers, silent } = running.observer.status().kernel.tunnels;
+    let holders = if silent.is_empty() { BTreeMap::new() } else { holders(&running.leases.borrow(), &running.network.own) };
+    let silent = silent.iter().map(|peer| told(peer, &running.listens, &holders)).collect();
     Fact::Known(Wireguard { peers, silent, clock_behind, has_tool: has_program("wg") })
 }
 
 /// The silent peers, to see whether there are others than before.
-pub(super) fn silent(serving: &Serving) -> BTreeSet<String> {
-    if !is_used(serving) {
+pub(super) fn silent(running: &RunningNetwork) -> BTreeSet<String> {
+    if !is_used(running) {
         return BTreeSet::new();
     }
-    serving.observer.status().kernel.tunnels.silent.iter().map(|peer| format!("{} {}", peer.link, peer.key)).collect()
+    running.observer.status().kernel.tunnels.silent.iter().map(|peer| format!("{} {}", peer.link, peer.key)).collect()
 }
 
 fn told(peer: &tunnels::Silent, listens: &BTreeMap<String, u16>, holders: &BTreeMap<String, Holder>) -> Silent {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use subnet_lease::manager::{NodeInfo, SubnetManager};
 use subnet_lease::{NetworkConfig, NodeId, Subnets};
 use tracing::{info, warn};
+use types::Coded;
 
 /// A host with the right to serve a network.
 pub struct Host {
@@ -61,7 +62,7 @@ impl Daemon {
             return Vec::new();
         }
         if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
-            warn!("{error}");
+            warn!(code = error.code(), "{error}");
         }
         let released = bridge::release(&was, subnets).await;
         self.health.figures(|figures| figures.bridge_addresses_removed += u64::try_from(released.len()).unwrap_or(0));

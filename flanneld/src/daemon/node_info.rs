@@ -54,7 +54,7 @@ impl Daemon {
                     self.health.fail(is, why.problem.clone());
                     self.health.clear(is_not);
                     if told.news(Some(&why)) {
-                        warn!("waiting: {why}");
+                        warn!(code = %why.problem.code, "waiting: {why}");
                         systemd::status(&format!("waiting: {why}"));
                     }
                 }

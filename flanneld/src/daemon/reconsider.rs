@@ -8,18 +8,17 @@ use super::left::Left;
 use super::node_info::{SETTLE, families, wish_of};
 use super::silence::{Heard, SILENCE, Silence};
 use crate::checks::known::{Known, NodeAddresses};
+use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, neighbours, received};
 use crate::underlay::{Chosen, doubt, select};
-use backends::Underlay;
 use options::Settings;
-use probing::prober::Prober;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::NetworkConfig;
 use subnet_lease::manager::{NodeInfo, SubnetManager};
-use subnet_lease::{LeaseTable, NetworkConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
@@ -37,14 +36,10 @@ pub struct Reconsider {
     pub config: NetworkConfig,
     /// What was chosen.
     pub chosen: Chosen,
-    /// As it is now.
-    pub underlay: watch::Receiver<Underlay>,
-    /// Asks the peers; without it nothing is known of them, and no interface is left.
-    pub prober: Option<Prober>,
+    /// The running network; without its probes nothing is known of peers, and no interface is left.
+    pub network: RunningNetwork,
     /// The devices of the tunnels.
     pub devices: Vec<String>,
-    /// The leases in force.
-    pub leases: watch::Receiver<Arc<LeaseTable>>,
     /// The addresses that this node gave up.
     pub left: Left,
     /// What the doctor is told of this node's addresses.
@@ -93,7 +88,7 @@ impl Reconsider {
 
     /// Whether nothing has come in for long enough.
     async fn is_silent(&self, silence: &mut Silence) -> bool {
-        let Some(prober) = self.prober.as_ref().filter(|_| !self.chosen.named) else { return false };
+        let Some(prober) = self.network.prober.as_ref().filter(|_| !self.chosen.named) else { return false };
         // What cannot be read is no silence.
         let Ok(received) = received(&self.devices).await else { return false };
         silence.look(Heard { answers: prober.figures().0.answered, received }, Instant::now()) && !self.meets_a_peer().await
@@ -101,15 +96,15 @@ impl Reconsider {
 
     /// Whether a peer is on the interface's own link: packets to it may go past the tunnel, which then tells nothing.
     async fn meets_a_peer(&self) -> bool {
-        let leases = self.leases.borrow().clone();
+        let leases = self.network.leases.borrow().clone();
         let peers = leases.iter().flat_map(|lease| lease.attrs.addresses());
-        let (peers, index): (BTreeSet<IpAddr>, u32) = (peers.collect(), self.underlay.borrow().index);
+        let (peers, index): (BTreeSet<IpAddr>, u32) = (peers.collect(), self.network.underlay.borrow().index);
         // What cannot be read is no silence.
         neighbours(index).await.map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))
     }
 
     async fn better(&self, info: &NodeInfo, silent: bool) -> Better {
-        let present = self.underlay.borrow().clone();
+        let present = self.network.underlay.borrow().clone();
         let Some(subnets) = info.subnets else { return Better::Nothing };
         let all = families(&subnets);
         let wish = async |families| wish_of(&self.manager, &self.settings, info, families, self.left.recent(Instant::now())).await.0;

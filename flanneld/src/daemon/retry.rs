@@ -45,7 +45,7 @@ pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &H
             Err(Error::Unavailable(why)) => {
                 health.fail(condition, why.problem.clone());
                 if told.news(Some(&why)) {
-                    warn!("waiting: {why}");
+                    warn!(code = %why.problem.code, "waiting: {why}");
                     systemd::status(&format!("waiting: {why}"));
                 }
             }

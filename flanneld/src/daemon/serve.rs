@@ -5,13 +5,11 @@ use super::end::End;
 use super::node::Node;
 use super::reconsider::Reconsider;
 use super::{Daemon, vitals};
-use crate::api::node::{Live, MeshView};
-use crate::checks::known::Serving;
 use crate::checks::{network, silence, vtep};
 use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
 use crate::mesh::Mesh;
-use crate::probe::Inquirer;
+use crate::network::RunningNetwork;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::UnderlayTrouble;
 use crate::underlay::read::follow;
@@ -107,7 +105,8 @@ impl Daemon {
         let written = self.keep_rules(wanted, nodes).await;
 
         let (heard_out, heard) = watch::channel(silence::Heard::new());
-        let serving = Serving {
+        let prober = mesh.as_ref().map(|mesh| mesh.prober.clone());
+        let network = RunningNetwork {
             network: network(
                 &config,
                 lease.subnets,
@@ -117,37 +116,28 @@ impl Daemon {
                 self.settings.rules.forward,
             ),
             underlay: underlay.clone(),
-            leases: leases.table.clone(),
-            counters: manager.counters(),
-            readings: leases.readings.clone(),
-            held: held.1.clone(),
-            heard,
-            listens,
-            observer: running.observer(),
-            written,
+            why: found.chosen.why.clone(),
+            env: env.clone(),
+            held: held.1,
             margin: self.settings.renew_margin,
-            set_sysctls: self.settings.set_sysctls,
-            verdicts: mesh.as_ref().map(|mesh| mesh.prober.verdicts()),
-            mesh: mesh.as_ref().map(|mesh| {
-                let prober = mesh.prober.clone();
-                Arc::new(move || prober.view()) as Arc<dyn Fn() -> Arc<probing::view::Mesh> + Send + Sync>
-            }),
-        };
-        if serving.set_sysctls {
-            // Before the first pods, and without waiting.
-            self.sysctls.apply(&serving.network, &underlay.borrow().name);
-        }
-        let inquirer = overlay.map(|overlay| Inquirer {
-            network: serving.network.clone(),
-            overlay,
-            prober: mesh.as_ref().map(|mesh| mesh.prober.clone()),
-            port: probe_port.unwrap_or_default(),
             leases: leases.table.clone(),
-            underlay: underlay.clone(),
+            readings: leases.readings.clone(),
+            store: manager.counters(),
+            heard,
             observer: running.observer(),
-            health: self.health.clone(),
-        });
-        self.known.send_modify(|known| known.serving = Some(serving));
+            inspector: Some(running.inspector()),
+            listens,
+            written,
+            set_sysctls: self.settings.set_sysctls,
+            overlay,
+            probe_port: probe_port.unwrap_or_default(),
+            prober: prober.clone(),
+        };
+        if network.set_sysctls {
+            // Before the first pods, and without waiting.
+            self.sysctls.apply(&network.network, &underlay.borrow().name);
+        }
+        self.health.serves(network.clone());
 
         if let Err(error) = subnet_env::write(&self.settings.subnet_file, &env.borrow()) {
             // The keeper retries at once and reports failures.
@@ -161,33 +151,20 @@ impl Daemon {
         }
         self.health.clear(Condition::Start);
         last_words::remove(&self.settings.subnet_file);
-        let live = Live {
-            held: held.1.clone(),
-            leases: leases.table.clone(),
-            underlay: (underlay.clone(), found.chosen.why.clone()),
-            env: env.clone(),
-            own: lease.subnets,
-        };
-        self.describer.follow(live);
-        self.describer.look_through(running.inspector());
-        if let Some(inquirer) = inquirer {
-            self.describer.ask_by(inquirer);
-        }
-        let prober = mesh.as_ref().map(|mesh| mesh.prober.clone());
-        if let Some(mesh) = mesh {
-            let prober = mesh.prober.clone();
-            self.health.figures(|figures| figures.prober = Some(prober.clone()));
-            let (asked, seen) = (prober.clone(), prober.clone());
-            let (stop, asks) = (
-                self.run.stop.clone(),
-                silence::ask(manager.clone(), move || seen.anybody_cut_off().then(|| seen.view()), leases.table.clone(), lease.subnets, heard_out),
+        if let (Some(mesh), Some(prober)) = (mesh, prober) {
+            let asks = silence::ask(
+                manager.clone(),
+                move || prober.anybody_cut_off().then(|| prober.view()),
+                leases.table.clone(),
+                lease.subnets,
+                heard_out,
             );
+            let stop = self.run.stop.clone();
             self.run.spawn(async move { stop.run_until_cancelled(asks).await.unwrap_or_default() });
-            self.describer.show_mesh(MeshView::new(move || prober.view(), move || asked.look()));
             self.run.spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));
         }
         if let Some(renewal) = renewal {
-            let renew = renew_identity(leases.readings.clone(), renewal);
+            let renew = renew_identity(leases.readings, renewal);
             let stop = self.run.stop.clone();
             self.run.spawn(async move { stop.run_until_cancelled(renew).await.unwrap_or_default() });
         }
@@ -203,10 +180,8 @@ impl Daemon {
                 settings: self.settings.clone(),
                 config: whole,
                 chosen: found.chosen.clone(),
-                underlay: underlay.clone(),
-                prober,
+                network: network.clone(),
                 devices,
-                leases: leases.table.clone(),
                 left: self.left.clone(),
                 known: self.known.clone(),
             };
@@ -215,19 +190,13 @@ impl Daemon {
         }
         self.run.spawn(follow(found.chosen, profile.needs_links, ends.underlay, tell, self.run.stop.clone()));
         self.run.spawn(report_addresses(manager.clone(), underlay.clone(), self.run.stop.clone()));
-        let vitals = vitals::Vitals {
-            held: held.1.clone(),
-            readings: leases.readings,
-            leases: leases.table.clone(),
-            network: running.observer(),
-            manager: manager.clone(),
-            mtu: env,
+        let monitor = vitals::ReadinessMonitor {
+            network,
             audits: self.settings.audit.is_some_and(|audit| audit <= FREQUENT_AUDIT),
-            margin: self.settings.renew_margin,
             programmed: programmed_out,
             health: self.health.clone(),
         };
-        self.run.spawn(vitals.watch(self.run.stop.clone()));
+        self.run.spawn(monitor.watch(self.run.stop.clone()));
         let inputs = Inputs { leases: leases.table, underlay, stop: self.run.stop.clone() };
         let announcements = ends.announced;
         self.run.tasks.spawn(async move { running.run(inputs, announcements).await.map_err(End::failed) });

@@ -3,15 +3,13 @@
 use crate::health::condition::Condition;
 use crate::health::{Health, Unused};
 use crate::logging;
+use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
-use backends::status::Observer;
-use run_dir::subnet_env::SubnetEnv;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use subnet_lease::LeaseTable;
 use subnet_lease::feed::Reading;
 use subnet_lease::json::excerpt;
-use subnet_lease::manager::{Held, SubnetManager, boot_time};
+use subnet_lease::manager::{Held, boot_time};
 use subnet_lease::reason::Told;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -29,31 +27,19 @@ const UNPUBLISHED: Duration = Duration::from_secs(1);
 /// How long a problem with the lease may last before the node is not ready.
 const LEASE_GRACE: Duration = Duration::from_secs(60);
 
-/// Everything that readiness depends on.
-pub struct Vitals {
-    /// This node's lease.
-    pub held: watch::Receiver<Held>,
-    /// The state of the watch on the other nodes' leases.
-    pub readings: watch::Receiver<Reading>,
-    /// The leases in force.
-    pub leases: watch::Receiver<Arc<LeaseTable>>,
+/// Watches what readiness depends on.
+pub struct ReadinessMonitor {
     /// The running network.
-    pub network: Observer,
+    pub network: RunningNetwork,
     /// Whether the kernel is audited at least every 20 s, even without an event.
     pub audits: bool,
-    /// The source of the store counters.
-    pub manager: Arc<dyn SubnetManager>,
-    /// The source of the MTU.
-    pub mtu: watch::Receiver<SubnetEnv>,
-    /// The node is not ready once its lease has less time left than this.
-    pub margin: Duration,
     /// Learns whether the kernel is in sync with the leases, apart from peers that failed by themselves.
     pub programmed: watch::Sender<bool>,
     /// Where the results go.
     pub health: Health,
 }
 
-impl Vitals {
+impl ReadinessMonitor {
     /// Checks every second until `stop`.
     pub async fn watch(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
@@ -65,10 +51,6 @@ impl Vitals {
         let mut in_touch_at = Instant::now();
         let mut unused = Arc::default();
         let mut ready = true;
-        self.health.figures(|figures| {
-            figures.network = Some(self.network.clone());
-            figures.store = Some(self.manager.counters());
-        });
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -79,7 +61,7 @@ impl Vitals {
                 warn!("{lines} log lines could not be written and are lost ({} in total)", logging::dropped());
             }
             // A loop that audits runs a pass now and then; one that only waits for events may be silent forever.
-            let kernel = self.network.status().kernel;
+            let kernel = self.network.observer.status().kernel;
             if self.audits && kernel.passes != seen {
                 self.health.heartbeat("kernel");
                 seen = kernel.passes;
@@ -91,7 +73,7 @@ impl Vitals {
             }
             let late = in_sync_at.elapsed() > OUT_OF_SYNC;
             self.health.condition(Condition::Kernel, kernel.trouble.filter(|_| late));
-            let reading = self.readings.borrow().clone();
+            let reading = self.network.readings.borrow().clone();
             let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > MAX_AGE);
             self.health.condition(Condition::Watch, stale.map(|since| DaemonProblem::NoNews { since }.into()));
             if reading.cut_off.is_none() {
@@ -104,15 +86,15 @@ impl Vitals {
                 unused = Arc::new(now);
                 self.health.set_unused(unused.clone());
             }
-            self.health.condition(Condition::Store, self.manager.counters().why_away());
-            let held = self.held.borrow().clone();
+            self.health.condition(Condition::Store, self.network.store.why_away());
+            let held = self.network.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
             }
             if told.news(held.trouble.as_ref()) {
                 match &held.trouble {
                     None => info!("resolved: the lease is in order again"),
-                    Some(why) => warn!("the lease: {why}"),
+                    Some(why) => warn!(code = %why.problem.code, "the lease: {why}"),
                 }
             }
             self.health.condition(Condition::Lease, self.lease_trouble(&held, well_at));
@@ -129,14 +111,13 @@ impl Vitals {
                     warn!("not ready: {}", reasons.join("; "));
                 }
             }
-            self.figures(&held, &reading);
         }
     }
 
     fn lease_trouble(&self, held: &Held, well_at: Instant) -> Option<Problem> {
         let trouble = held.trouble.clone().map(Problem::from);
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
-        if let Some(left) = left.filter(|left| *left < self.margin) {
+        if let Some(left) = left.filter(|left| *left < self.network.margin) {
             return Some(DaemonProblem::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
         }
         // Peers that send to an address that is gone do not reach this node, even if all else works.
@@ -151,22 +132,12 @@ impl Vitals {
         let refused = reading.refused.iter();
         let refused =
             refused.map(|refused| Unused { lease: refused.subnets.to_string(), reason: refused.reason.label(), text: refused.text.clone() });
-        let unreadable = self.manager.counters().unreadable_keys().into_iter();
+        let unreadable = self.network.store.unreadable_keys().into_iter();
         let unreadable = unreadable.map(|(key, why)| {
             let key = excerpt(&key);
             Unused { text: format!("the key {key} cannot be read: {why}"), lease: key, reason: "unreadable" }
         });
         refused.chain(unreadable).collect()
-    }
-
-    fn figures(&self, held: &Held, reading: &Reading) {
-        let peers = self.leases.borrow().len();
-        self.health.figures(|figures| {
-            figures.peers = u64::try_from(peers).unwrap_or(0);
-            figures.reading(reading);
-            figures.lease_ends = held.until;
-            figures.mtu = self.mtu.borrow().mtu;
-        });
     }
 }
 
@@ -185,7 +156,7 @@ pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Dro
             if told.news(trouble.as_ref())
                 && let Some(why) = &trouble
             {
-                warn!("waiting for a lease: {why}");
+                warn!(code = %why.problem.code, "waiting for a lease: {why}");
             }
             health.condition(Condition::Lease, trouble.map(Problem::from));
         }

@@ -5,9 +5,9 @@ use super::datapath;
 use super::last_hour::LastHour;
 use super::probes;
 use crate::logging;
-use backends::status::{Observer, Status};
+use crate::network::RunningNetwork;
+use backends::status::Status;
 use node_api::{FailedPeer, Wireguard};
-use probing::prober::Prober;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,28 +15,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, boot_time};
-use subnet_lease::printable;
 use types::Problem;
 
 /// Counters and gauges: the tasks set them, the server reads them.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Number of peers that the backend serves.
-    pub peers: u64,
-    /// Number of leases of other nodes in the store, used or not.
-    pub leases: u64,
-    /// Number of leases not in use, by reason.
-    pub refused: BTreeMap<String, u64>,
-    /// The manager's counters.
-    pub store: Option<Arc<Counters>>,
-    /// When this node's lease expires unless renewed, on the boot-time clock; `None` for a reservation or without a lease.
-    pub lease_ends: Option<Duration>,
-    /// FLANNEL_MTU.
-    pub mtu: u32,
     /// Number of writes of traffic rules.
     pub rule_writes: u64,
     /// Number of repairs of traffic rules that another program had changed.
@@ -49,41 +34,21 @@ pub struct Figures {
     pub unknown_senders: Option<u64>,
     /// Number of findings that no other one explains, by check; empty before the first round.
     pub findings: BTreeMap<&'static str, u64>,
-    /// The state of the running network.
-    pub network: Option<Observer>,
-    /// What probes the peers.
-    pub prober: Option<Prober>,
     /// How many objects of the kernel were put back lately.
     pub put_back: LastHour,
 }
 
 impl Figures {
-    /// Takes over the state of the watch on the store.
-    pub fn reading(&mut self, reading: &Reading) {
-        self.leases = u64::try_from(reading.seen).unwrap_or(u64::MAX);
-        self.refused =
-            reading.by_reason().into_iter().map(|(reason, count)| (reason.label().to_owned(), u64::try_from(count).unwrap_or(u64::MAX))).collect();
-    }
-
-    /// Requests to the store since the start, by kind.
-    fn requests(&self) -> BTreeMap<&'static str, u64> {
-        self.store.iter().flat_map(|store| store.calls()).collect()
-    }
-
-    /// Keys in the store that cannot be read.
-    fn unreadable(&self) -> u64 {
-        self.store.as_ref().map_or(0, |store| u64::try_from(store.unreadable_keys().len()).unwrap_or(u64::MAX))
-    }
-
-    /// Seconds until this node's lease expires.
-    fn lease_left(&self) -> Option<u64> {
-        self.lease_ends.map(|end| end.saturating_sub(boot_time()).as_secs())
-    }
-
     /// The OpenMetrics text.
-    pub(super) fn render(&self, conditions: &BTreeMap<Condition, Problem>, uptime: Duration) -> String {
+    pub(super) fn render(
+        &self,
+        conditions: &BTreeMap<Condition, Problem>,
+        uptime: Duration,
+        network: Option<&RunningNetwork>,
+        store: Option<&Counters>,
+    ) -> String {
         let ready = conditions.is_empty();
-        let status = self.network.as_ref().map(Observer::status);
+        let (status, now) = (network.map(|network| network.observer.status()), network.map(Now::of).unwrap_or_default());
         let mut registry = Registry::with_prefix("flannel");
         registry.register("build", "Version of the daemon", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
         let mut gauge = |name: &str, help: &str, value: u64| {
@@ -93,11 +58,11 @@ impl Figures {
         };
         gauge("ready", "1 while the node is ready", u64::from(ready));
         gauge("uptime_seconds", "Seconds since the daemon started", uptime.as_secs());
-        gauge("peers", "Peers that the backend serves", self.peers);
-        gauge("leases", "Leases of other nodes in the store", self.leases);
-        gauge("leases_unreadable", "Keys in the store that cannot be read", self.unreadable());
-        gauge("mtu_bytes", "MTU of pods", u64::from(self.mtu));
-        if let Some(left) = self.lease_left() {
+        gauge("peers", "Peers that the backend serves", now.peers);
+        gauge("leases", "Leases of other nodes in the store", now.leases);
+        gauge("leases_unreadable", "Keys in the store that cannot be read", unreadable(store));
+        gauge("mtu_bytes", "MTU of pods", u64::from(now.mtu));
+        if let Some(left) = now.lease_left {
             gauge("lease_expiry_seconds", "Seconds until this node's lease expires unless renewed", left);
         }
         if let Some(status) = &status {
@@ -106,26 +71,22 @@ impl Figures {
                 "1 while the kernel is in sync with the desired state, apart from peers that failed by themselves",
                 u64::from(status.kernel.in_step),
             );
-            gauge(
-                "peers_failed",
-                "Peers that the kernel refuses, each for a reason of its own",
-                u64::try_from(status.kernel.failed_peers.len()).unwrap_or(u64::MAX),
-            );
+            gauge("peers_failed", "Peers that the kernel refuses, each for a reason of its own", number(status.kernel.failed_peers.len()));
         }
         gauge("rules_at_war", "1 while another program keeps changing the traffic rules", u64::from(self.rules_contended));
         if let Some(unknown) = self.unknown_senders {
             gauge("encap_stranger_packets", "Packets to the encapsulation port from unknown senders, by the counter of the rule", unknown);
         }
         let refused = Family::<Vec<(String, String)>, Gauge>::default();
-        for (reason, count) in &self.refused {
-            refused.get_or_create(&vec![("reason".to_owned(), printable::value(reason).into_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
+        for (reason, count) in &now.refused {
+            refused.get_or_create(&vec![("reason".to_owned(), (*reason).to_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
         let findings = Family::<Vec<(String, String)>, Gauge>::default();
         for (check, count) in &self.findings {
             findings.get_or_create(&vec![("check".to_owned(), (*check).to_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
         registry.register("findings", "Problems of this node that no other one explains, by check", findings);
-        if let Some(prober) = &self.prober {
+        if let Some(prober) = network.and_then(|network| network.prober.as_ref()) {
             probes::register(&mut registry, prober);
         }
         registry.register("leases_refused", "Leases not in use, by reason", refused);
@@ -135,7 +96,7 @@ impl Figures {
             problems.get_or_create(&labels).set(1);
         }
         registry.register("problems", "1 for each problem that keeps the node from being ready, by condition and code", problems);
-        registry.register("store_requests", "Requests to the store, by kind", by_kind(&self.requests()));
+        registry.register("store_requests", "Requests to the store, by kind", by_kind(&requests(store)));
         for (name, help, value) in [
             ("rule_writes", "Writes of traffic rules", self.rule_writes),
             ("rule_repairs", "Repairs of traffic rules that another program had changed", self.rule_repairs),
@@ -175,19 +136,20 @@ impl Figures {
     }
 
     /// The counters and gauges for /status.
-    pub(super) fn json(&self) -> serde_json::Value {
+    pub(super) fn json(&self, network: Option<&RunningNetwork>, store: Option<&Counters>) -> serde_json::Value {
+        let now = network.map(Now::of).unwrap_or_default();
         let mut out = serde_json::json!({
-            "peers": self.peers,
-            "leases": self.leases,
-            "refused": self.refused,
-            "unreadable": self.unreadable(),
-            "store_requests": self.requests(),
-            "lease_expiry_seconds": self.lease_left(),
-            "mtu": self.mtu,
+            "peers": now.peers,
+            "leases": now.leases,
+            "refused": now.refused,
+            "unreadable": unreadable(store),
+            "store_requests": requests(store),
+            "lease_expiry_seconds": now.lease_left,
+            "mtu": now.mtu,
             "rules": { "writes": self.rule_writes, "repairs": self.rule_repairs, "at_war": self.rules_contended },
         });
-        if let (Some(network), Some(out)) = (&self.network, out.as_object_mut()) {
-            let status = network.status();
+        if let (Some(network), Some(out)) = (network, out.as_object_mut()) {
+            let status = network.observer.status();
             let kernel = serde_json::json!({
                 "in_step": status.kernel.in_step,
                 "trouble": status.kernel.trouble_text(),
@@ -209,6 +171,44 @@ impl Figures {
     }
 }
 
+/// What the running network counts itself.
+#[derive(Default)]
+struct Now {
+    peers: u64,
+    leases: u64,
+    refused: BTreeMap<&'static str, u64>,
+    /// Seconds until this node's lease expires; `None` for a reservation.
+    lease_left: Option<u64>,
+    mtu: u32,
+}
+
+impl Now {
+    fn of(network: &RunningNetwork) -> Self {
+        let reading = network.readings.borrow();
+        Self {
+            peers: number(network.leases.borrow().len()),
+            leases: number(reading.seen),
+            refused: reading.by_reason().into_iter().map(|(reason, count)| (reason.label(), number(count))).collect(),
+            lease_left: network.held.borrow().until.map(|end| end.saturating_sub(boot_time()).as_secs()),
+            mtu: network.env.borrow().mtu,
+        }
+    }
+}
+
+fn number(many: usize) -> u64 {
+    u64::try_from(many).unwrap_or(u64::MAX)
+}
+
+/// Requests to the store since the start, by kind.
+fn requests(store: Option<&Counters>) -> BTreeMap<&'static str, u64> {
+    store.into_iter().flat_map(Counters::calls).collect()
+}
+
+/// Keys in the store that cannot be read.
+fn unreadable(store: Option<&Counters>) -> u64 {
+    store.map_or(0, |store| number(store.unreadable_keys().len()))
+}
+
 /// A peer that the kernel refuses, as the documents show it.
 pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     let backends::FailedPeer { peer, why } = failed;
@@ -217,8 +217,7 @@ pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
 
 /// The peers of WireGuard; `None` where there are none, as with another backend.
 pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
-    let count = |many: usize| u64::try_from(many).unwrap_or(u64::MAX);
-    let (peers, silent) = (count(status.kernel.tunnels.peers), count(status.kernel.tunnels.silent.len()));
+    let (peers, silent) = (number(status.kernel.tunnels.peers), number(status.kernel.tunnels.silent.len()));
     (peers > 0).then(|| Wireguard { peers, silent: silent.min(peers) })
 }
 

@@ -7,7 +7,11 @@ use netstate::names::LinkName;
 use netstate::reconcile::progress::{Snapshot, TunnelPeers};
 use netstate::reconcile::tunnels::Silent;
 use netstate::wireguard::PublicKey;
-use subnet_lease::manager::{Counters, boot_time};
+use std::collections::BTreeSet;
+use subnet_lease::admission::{Reason, Refused};
+use subnet_lease::feed::Reading;
+use subnet_lease::manager::{Counters, Held, boot_time};
+use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Subnets, Term};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +23,14 @@ async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, S
     stream.read_to_string(&mut text).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn lease(subnet: &str) -> Lease {
+    Lease { subnets: Subnets::V4(subnet.parse().unwrap()), attrs: LeaseAttrs::default(), term: Term::Leased, since: 1 }
+}
+
+fn refused(subnet: &str) -> Refused {
+    Refused { subnets: Subnets::V4(subnet.parse().unwrap()), reason: Reason::OverlapsOlder, text: String::new() }
 }
 
 /// Five peers of WireGuard, one of which completes no handshake.
@@ -37,7 +49,7 @@ fn tunnels() -> TunnelPeers {
 #[test]
 fn other_backends_have_no_peers_of_wireguard() {
     let health = Health::new();
-    health.figures(|figures| figures.network = Some(Observer::new(Status::default)));
+    health.serves(RunningNetwork { observer: Observer::new(Status::default), ..RunningNetwork::idle() });
     assert!(!health.metrics().contains("wireguard") && health.status()["figures"].get("wireguard").is_none());
     assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), None);
 }
@@ -93,24 +105,26 @@ async fn answers() {
     };
     let status = Status { kernel: Snapshot { repairs: 3, tunnels: tunnels(), ..Snapshot::default() }, engines: vec![engine] };
     health.node(|node| node.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
-    health.figures(|figures| {
-        figures.network = Some(Observer::new(move || status.clone()));
-        figures.peers = 7;
-        figures.mtu = 1450;
-        figures.refused.insert("overlap".to_owned(), 2);
-        let counters = Counters::default();
-        counters.call("txn");
-        counters.call("txn");
-        counters.unreadable("10.5.1.0-24", subnet_lease::wire::ValueError::PublicIp.into());
-        figures.store = Some(Arc::new(counters));
-        figures.lease_ends = Some(boot_time() + Duration::from_secs(86_400));
+    let counters = Counters::default();
+    counters.call("txn");
+    counters.call("txn");
+    counters.unreadable("10.5.1.0-24", subnet_lease::wire::ValueError::PublicIp.into());
+    health.stores(Arc::new(counters));
+    let refused = (3..5).map(|number| refused(&format!("10.5.{number}.0/24")));
+    let peers = (10..17).map(|number| lease(&format!("10.5.{number}.0/24")));
+    health.serves(RunningNetwork {
+        observer: Observer::new(move || status.clone()),
+        leases: watch::channel(Arc::new(LeaseTable::of(peers, BTreeSet::new()))).1,
+        readings: watch::channel(Reading { refused: Arc::new(refused.collect()), ..Reading::default() }).1,
+        held: watch::channel(Held { until: Some(boot_time() + Duration::from_secs(86_400)), ..Held::default() }).1,
+        ..RunningNetwork::idle()
     });
     let (_, metrics) = get(address, "GET", "/metrics").await;
     for line in [
         "flannel_ready 1",
         "flannel_peers 7",
         "flannel_mtu_bytes 1450",
-        "flannel_leases_refused{reason=\"overlap\"} 2",
+        "flannel_leases_refused{reason=\"overlaps-older\"} 2",
         "flannel_store_requests_total{kind=\"txn\"} 2",
         "flannel_leases_unreadable 1",
         "flannel_kernel_repairs_total 3",
@@ -194,7 +208,7 @@ fn text() -> impl proptest::strategy::Strategy<Value = String> {
 
 /// A label's value as a reader of the exposition format takes it.
 fn label_value(line: &str) -> String {
-    let quoted = line.split_once("reason=\"").unwrap().1;
+    let quoted = line.split_once("device=\"").unwrap().1;
     let (mut out, mut chars) = (String::new(), quoted.chars());
     while let Some(c) = chars.next() {
         match c {
@@ -229,10 +243,7 @@ proptest::proptest! {
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
             let trouble = Problem::in_words(&text);
             let status = Status { kernel: Snapshot { trouble: Some(trouble), ..Snapshot::default() }, engines: vec![engine] };
-            health.figures(|figures| {
-                figures.network = Some(Observer::new(move || status.clone()));
-                figures.refused.insert(text.clone(), 1);
-            });
+            health.serves(RunningNetwork { observer: Observer::new(move || status.clone()), ..RunningNetwork::idle() });
             tokio::time::sleep(Duration::from_millis(2)).await;
             for path in ["/healthz", "/readyz", "/metrics", "/status"] {
                 let (_, body) = get(address, "GET", path).await;
@@ -240,7 +251,7 @@ proptest::proptest! {
                 match path {
                     "/readyz" => assert_eq!(body.lines().count(), 3, "{body:?}"),
                     "/metrics" => {
-                        let line = body.lines().find(|line| line.starts_with("flannel_leases_refused{")).unwrap();
+                        let line = body.lines().find(|line| line.starts_with("flannel_datapath_info{")).unwrap();
                         assert_eq!(label_value(line), subnet_lease::printable::value(&text));
                     }
                     "/status" => {

@@ -281,7 +281,7 @@ async fn follow_once(
         }
         if let Some(news) = news {
             match &news {
-                Some(trouble) => warn!("the underlay carries no packets: {trouble}"),
+                Some(trouble) => warn!(code = trouble.code(), "the underlay carries no packets: {trouble}"),
                 None => info!("the underlay carries packets again"),
             }
             tell(news.as_ref());

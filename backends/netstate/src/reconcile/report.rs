@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
+use types::Coded;
 use types::Problem;
 
 /// The interval at which the same problem is logged again.
@@ -157,7 +158,7 @@ impl Report {
         let new: Vec<&FailedPeer> = failed.iter().filter(|failed| !last.contains(failed)).collect();
         for FailedPeer { peer, why } in new.iter().take(LOGGED_PEERS) {
             let node = peer.node.as_deref().unwrap_or_default();
-            tracing::warn!(peer = node, subnet = %peer.subnet, address = %peer.address, "a peer cannot be programmed: {why}");
+            tracing::warn!(code = why.code(), peer = node, subnet = %peer.subnet, address = %peer.address, "a peer cannot be programmed: {why}");
         }
         if new.len() > LOGGED_PEERS {
             tracing::warn!("{} more peers cannot be programmed; /status lists them", new.len() - LOGGED_PEERS);
@@ -184,7 +185,7 @@ impl Report {
                 }
             }
             Some(trouble) if self.logged.as_ref().is_none_or(|(last, at)| last != trouble || at.elapsed() >= REPEAT_INTERVAL) => {
-                tracing::warn!("the kernel is not in sync: {trouble}");
+                tracing::warn!(code = %trouble.code, "the kernel is not in sync: {trouble}");
                 self.logged = Some((trouble.clone(), Instant::now()));
             }
             Some(_) => {}

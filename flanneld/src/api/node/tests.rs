@@ -3,11 +3,14 @@
 use super::*;
 use crate::api::ways;
 use crate::health::condition::Condition;
+use crate::network::RunningNetwork;
+use run_dir::subnet_env::SubnetEnv;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use subnet_lease::{Lease, LeaseAttrs, NodeId, Term};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -48,8 +51,8 @@ fn lease(subnet: &str, address: &str, name: &str) -> Lease {
     Lease { subnets: Subnets::V4(subnet.parse().unwrap()), attrs, term: Term::Leased, since: 1 }
 }
 
-/// A describer of a node with two peers. The senders keep it alive.
-fn described(folder: &Path) -> (Describer, Health, impl Sized) {
+/// A describer of a node with two peers.
+fn described(folder: &Path) -> (Describer, Health) {
     let health = Health::new();
     health.process(|node| {
         node.node = "node-1".to_owned();
@@ -61,27 +64,11 @@ fn described(folder: &Path) -> (Describer, Health, impl Sized) {
         lease("10.5.9.0/24", "192.0.2.9", "\u{1b}[31m<b>"),
         lease("10.5.2.0/24", "192.0.2.2", "node-2"),
     );
-    let env = SubnetEnv { networks: Subnets::V4("10.5.0.0/16".parse().unwrap()), subnets: own.subnets, mtu: 1450, ip_masq: true };
-    let underlay = backends::Underlay {
-        index: 2,
-        name: "eth1".to_owned(),
-        mtu: 1500,
-        addresses: Addresses::V4("192.0.2.1".parse().unwrap()),
-        public: Addresses::V4("192.0.2.1".parse().unwrap()),
-        local: Vec::new(),
-        links: Vec::new(),
-    };
     let held = Held { until: Some(boot_time() + Duration::from_secs(3600)), renewed: Some(boot_time()), ..Held::default() };
-    let table = LeaseTable::of([own.clone(), second, third], Default::default());
-    let channels = (watch::channel(held), watch::channel(Arc::new(table)), watch::channel(env), watch::channel(underlay));
-    describer.follow(Live {
-        held: channels.0.1.clone(),
-        leases: channels.1.1.clone(),
-        env: channels.2.1.clone(),
-        underlay: (channels.3.1.clone(), "named by --iface=eth1".to_owned()),
-        own: own.subnets,
-    });
-    (describer, health, channels)
+    let table = LeaseTable::of([own, second, third], Default::default());
+    let running = RunningNetwork { held: watch::channel(held).1, leases: watch::channel(Arc::new(table)).1, ..RunningNetwork::idle() };
+    health.serves(running);
+    (describer, health)
 }
 
 #[tokio::test]
@@ -90,7 +77,7 @@ async fn the_document_says_what_is_known() {
     let empty = Describer::new(Health::new(), folder.path().join("subnet.env")).node();
     assert_eq!((empty.schema.as_str(), empty.ready, empty.peers.len(), empty.lease), ("flannel.node/1", false, 0, None));
 
-    let (describer, health, _channels) = described(folder.path());
+    let (describer, health) = described(folder.path());
     health.clear(Condition::Start);
     let node = describer.node();
     assert!(node.ready && node.reasons.is_empty());
@@ -119,7 +106,6 @@ async fn the_document_says_what_is_known() {
     // Another network begins with nothing.
     health.node(|node| node.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
     health.start_over(&types::Problem::in_words("the subnet moved"));
-    describer.forget();
     let node = describer.node();
     assert_eq!((node.subnets.len(), node.peers.len(), node.node.as_str()), (0, 0, "node-1"));
 }
@@ -127,7 +113,7 @@ async fn the_document_says_what_is_known() {
 #[tokio::test]
 async fn the_page_answers_to_names_of_this_node_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let (describer, health, _channels) = described(folder.path());
+    let (describer, health) = described(folder.path());
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let stop = CancellationToken::new();
@@ -169,7 +155,7 @@ async fn the_page_answers_to_names_of_this_node_alone() {
 #[tokio::test]
 async fn the_socket_carries_everything_and_comes_back() {
     let folder = tempfile::tempdir().unwrap();
-    let (describer, health, _channels) = described(folder.path());
+    let (describer, health) = described(folder.path());
     let env = folder.path().join("subnet.env");
     let path = run_dir::api_socket::path(&env);
     let stop = CancellationToken::new();
