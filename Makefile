@@ -158,7 +158,7 @@ MUTE_SUITES := doctor:: checks:: flannelctl:: cleanup:: admission:: directory:: 
 
 test-mute: setup ## Tests of a build in which problems and findings show only their codes: no part reads texts
 	@# A folder of its own: a mute flanneld never stays where the other tests look for theirs.
-	export CARGO_TARGET_DIR=target/mute RUSTFLAGS='--cfg mute' CARGO_PROFILE_DEV_DEBUG=none; \
+	export CARGO_TARGET_DIR=$(CURDIR)/target/mute RUSTFLAGS='--cfg mute' CARGO_PROFILE_DEV_DEBUG=0; \
 	skip=$$(sed -n 's/^\([a-z][^ ]*\).*/--skip \1/p' e2e/mute.txt); failed=; \
 	cargo test $(MUTE_CRATES:%=-p %) --lib --no-fail-fast -- $$skip || failed=yes; \
 	cargo build --workspace && cargo test -p e2e --test e2e -- $(MUTE_SUITES) $$skip || failed=yes; [ -z "$$failed" ]

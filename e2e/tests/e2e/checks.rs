@@ -120,7 +120,10 @@ fn a_finding_is_reported_when_it_comes_and_when_it_goes() {
         eventually(DEADLINE, "it is named", || times(said("ip-forward: ip-forward: ", "net.ipv4.ip_forward is 0: ")) == round).unwrap();
         host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
         eventually(DEADLINE, "it is gone", || findings(&daemon, "ip-forward") == Some(0.0)).unwrap();
-        eventually(DEADLINE, "its end is logged", || times(said("resolved: ip-forward: ip-forward", "resolved: ip-forward: net.ipv4.ip_forward is 0")) == round).unwrap();
+        eventually(DEADLINE, "its end is logged", || {
+            times(said("resolved: ip-forward: ip-forward", "resolved: ip-forward: net.ipv4.ip_forward is 0")) == round
+        })
+        .unwrap();
         assert_eq!(times(said("ip-forward: ip-forward: ", "net.ipv4.ip_forward is 0: ")), round, "told once");
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
     }

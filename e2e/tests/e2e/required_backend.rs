@@ -38,7 +38,11 @@ fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()>
     let report = host.netns().output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
     let report: serde_json::Value = serde_json::from_slice(&report.stdout)?;
     ensure!(report["findings"][0]["check"] == "config", "{:#}", report["findings"]);
-    ensure!(report["findings"][0].to_string().contains(lab::said("\"what\":\"config\"", "--require-backend=host-gw,ipip")), "{:#}", report["findings"][0]);
+    ensure!(
+        report["findings"][0].to_string().contains(lab::said("\"what\":\"config\"", "--require-backend=host-gw,ipip")),
+        "{:#}",
+        report["findings"][0]
+    );
 
     store.configure(&net_conf("host-gw"))?;
     let mut daemon = host.flanneld(&options)?;

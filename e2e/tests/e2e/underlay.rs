@@ -54,7 +54,12 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         node.loses("set down", ip("link set enp0s8 down"), said("underlay-down", "enp0s8 is down"), ip("link set enp0s8 up"))?;
         node.loses("unplugged", |host| host.unplug("enp0s8"), said("underlay-no-carrier", "has no carrier"), |host| host.replug("enp0s8"))?;
         let back = "address add 192.168.56.101/24 dev enp0s8";
-        node.loses("address removed", ip("address del 192.168.56.101/24 dev enp0s8"), said("underlay-address-lost", "has lost its address 192.168.56.101"), ip(back))?;
+        node.loses(
+            "address removed",
+            ip("address del 192.168.56.101/24 dev enp0s8"),
+            said("underlay-address-lost", "has lost its address 192.168.56.101"),
+            ip(back),
+        )?;
 
         // What is there still, or at once again, is no reason.
         let alarms = node.daemon().log().matches("not ready:").count();

@@ -108,7 +108,7 @@ fn configuration() -> Result<()> {
         let says = |node: &mut Node, words: &str| -> Result<()> {
             node.expect(&["config"])?;
             let text = node.first()?.to_string();
-            ensure!(text.contains(words), "{text}");
+            ensure!(text.contains(said("config", words)), "{text}");
             Ok(())
         };
         let start = |host: &Host, name: &str| -> Result<(Store, Node)> {

@@ -113,7 +113,10 @@ fn a_node_without_pod_cidr_gets_one() -> Result<()> {
         bed.admin().create_node(&NodeObject::new("h1").internal(host.v4()?))?;
         let daemon = host.start_flanneld(&in_a_pod(bed.options[0].clone()))?;
         let finding = found(host, &daemon, "pod-cidr")?;
-        ensure!(finding["what"] == lab::said("pod-cidr", "the Node h1 has no podCIDR") && finding["remedy"]["on"] == "each node of the control plane", "{finding:#}");
+        ensure!(
+            finding["what"] == lab::said("pod-cidr", "the Node h1 has no podCIDR") && finding["remedy"]["on"] == "each node of the control plane",
+            "{finding:#}"
+        );
 
         // The only help: where the manifest is, and who reads it.
         let folder = lab.folder("manifests")?;
