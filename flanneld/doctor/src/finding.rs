@@ -166,7 +166,7 @@ impl Finding {
 }
 
 /// A text of a finding: that of the check in a mute build.
-fn said(check: &str, text: impl Into<String>) -> String {
+pub(crate) fn said(check: &str, text: impl Into<String>) -> String {
     if MUTE { check.to_owned() } else { text.into() }
 }
 
