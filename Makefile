@@ -153,7 +153,7 @@ else
 endif
 
 # The crates and suites that act on problems. The second ones are substrings: `checks::` is `kube::checks::` too.
-MUTE_CRATES := types doctor flanneld subnet-lease options run-dir backends
+MUTE_CRATES := types doctor
 MUTE_SUITES := doctor:: checks:: flannelctl:: cleanup:: admission:: directory:: files:: lease:: required_backend:: underlay:: two_networks::
 
 test-mute: setup ## Tests of a build in which problems and findings show only their codes: no part reads texts
