@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use lab::{FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables, eventually, ping};
+use lab::{FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables, eventually, ping, said};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -117,11 +117,14 @@ fn a_finding_is_reported_when_it_comes_and_when_it_goes() {
     assert_eq!(told["remedy"]["commands"][0], "sysctl -w net.ipv4.ip_forward=1", "{told}");
     let times = |what: &str| daemon.log().matches(what).count();
     for round in 1..=2 {
-        eventually(DEADLINE, "it is named", || times("net.ipv4.ip_forward is 0: ") == round).unwrap();
+        eventually(DEADLINE, "it is named", || times(said("ip-forward: ip-forward: ", "net.ipv4.ip_forward is 0: ")) == round).unwrap();
         host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
         eventually(DEADLINE, "it is gone", || findings(&daemon, "ip-forward") == Some(0.0)).unwrap();
-        eventually(DEADLINE, "its end is logged", || times("resolved: ip-forward: net.ipv4.ip_forward is 0") == round).unwrap();
-        assert_eq!(times("net.ipv4.ip_forward is 0: "), round, "told once");
+        eventually(DEADLINE, "its end is logged", || {
+            times(said("resolved: ip-forward: ip-forward", "resolved: ip-forward: net.ipv4.ip_forward is 0")) == round
+        })
+        .unwrap();
+        assert_eq!(times(said("ip-forward: ip-forward: ", "net.ipv4.ip_forward is 0: ")), round, "told once");
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
     }
 }

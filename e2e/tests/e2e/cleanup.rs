@@ -264,7 +264,7 @@ fn what_cannot_be_removed_is_reported() {
     assert!(
         !fine
             && said.contains("cannot read file ")
-            && said.contains("subnet.env: it is not a regular file")
+            && said.contains(lab::said("subnet.env: file-not-regular", "subnet.env: it is not a regular file"))
             && said.contains("removed route blackhole 10.244.9.0/24 proto 241"),
         "{said}"
     );

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually, throughout};
+use lab::{Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually, said, throughout};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 /// The store's work has ten seconds for an answer.
@@ -126,7 +126,7 @@ fn a_directory_that_is_moved_away_and_back_is_not_noticed_by_packets() {
         let mut cluster = Cluster::start(lab, false)?;
         let aside = lab.folder("")?.join("aside");
         fs::rename(&cluster.place, &aside)?;
-        cluster.endure("does not exist")?;
+        cluster.endure(said("directory-missing", "does not exist"))?;
         ensure!(!cluster.place.exists(), "it was created again, with {:?}", entries(&cluster.place));
         fs::rename(&aside, &cluster.place)?;
         cluster.finish()
@@ -139,7 +139,7 @@ fn an_unmounted_directory_is_not_noticed_by_packets() {
     Lab::run("dir-unmounted", |lab| {
         let mut cluster = Cluster::start(lab, true)?;
         cluster.in_each(&format!("umount -l {}", cluster.place.display()))?;
-        cluster.endure("a directory without a config is in its place")?;
+        cluster.endure(said("directory-unmounted", "a directory without a config is in its place"))?;
         ensure!(entries(&cluster.place).is_empty(), "below the bare mount point there is {:?}", entries(&cluster.place));
         cluster.mount()?;
         cluster.finish()
@@ -156,7 +156,7 @@ fn another_directory_in_its_place_needs_a_restart() {
         fs::rename(&cluster.place, &aside)?;
         // A backup that is a day old: the configuration, and no lease of today.
         Store::dir(&cluster.place).configure(NET_CONF)?;
-        cluster.endure("restart flanneld")?;
+        cluster.endure(said("directory-replaced", "restart flanneld"))?;
         ensure!(entries(&cluster.place.join("subnets")).is_empty(), "written to: {:?}", entries(&cluster.place.join("subnets")));
         cluster.mesh.take().into_iter().try_for_each(Mesh::require_clean)?;
         for number in 0..2 {
@@ -201,10 +201,10 @@ fn a_directory_that_hangs_holds_up_nothing_else() {
         let hang = Hang::of(&[&cluster.place, &cluster.place.join("subnets")])?;
         for daemon in &cluster.daemons {
             eventually(HANG_DEADLINE, "not ready, because the directory does not answer", || {
-                daemon.get("/readyz").is_ok_and(|(code, body)| code == 503 && body.contains("does not answer"))
+                daemon.get("/readyz").is_ok_and(|(code, body)| code == 503 && body.contains(said("directory-hangs", "does not answer")))
             })?;
         }
-        cluster.endure("does not answer")?;
+        cluster.endure(said("directory-hangs", "does not answer"))?;
         // The reconciler works on.
         let route = || cluster.hosts[0].netns().sh("ip route show proto 241").unwrap_or_default();
         let routes = route();

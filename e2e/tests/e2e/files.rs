@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use lab::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually, throughout, write_script};
+use lab::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually, said, throughout, write_script};
 use nix::fcntl::OFlag;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -147,7 +147,7 @@ fn a_lock_that_is_a_link_is_refused_and_what_a_kill_left_goes() {
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut refused = host.start_flanneld(&options)?;
         let status = refused.wait(DEADLINE)?;
-        ensure!(status.code() == Some(1) && refused.log().contains("symbolic link"), "{status}\n{}", refused.log());
+        ensure!(status.code() == Some(1) && refused.log().contains(said("instance-claim", "symbolic link")), "{status}\n{}", refused.log());
         ensure!(fs::read_to_string(&secret)? == "mine", "the link was followed");
         fs::remove_file(&lock)?;
 
@@ -174,9 +174,10 @@ fn a_subnet_env_that_cannot_be_written_is_reported_once() {
         let launch = Launch::new(binaries::own("flanneld")?).arg("--iface=enp0s8").arg(format!("--subnet-dir={}", store.display()));
         let mut daemon = host.spawn("full", &launch.arg(format!("--subnet-file={}", file.display())))?;
         let count = |words: &str| daemon.log().matches(words).count();
-        eventually(DEADLINE, "not ready, and why", || count("not ready: ") > 0 && count("pods cannot start on this node") > 0)?;
+        let unwritten = said("subnet-env-rename", "pods cannot start on this node");
+        eventually(DEADLINE, "not ready, and why", || count("not ready: ") > 0 && count(unwritten) > 0)?;
         throughout(Duration::from_secs(1), "it is said once", || {
-            ensure!(count("pods cannot start on this node") == 1, "{}", daemon.log());
+            ensure!(count(unwritten) == 1, "{}", daemon.log());
             Ok(())
         })?;
         ensure!(daemon.is_running(), "it ended");

@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, eventually};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, eventually, said};
 
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#;
 /// Peers keep what vanished for 5 s, in case it comes back.
@@ -95,10 +95,18 @@ fn what_cannot_be_read_is_listed_with_the_reason() {
     std::fs::write(folder.join("subnets/10.5.7.0-24"), "{").unwrap();
     std::fs::write(folder.join("subnets/notes"), "mine").unwrap();
     let listed = out(&flannelctl(&host, &place, &["leases"]));
-    assert!(listed.contains("unreadable: the value is not a JSON object") && listed.contains("the key names no subnet"), "{listed}");
+    assert!(
+        listed.contains(said("unreadable: lease-value-no-object", "unreadable: the value is not a JSON object"))
+            && listed.contains("the key names no subnet"),
+        "{listed}"
+    );
 
     let nowhere = flannelctl(&host, "--etcd-endpoints=http://127.0.0.1:1", &["leases"]);
-    assert!(!nowhere.status.success() && err(&nowhere).contains("cannot reach etcd at http://127.0.0.1:1"), "{}", err(&nowhere));
+    assert!(
+        !nowhere.status.success() && err(&nowhere).contains(said("etcd-unreachable", "cannot reach etcd at http://127.0.0.1:1")),
+        "{}",
+        err(&nowhere)
+    );
 }
 
 /// What a terminal would obey, in everything that a writer of the store chooses freely.

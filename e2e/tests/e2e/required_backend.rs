@@ -22,7 +22,7 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
     ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
     let errors = daemon.errors().concat();
     for said in ["backend type vxlan is not one that this node takes (--require-backend=host-gw,ipip)", "to host-gw or ipip", place] {
-        ensure!(errors.contains(said), "not {said:?}: {errors}");
+        ensure!(errors.contains(lab::said("backend-not-taken", said)), "not {said:?}: {errors}");
     }
     ensure!(devices(host)?.is_empty(), "{:?}", devices(host)?);
     Ok(())
@@ -38,7 +38,11 @@ fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()>
     let report = host.netns().output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
     let report: serde_json::Value = serde_json::from_slice(&report.stdout)?;
     ensure!(report["findings"][0]["check"] == "config", "{:#}", report["findings"]);
-    ensure!(report["findings"][0].to_string().contains("--require-backend=host-gw,ipip"), "{:#}", report["findings"][0]);
+    ensure!(
+        report["findings"][0].to_string().contains(lab::said("\"what\":\"config\"", "--require-backend=host-gw,ipip")),
+        "{:#}",
+        report["findings"][0]
+    );
 
     store.configure(&net_conf("host-gw"))?;
     let mut daemon = host.flanneld(&options)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Bed, Flanneld, Host, Lab, Uplink, eventually};
+use lab::{Bed, Flanneld, Host, Lab, Uplink, eventually, said};
 
 /// Less than the 30 s after which the daemon looks without an event.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -51,10 +51,15 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         let bed = Bed::start(lab, 1, &format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#), |_, options| options)?;
         let uplink = Uplink::enp0s8(&bed.lan, 1)?;
         let mut node = Node { bed };
-        node.loses("set down", ip("link set enp0s8 down"), "enp0s8 is down", ip("link set enp0s8 up"))?;
-        node.loses("unplugged", |host| host.unplug("enp0s8"), "has no carrier", |host| host.replug("enp0s8"))?;
+        node.loses("set down", ip("link set enp0s8 down"), said("underlay-down", "enp0s8 is down"), ip("link set enp0s8 up"))?;
+        node.loses("unplugged", |host| host.unplug("enp0s8"), said("underlay-no-carrier", "has no carrier"), |host| host.replug("enp0s8"))?;
         let back = "address add 192.168.56.101/24 dev enp0s8";
-        node.loses("address removed", ip("address del 192.168.56.101/24 dev enp0s8"), "has lost its address 192.168.56.101", ip(back))?;
+        node.loses(
+            "address removed",
+            ip("address del 192.168.56.101/24 dev enp0s8"),
+            said("underlay-address-lost", "has lost its address 192.168.56.101"),
+            ip(back),
+        )?;
 
         // What is there still, or at once again, is no reason.
         let alarms = node.daemon().log().matches("not ready:").count();
@@ -63,12 +68,12 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         node.ip("link set enp0s8 down\nlink set enp0s8 name wan0\nlink set wan0 up")?;
         eventually(DEADLINE, "the new name is followed", || node.daemon().log().contains("is now wan0"))?;
         ensure!(node.daemon().is_ready(), "{:?}", node.daemon().get("/readyz"));
-        node.loses("set down under its new name", ip("link set wan0 down"), "wan0 is down", ip("link set wan0 up"))?;
+        node.loses("set down under its new name", ip("link set wan0 down"), said("underlay-down", "wan0 is down"), ip("link set wan0 up"))?;
         ensure!(node.daemon().log().matches("not ready:").count() <= alarms + 1, "{}", node.daemon().log_tail(30));
         node.ip("link set wan0 down\nlink set wan0 name enp0s8\nlink set enp0s8 up")?;
         eventually(DEADLINE, "the old name is followed", || node.daemon().log().contains("192.168.56.111, MTU 1500) is now enp0s8"))?;
 
-        node.loses("deleted", ip("link del enp0s8"), "enp0s8 is gone", |host| host.attach(&uplink))?;
+        node.loses("deleted", ip("link del enp0s8"), said("underlay-gone", "enp0s8 is gone"), |host| host.attach(&uplink))?;
         ensure!(node.bed.daemons[0].is_running() && node.daemon().errors().is_empty(), "{}", node.daemon().log_tail(30));
         Ok(())
     })

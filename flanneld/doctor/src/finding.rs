@@ -92,14 +92,13 @@ pub struct Finding {
 impl Finding {
     /// A problem without evidence and remedy so far.
     pub fn new(check: &str, severity: Severity, about: impl Into<String>, what: impl Into<String>, why: impl Into<String>) -> Self {
-        let said = |text: String| if MUTE { check.to_owned() } else { text };
         Self {
             check: check.to_owned(),
             about: about.into(),
             family: None,
             severity,
-            what: said(what.into()),
-            why: said(why.into()),
+            what: said(check, what),
+            why: said(check, why),
             evidence: Vec::new(),
             remedy: Remedy { commands: Vec::new(), on: HERE.to_owned() },
             since: None,
@@ -117,7 +116,7 @@ impl Finding {
     /// Adds something that was seen.
     #[must_use]
     pub fn seen(mut self, text: impl Into<String>, from: impl Into<String>) -> Self {
-        self.evidence.push(Evidence { text: text.into(), from: from.into() });
+        self.evidence.push(Evidence { text: said(&self.check, text), from: from.into() });
         self
     }
 
@@ -164,6 +163,11 @@ impl Finding {
         }
         self.remedy.commands.retain(|command| printable::line(command) == command.as_str());
     }
+}
+
+/// A text of a finding: that of the check in a mute build.
+pub(crate) fn said(check: &str, text: impl Into<String>) -> String {
+    if MUTE { check.to_owned() } else { text.into() }
 }
 
 impl fmt::Display for Finding {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
+use types::problem::MUTE;
 
 /// What an Event is about: its `reason`, in the manner of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,7 +105,7 @@ impl Extras {
         let now = jiff::Timestamp::now();
         let stamp = format!("{:.0}", now);
         // Longer ones are refused.
-        let text: String = text.chars().take(1000).collect();
+        let text: String = if MUTE { reason.as_str().to_owned() } else { text.chars().take(1000).collect() };
         let body = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Event",

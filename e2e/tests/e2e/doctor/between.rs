@@ -1,7 +1,7 @@
 //! Faults between nodes, which only their probes can tell: in hosts' firewalls, on the switch, of clocks.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Lab, Store, Switch, binaries};
+use lab::{FlanneldOptions, Lab, Store, Switch, binaries, said};
 
 use super::NETWORK;
 use super::fault::beside_each_other;
@@ -58,7 +58,8 @@ fn the_way_to_a_peer_leads_into_the_tunnel() -> Result<()> {
         ))?;
         nodes[0].expect(&["tunnel-loop"])?;
         let first = nodes[0].first()?;
-        ensure!(first["what"].as_str().is_some_and(|what| what.contains(&format!("at {peer} is inside"))), "{first:#}");
+        let inside = format!("at {peer} is inside");
+        ensure!(first["what"].as_str().is_some_and(|what| what.contains(said("tunnel-loop", &inside))), "{first:#}");
         let commands = nodes[0].commands()?;
         ensure!(commands[0] == format!("ip route add {peer}/32 via {gateway} dev enp0s8"), "{first:#}");
         ensure!(commands.len() == 2 && commands[1].starts_with("# not kept over a reboot"), "{first:#}");
@@ -74,7 +75,7 @@ pub fn protocol_4_is_dropped() -> Result<()> {
         nodes[0].run("iptables -A INPUT -p 4 -j DROP")?;
         nodes[0].expect(&["encap-blocked"])?;
         let first = nodes[0].first()?;
-        ensure!(first["what"] == "IP protocol 4 (IPIP) is blocked to this node", "{first:#}");
+        ensure!(first["what"] == said("encap-blocked", "IP protocol 4 (IPIP) is blocked to this node"), "{first:#}");
         let commands = nodes[0].commands()?;
         ensure!(commands[0].ends_with(" -I INPUT -i enp0s8 -s 192.168.56.0/24 -p 4 -j ACCEPT"), "{first:#}");
         nodes[0].mend()?;
@@ -203,7 +204,7 @@ fn clock() -> Result<()> {
         nodes[2].restart()?;
         nodes[2].expect(&["clock"])?;
         let first = nodes[2].first()?["what"].to_string();
-        ensure!(first.contains("ahead of that of most peers"), "{first}");
+        ensure!(first.contains(said("clock", "ahead of that of most peers")), "{first}");
         nodes[0].expect(&[])?;
         all_ready(nodes)?;
         nodes[2].wrap("")?;

@@ -1,7 +1,7 @@
 //! Faults of a host: its sysctls, firewalls, routes, files and programs.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Lab, Store, eventually_ok};
+use lab::{FlanneldOptions, Lab, Store, eventually_ok, said};
 
 use super::fault::{Fault, fault, walk};
 use super::node::{Node, all_well, ready_nodes};
@@ -103,7 +103,7 @@ fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
         let us = format!("(pid {})", std::process::id());
         let names_us = |node: &mut Node| -> Result<()> {
             let seen = node.first()?["evidence"][0]["text"].clone();
-            ensure!(seen.as_str().is_some_and(|text| text.contains(&us)), "{seen}");
+            ensure!(seen.as_str().is_some_and(|text| text.contains(said("port-taken", &us))), "{seen}");
             Ok(())
         };
         let mut node = Node::new(lab, &hosts[0], &FlanneldOptions::bare().iface("enp0s8"), &store)?;

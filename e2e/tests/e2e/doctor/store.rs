@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, eventually_ok};
+use lab::{Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, eventually_ok, said};
 
 use super::fault::beside_each_other;
 use super::node::{Node, all_well, ready_nodes};
@@ -13,7 +13,7 @@ use super::{DEADLINE, NETWORK, SOON};
 fn says(node: &mut Node, words: &[&str]) -> Result<()> {
     node.expect(&["store-unreachable"])?;
     let text = node.first()?.to_string();
-    ensure!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
+    ensure!(words.iter().all(|word| text.contains(said("store-unreachable", word))), "{words:?}: {text}");
     Ok(())
 }
 
@@ -108,7 +108,7 @@ fn configuration() -> Result<()> {
         let says = |node: &mut Node, words: &str| -> Result<()> {
             node.expect(&["config"])?;
             let text = node.first()?.to_string();
-            ensure!(text.contains(words), "{text}");
+            ensure!(text.contains(said("config", words)), "{text}");
             Ok(())
         };
         let start = |host: &Host, name: &str| -> Result<(Store, Node)> {
@@ -157,7 +157,7 @@ fn pool() -> Result<()> {
         second.start()?;
         second.expect(&["lease"])?;
         ensure!(second.readyz()?.0 == 503, "{:?}", second.readyz()?);
-        ensure!(second.first()?.to_string().contains("out of subnets"), "{:#}", second.first()?);
+        ensure!(second.first()?.to_string().contains(said("lease", "out of subnets")), "{:#}", second.first()?);
         // It shows who has what; whose lease may go is for people to say.
         second.mend()?;
         first.daemon()?.terminate(SOON)?;
@@ -207,7 +207,7 @@ fn gone() -> Result<()> {
         nodes[0].variables.push(("LEASES", folder.display().to_string()));
         nodes[0].run("touch -d '20 minutes ago' $LEASES/subnets/$(echo $PEER | tr / -)")?;
         nodes[0].expect(&["silent-node"])?;
-        ensure!(nodes[0].first()?["what"].to_string().contains("has not been heard of for 20 min"), "{:#}", nodes[0].first()?);
+        ensure!(nodes[0].first()?["what"].to_string().contains(said("silent-node", "has not been heard of for 20 min")), "{:#}", nodes[0].first()?);
         ensure!(nodes[0].readyz()?.0 == 200, "{:?}", nodes[0].readyz()?);
         // It asks, so nothing is freed where nobody answers.
         let commands = nodes[0].commands()?;

@@ -9,6 +9,7 @@ use crate::facts::argument::on_command_line;
 use crate::facts::daemon::{Drift, Drifting};
 use crate::facts::host::{Module, Port, Route};
 use crate::facts::mesh::State;
+use crate::finding::said;
 use subnet_lease::Subnets;
 use types::problem::{ConfigPlace, PortPurpose, StoreCause};
 use types::{Detail, Problem};
@@ -158,10 +159,14 @@ fn a_taken_tunnel_port_is_looked_for_where_its_backend_has_it() {
     let mut facts = healthy();
     facts.host.ports = Fact::Known(vec![Port { number: 51820, udp: true, purpose: PortPurpose::Tunnel, owner: None }]);
     let found = |facts: &Facts| only(facts, "port-taken");
-    assert!(found(&facts).why.contains(" set Port in the Backend") && found(&facts).remedy.commands.concat().ends_with("type vxlan"));
+    assert!(
+        found(&facts).why.contains(&said("port-taken", " set Port in the Backend")) && found(&facts).remedy.commands.concat().ends_with("type vxlan")
+    );
     let Fact::Known(network) = &mut facts.network else { panic!("no network") };
     network.backend = backends::profile("wireguard");
-    assert!(found(&facts).why.contains(" set ListenPort ") && found(&facts).remedy.commands.concat().ends_with("type wireguard"));
+    assert!(
+        found(&facts).why.contains(&said("port-taken", " set ListenPort ")) && found(&facts).remedy.commands.concat().ends_with("type wireguard")
+    );
 }
 
 #[test]
@@ -199,6 +204,6 @@ fn a_store_that_refuses_is_told_with_what_helps() {
         (StoreCause::Tls, "do not fit", false),
     ] {
         let found = of(&[StoreCause::Refused, cause]);
-        assert!(found.what.contains(words) && found.remedy.commands.is_empty() != dated, "{found:?}");
+        assert!(found.what.contains(&said("store-unreachable", words)) && found.remedy.commands.is_empty() != dated, "{found:?}");
     }
 }

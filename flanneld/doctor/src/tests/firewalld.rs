@@ -63,10 +63,10 @@ fn around(peers: &[&str]) -> Surroundings {
 /// What firewalld still refuses, in a word each.
 fn refused(input: &str, forward: &str, open: &str, through: &str) -> Vec<&'static str> {
     let found = found_in(&table(input, forward, open, through), &around(&["192.0.2.2", "192.0.2.3"]));
-    let said = found.iter().map(|finding| finding.what.as_str()).collect::<String>();
-    [("10.244.0.0/16", "v4"), ("fd10:244::/48", "v6"), ("UDP port 8472", "port")]
+    let commands: Vec<&str> = found.iter().flat_map(|finding| &finding.remedy.commands).map(String::as_str).collect();
+    [("--add-source=10.244.0.0/16", "v4"), ("--add-source=fd10:244::/48", "v6"), ("port port=8472 protocol=udp", "port")]
         .into_iter()
-        .filter(|(text, _)| said.contains(text))
+        .filter(|(part, _)| commands.iter().any(|command| command.contains(part)))
         .map(|(_, word)| word)
         .collect()
 }

@@ -11,7 +11,7 @@ use crate::facts::host::{Foreign, Module, Route, RouteAnswer};
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
 use crate::facts::store::{Access, Etcd};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Severity, said};
 use types::Detail;
 use types::problem::{ConfigPlace, StoreCause};
 
@@ -78,7 +78,7 @@ fn no_command_is_known_to_harm() {
             let shrinks = has("ip link set eth0 mtu");
             assert!(!(deletes || opens || frees || shrinks), "{}: {command}", finding.check);
             // NAT is what shows that an interface is the wrong one.
-            let marked = finding.evidence.iter().any(|seen| seen.text.contains("own NAT"));
+            let marked = finding.evidence.iter().any(|seen| seen.from == "ip address, ip route");
             assert!(marked || !(has("FLANNELD_IFACE") || has("--iface=")), "{}: {command}", finding.check);
         }
     }
@@ -118,7 +118,7 @@ fn an_interface_is_not_left_on_the_word_of_silence_alone() {
         let finding = only(&facts, "wrong-interface");
         assert_eq!((finding.severity, finding.remedy.commands.as_slice()), (Severity::Risk, &[][..]), "{finding:?}");
         let text = format!("{} {:?}", finding.what, finding.evidence);
-        assert!(text.contains("eth0") && text.contains("eth1"), "both interfaces are named: {text}");
+        assert!(["eth0", "eth1"].iter().all(|name| text.contains(&said("wrong-interface", *name))), "both interfaces are named: {text}");
         // A risk explains nothing: the peers may be off.
         assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "wrong-interface"]);
     }
@@ -159,7 +159,7 @@ fn with_mtu(carries: &[Option<u32>]) -> Facts {
 fn one_peer_with_a_small_mtu_is_mended_there() {
     let finding = only(&with_mtu(&[Some(1350), None, None, None]), "mtu");
     assert_eq!((finding.remedy.commands.as_slice(), finding.remedy.on.as_str()), (&["flannelctl doctor".to_owned()][..], "node-2"));
-    assert!(finding.evidence.iter().any(|seen| seen.text.starts_with("3 other peers")), "{finding:?}");
+    assert!(finding.evidence.iter().any(|seen| seen.text.starts_with(&said("mtu", "3 other peers"))), "{finding:?}");
 }
 
 #[test]
@@ -169,7 +169,13 @@ fn a_network_that_is_small_to_all_peers_is_configured_so() {
     let text = finding.remedy.commands.join("\n");
     assert!(text.contains(".Backend.MTU = 1400") && text.contains("etcdctl --endpoints=http://192.0.2.250:2379 put "), "{text}");
     assert!(!text.contains("ip link"), "{text}");
-    assert!(finding.evidence.iter().any(|seen| seen.text.contains("ip link set eth0 mtu 1400") && seen.text.contains("reboot")), "{finding:?}");
+    assert!(
+        finding
+            .evidence
+            .iter()
+            .any(|seen| seen.text.contains(&said("mtu", "ip link set eth0 mtu 1400")) && seen.text.contains(&said("mtu", "reboot"))),
+        "{finding:?}"
+    );
     // A peer that does not answer at all says nothing of MTUs.
     let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
     mesh.paths[1].verdict.state = State::CutOff;
@@ -210,7 +216,7 @@ fn a_clone_keeps_its_machine_id_and_is_told_of_it() {
     facts.daemon.running = Fact::Known(false);
     facts.daemon.last_words = last_words(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
     let finding = only(&facts, "clone");
-    assert!(finding.why.contains("/etc/machine-id"), "{finding:?}");
+    assert!(finding.why.contains(&said("clone", "/etc/machine-id")), "{finding:?}");
     assert!(finding.remedy.commands[0].contains("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)"), "{finding:?}");
     assert_eq!(finding.remedy.commands[1..], ["systemctl restart flanneld"]);
 }
@@ -228,7 +234,10 @@ fn addresses_are_not_freed_while_pods_on_the_bridge_may_have_them() {
     known.kept.iter_mut().for_each(|kept| kept.gone = Some(true));
     facts.pods.ipam = Fact::Known(vec![known.clone()]);
     let finding = only(&facts, "ipam-full");
-    assert!(finding.remedy.commands.is_empty() && finding.evidence.iter().any(|seen| seen.text.contains("another runtime")), "{finding:?}");
+    assert!(
+        finding.remedy.commands.is_empty() && finding.evidence.iter().any(|seen| seen.text.contains(&said("ipam-full", "another runtime"))),
+        "{finding:?}"
+    );
     // Those of the three are known to run.
     known.kept.iter_mut().take(3).for_each(|kept| kept.gone = Some(false));
     facts.pods.ipam = Fact::Known(vec![known]);

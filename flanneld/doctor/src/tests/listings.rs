@@ -6,7 +6,7 @@ use crate::correct::corrections;
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Route, Sysctls};
 use crate::facts::{Facts, Network};
-use crate::finding::Severity;
+use crate::finding::{Severity, said};
 use crate::firewalls::{Barrier, Firewalls, Table};
 use crate::passage;
 use crate::surroundings::Surroundings;
@@ -146,7 +146,7 @@ fn dockers_policy_matters_only_without_our_rules() {
     assert_eq!((seen(&nft, &plain), seen(&off, &plain)), (vec!["forward-policy".to_owned()], vec!["forward-policy".to_owned()]));
     let found = only(&by_tables(&nft, &[table(&plain, &NET.parse().unwrap(), None, &around(), "iptables")]), "forward-policy");
     assert_eq!(found.remedy.commands[..2], ["iptables -A FORWARD -s 10.244.0.0/16 -j ACCEPT", "iptables -A FORWARD -d 10.244.0.0/16 -j ACCEPT"]);
-    assert!(found.what.contains("Docker"));
+    assert!(found.what.contains(&said("forward-policy", "Docker")));
     let fixed = format!("{}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n", docker.replace("-A DOCKER-USER -j RETURN\n", ""));
     assert_eq!(seen(&nft, &fixed), [""; 0]);
     // Our jump in one variant does not help against the other's policy.
@@ -221,7 +221,7 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
     }
     let facts = by_tables(&ipip, &[table(&ufw("DROP", ""), &NET.parse().unwrap(), ipip.tunnel(), &around(), "iptables")]);
     let found = only(&facts, "ufw");
-    assert!(found.what.contains("protocol 4") && found.remedy.commands.last().is_some_and(|last| last == "ufw reload"), "{found:?}");
+    assert!(found.what.contains(&said("ufw", "protocol 4")) && found.remedy.commands.last().is_some_and(|last| last == "ufw reload"), "{found:?}");
     let v6 = table(&ufw("DROP", ""), &"fd10:244::/48".parse().unwrap(), ipip.tunnel(), &around(), "ip6tables");
     assert!(report(&by_tables(&ipip, &[v6])).findings.is_empty(), "it travels over IPv4");
     let two = Network { encapsulation: Some(Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None }), ..network() };

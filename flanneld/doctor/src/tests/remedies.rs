@@ -7,7 +7,7 @@ use super::{only, report};
 use crate::fact::Fact;
 use crate::facts::mesh::State;
 use crate::facts::{Facts, Network};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Severity, said};
 use crate::firewalls::{Firewalls, Table};
 use std::process::Command;
 
@@ -294,7 +294,7 @@ fn peers_with_another_vni_are_no_firewalls_fault() {
     let found = only(&facts, "encap-blocked");
     assert_eq!(
         (found.what.as_str(), found.remedy.commands.as_slice()),
-        ("this node uses VNI 1, its peers use VNI 5", &["systemctl restart flanneld".to_owned()][..])
+        (said("encap-blocked", "this node uses VNI 1, its peers use VNI 5").as_str(), &["systemctl restart flanneld".to_owned()][..])
     );
 }
 

@@ -10,7 +10,7 @@ use crate::facts::daemon::{LastWords, Launch};
 use crate::facts::host::Port;
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
-use crate::finding::Severity;
+use crate::finding::{Severity, said};
 use types::Detail;
 use types::problem::{PortPurpose, StoreCause};
 
@@ -46,6 +46,7 @@ fn it_is_named_with_the_way_out() {
             "node-2 at 192.0.2.2 and node-3 at 192.0.2.3 answer nothing, ping neither",
             "the store at 192.0.2.250 is reached by eth1, 198.51.100.1",
         ]
+        .map(|text| said("wrong-interface", text))
     );
     assert!(report(&facts).findings.iter().skip(1).all(|finding| finding.explained_by.as_deref() == Some("wrong-interface")));
 }
@@ -62,7 +63,11 @@ fn without_a_store_elsewhere_the_marks_are_enough() {
         interfaces.push(super::healthy::interface(9, "eth2", &["203.0.113.1/24"]));
     }
     let finding = only(&facts, "wrong-interface");
-    assert!(finding.remedy.commands.is_empty() && finding.evidence.iter().any(|seen| seen.text.starts_with("eth2 has 203.0.113.1")), "{finding:?}");
+    assert!(
+        finding.remedy.commands.is_empty()
+            && finding.evidence.iter().any(|seen| seen.text.starts_with(&said("wrong-interface", "eth2 has 203.0.113.1"))),
+        "{finding:?}"
+    );
 }
 
 #[test]
@@ -84,7 +89,12 @@ fn a_peer_that_was_moved_does_not_hide_it() {
     };
     first(&mut facts, State::Unknown);
     assert_eq!(causes(&facts), ["wrong-interface"]);
-    assert!(only(&facts, "wrong-interface").evidence.iter().any(|seen| seen.text == "node-3 at 192.0.2.3 answers nothing, ping neither"));
+    assert!(
+        only(&facts, "wrong-interface")
+            .evidence
+            .iter()
+            .any(|seen| seen.text == said("wrong-interface", "node-3 at 192.0.2.3 answers nothing, ping neither"))
+    );
     // Right after the start the others were not asked yet.
     facts.daemon.young = true;
     assert!(!causes(&facts).contains(&"wrong-interface".to_owned()), "{:?}", causes(&facts));
@@ -112,7 +122,10 @@ fn the_refused_node_is_told_without_a_daemon() {
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
     assert!(
-        finding.evidence.iter().any(|seen| seen.text.starts_with("the public address 10.0.2.15") && !seen.text.contains("Nodes that")),
+        finding
+            .evidence
+            .iter()
+            .any(|seen| seen.text.starts_with(&said("wrong-interface", "the public address 10.0.2.15")) && !seen.text.contains("Nodes that")),
         "{finding:?}"
     );
     assert_eq!(only(&facts, "not-running").explained_by.as_deref(), Some("wrong-interface"));
@@ -250,14 +263,14 @@ fn what_kubernetes_refuses_is_granted_or_named() {
     let watch = |user: &str| Detail::Forbidden { user: user.to_owned(), verb: "watch".to_owned(), resource: "nodes".to_owned() };
     let status = |cause, status| Detail::Store { cause, status: Some(status), server: None };
     let (what, commands) = refused(&mut facts, watch("system:serviceaccount:net:flannel"));
-    assert_eq!(what, "flanneld may not watch nodes: its account lacks the right");
+    assert_eq!(what, said("rbac", "flanneld may not watch nodes: its account lacks the right"));
     assert!(commands[0].ends_with("| kubectl auth reconcile -f -") && commands[0].contains(r#""namespace":"net""#), "{commands:?}");
     facts.daemon.launch = Launch::Kubernetes { namespace: "net".to_owned(), assumed: false };
     let (_, commands) = refused(&mut facts, status(StoreCause::User, 401));
     assert_eq!(commands, ["kubectl -n net delete pod -l app=flannel --field-selector spec.nodeName=node-1"]);
     // Nobody grants rights to everybody.
     let (what, commands) = refused(&mut facts, watch("system:anonymous"));
-    assert!(what.contains("does not know the credentials") && commands[0].contains(" delete pod "), "{commands:?}");
+    assert!(what.contains(&said("rbac", "does not know the credentials")) && commands[0].contains(" delete pod "), "{commands:?}");
     let (_, commands) = refused(&mut facts, watch("system:serviceaccount:net:default"));
     assert_eq!(commands, ["kubectl describe clusterrole flannel"]);
     let (_, commands) = refused(&mut facts, status(StoreCause::Role, 403));

@@ -7,7 +7,7 @@ use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::mesh::State;
 use crate::facts::wireguard::{Silent, Wireguard};
-use crate::finding::Finding;
+use crate::finding::{Finding, said};
 use crate::firewalls::Table;
 use crate::ledger::Ledger;
 
@@ -42,9 +42,9 @@ fn a_silent_peer_is_told_with_what_shows_it() {
         "no handshake was ever completed",
         "8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=",
     ] {
-        assert!(text.contains(part), "{part}: {text}");
+        assert!(text.contains(&said("wireguard-silent", part)), "{part}: {text}");
     }
-    assert!(finding.why.starts_with("UDP port 51821 is filtered, "), "{}", finding.why);
+    assert!(finding.why.starts_with(&said("wireguard-silent", "UDP port 51821 is filtered, ")), "{}", finding.why);
     let commands = [
         "wg show flannel-wg",
         "wg show flannel-wg preshared-keys | cut -f2 | sort -u | sha256sum",
@@ -57,7 +57,7 @@ fn a_silent_peer_is_told_with_what_shows_it() {
     let mut facts = node(vec![Silent { handshake: Some(400), ..silent("node-2", 2) }], [State::OverlayCut, State::Well]);
     change(&mut facts, |known| known.has_tool = false);
     let finding = only(&facts, "wireguard-silent");
-    assert!(seen(&finding).contains("the last handshake was completed 6 min ago"));
+    assert!(seen(&finding).contains(&said("wireguard-silent", "the last handshake was completed 6 min ago")));
     assert_eq!(finding.remedy.commands, commands[2..], "no command of a program that is not there");
 }
 
@@ -120,8 +120,8 @@ fn sixteen_are_told_and_the_rest_is_counted() {
     let facts = node(peers, [State::OverlayCut, State::Well]);
     let report = report(&facts);
     let told: Vec<&Finding> = report.findings.iter().filter(|finding| finding.check == "wireguard-silent").collect();
-    assert_eq!((told.len(), told[16].what.as_str()), (17, "the same is so for 4 more peers"));
-    assert!(seen(told[16]).contains("20 of 40 peers complete no handshake"));
+    assert_eq!((told.len(), told[16].what.as_str()), (17, said("wireguard-silent", "the same is so for 4 more peers").as_str()));
+    assert!(seen(told[16]).contains(&said("wireguard-silent", "20 of 40 peers complete no handshake")));
     assert!(report.causes().all(|finding| finding.check == "wireguard-silent"), "a peer that is not told by name is among the others");
 }
 
