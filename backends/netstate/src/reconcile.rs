@@ -238,6 +238,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let began = Instant::now();
         self.known = None;
         self.report.pass();
+        let comparing = self.report.compares();
         let mut facts = self.kernel.facts(&self.underlay, &on_link_queries(&self.plan, leases)).await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
         // Before the state: the device must never have an older key than peers are told.
@@ -260,6 +261,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         leave_endpoints(&mut ops, &moved);
         let held = self.hold_back(&mut ops, want, &have);
         drop(have);
+        drop(comparing);
         let repair = self.settled && !fresh && self.facts.as_ref() == Some(&facts);
         // Forwarding comes before the routes that direct packets to it.
         self.kernel.forward(self.plan.forwarding(leases, &facts));

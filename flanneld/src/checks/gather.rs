@@ -6,6 +6,7 @@ use super::{mesh, wireguard};
 use crate::health::Health;
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
+use backends::status::Observer;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
 use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
@@ -30,6 +31,8 @@ use types::{Detail, Encapsulation, Family, Problem, Profile};
 pub(super) const YOUNG: Duration = Duration::from_secs(10);
 /// How long a watch may be interrupted while it moves to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
+/// Longer than the reconciler compares ten thousand peers.
+const COMPARISON: Duration = Duration::from_secs(2);
 /// Limit on the number of peers whose ways are looked up.
 const PEERS: usize = 32;
 
@@ -49,7 +52,10 @@ pub(super) async fn facts(
     let kernel = running.and_then(|running| running.observer.status().kernel.trouble);
     let notices = health.notices();
     let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
-    // What the prober shows of ten thousand peers is gone before the leases are listed.
+    // What the prober shows of ten thousand peers is gone before the leases are listed, and made when the reconciler needs little memory.
+    if let Some(running) = running {
+        compared(&running.observer).await;
+    }
     let (mesh, probes) = match running {
         None => (Fact::unavailable("this node has no lease yet"), Vec::new()),
         Some(running) => match running.prober.as_ref().map(Prober::view) {
@@ -108,6 +114,14 @@ pub(super) async fn facts(
         host,
         daemon,
         pods,
+    }
+}
+
+/// Waits until the reconciler does not compare states of the kernel, for a moment at most.
+async fn compared(observer: &Observer) {
+    let end = tokio::time::Instant::now() + COMPARISON;
+    while observer.status().kernel.comparing && tokio::time::Instant::now() < end {
+        tokio::time::sleep(COMPARISON / 40).await;
     }
 }
 

@@ -20,6 +20,7 @@ pub struct Progress {
     pub(super) failures: AtomicU64,
     pub(super) repairs: AtomicU64,
     pub(super) in_step: AtomicBool,
+    pub(super) comparing: AtomicBool,
     pub(super) trouble: Mutex<Option<Problem>>,
     pub(super) failed_peers: Mutex<Vec<FailedPeer>>,
     pub(super) repaired: Mutex<Repairs>,
@@ -90,6 +91,8 @@ pub struct Snapshot {
     pub repairs: u64,
     /// Whether the kernel is in the desired state, apart from `failed_peers`.
     pub in_step: bool,
+    /// Whether a full pass holds two states of the kernel, the wanted one and the present one: with thousands of peers that is much memory.
+    pub comparing: bool,
     /// The current problem. None while the kernel is in sync. Its parts are the first refusals.
     pub trouble: Option<Problem>,
     /// Peers whose objects the kernel refuses, each for a reason of its own.
@@ -118,6 +121,7 @@ impl Progress {
             failures: self.failures.load(Relaxed),
             repairs: self.repairs.load(Relaxed),
             in_step: self.in_step.load(Relaxed),
+            comparing: self.comparing.load(Relaxed),
             trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             failed_peers: self.failed_peers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             repaired: self.repaired.lock().unwrap_or_else(PoisonError::into_inner).lately(Instant::now()),

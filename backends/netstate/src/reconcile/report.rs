@@ -46,6 +46,12 @@ impl Report {
         self.progress.passes.fetch_add(1, Relaxed);
     }
 
+    /// Tells that a full pass compares, until the guard is dropped.
+    pub fn compares(&self) -> Comparing {
+        self.progress.comparing.store(true, Relaxed);
+        Comparing(self.progress.clone())
+    }
+
     /// Tells of WireGuard's peers.
     pub fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
@@ -202,4 +208,13 @@ fn summary(ops: &[&Op], total: usize) -> String {
     }
     let parts: Vec<String> = kinds.iter().map(|((kind, verb), (count, first))| format!("{verb} {count} {kind} ({first})")).collect();
     format!("{} ({total} in all)", parts.join(", "))
+}
+
+/// A full pass that compares.
+pub struct Comparing(Arc<Progress>);
+
+impl Drop for Comparing {
+    fn drop(&mut self) {
+        self.0.comparing.store(false, Relaxed);
+    }
 }
