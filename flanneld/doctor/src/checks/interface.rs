@@ -165,7 +165,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
         }
     };
     if let Some(words) = refused {
-        finding = finding.seen(words.split(". ").next().unwrap_or_default(), "the last words of flanneld");
+        finding = finding.seen(words, "the last words of flanneld");
     }
     for text in ours.iter().take(3) {
         finding = finding.seen(*text, "flannelctl leases");

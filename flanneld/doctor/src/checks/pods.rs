@@ -2,6 +2,7 @@
 
 use crate::check::Check;
 use crate::facts::Facts;
+use crate::facts::host::ForeignObject;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
@@ -144,12 +145,15 @@ fn foreign_cni(facts: &Facts) -> Vec<Finding> {
             );
             let own: Vec<_> = objects.iter().filter(|object| object.program == **program).collect();
             for object in own.iter().take(6) {
-                finding = finding.seen(&object.object, "ip link, ls /etc/cni/net.d");
+                finding = finding.seen(object.object.to_string(), "ip link, ls /etc/cni/net.d");
             }
             // A network that has devices here may be in use, or a cluster may be moving to it: its configuration stays.
-            let is_left = own.iter().all(|object| object.object.starts_with("configuration "));
-            let files = own.iter().filter(|_| is_left).filter_map(|object| object.object.strip_prefix("configuration "));
-            finding.run_all(files.map(|path| format!("mv {} {}", word(path), word(&format!("{path}.aside")))))
+            let files = own.iter().map(|object| match &object.object {
+                ForeignObject::Configuration(path) => Some(path.display().to_string()),
+                ForeignObject::Device(_) => None,
+            });
+            let files: Option<Vec<String>> = files.collect();
+            finding.run_all(files.into_iter().flatten().map(|path| format!("mv {} {}", word(&path), word(&format!("{path}.aside")))))
         })
         .collect()
 }

@@ -48,7 +48,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     let cause = cause(trouble);
     let (what, commands) = match cause {
         StoreCause::Refused => {
-            let start = place.starts_with("etcd ").then(|| "systemctl start etcd".to_owned());
+            let start = matches!(facts.store.access, Access::Etcd(_)).then(|| "systemctl start etcd".to_owned());
             ("nobody listens at its address: it is down, or the port is wrong".to_owned(), start.into_iter().collect())
         }
         StoreCause::NoRoute => ("there is no route to it".to_owned(), route.into_iter().collect()),

@@ -5,7 +5,9 @@ use crate::firewalls::Firewalls;
 use ipnet::IpNet;
 use netstate::host::is_link_local;
 pub use netstate::host::{Address, Interface, NoRoute, Route, RouteAnswer};
+use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use types::Family;
 use types::problem::PortPurpose;
 
@@ -189,8 +191,26 @@ pub struct Checksums {
 pub struct Foreign {
     /// The program: `Calico`.
     pub program: String,
-    /// Its object: `device cali123`.
-    pub object: String,
+    /// Its object.
+    pub object: ForeignObject,
+}
+
+/// An object of another program for pod networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForeignObject {
+    /// A device with this name.
+    Device(String),
+    /// A configuration of CNI at this path.
+    Configuration(PathBuf),
+}
+
+impl fmt::Display for ForeignObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(name) => write!(f, "device {name}"),
+            Self::Configuration(path) => write!(f, "configuration {}", path.display()),
+        }
+    }
 }
 
 impl Host {

@@ -4,7 +4,7 @@ use super::places::Places;
 use super::unread::Unread;
 use crate::fact::Fact;
 use crate::facts::Network;
-use crate::facts::host::{Foreign, Host};
+use crate::facts::host::{Foreign, ForeignObject, Host};
 use crate::facts::pods::{Cni, CniFile, Ipam, Kept};
 use ipnet::IpNet;
 use serde_json::Value;
@@ -127,7 +127,7 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
             "kube-bridge" => "kube-router",
             _ => continue,
         };
-        found.push(Foreign { program: program.to_owned(), object: format!("device {name}") });
+        found.push(Foreign { program: program.to_owned(), object: ForeignObject::Device(name.to_owned()) });
     }
     let names = names(&places.cni).ok().flatten().unwrap_or_default();
     for name in names.iter().filter(|name| is_configuration(name)) {
@@ -143,7 +143,7 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
             "weave-net" => Some("Weave Net"),
             _ => None,
         });
-        found.extend(program.map(|program| Foreign { program: program.to_owned(), object: format!("configuration {}", path.display()) }));
+        found.extend(program.map(|program| Foreign { program: program.to_owned(), object: ForeignObject::Configuration(path.clone()) }));
     }
     // Then both belong there.
     if names.iter().any(|name| is_canals(name)) {

@@ -4,7 +4,7 @@ use super::healthy::{address, interface, peer};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, LastWords};
-use crate::facts::host::{Fill, Foreign, Interface, Module, Neighbours, Port, Route, RouteAnswer, Sysctls, Way, WayKind};
+use crate::facts::host::{Fill, Foreign, ForeignObject, Interface, Module, Neighbours, Port, Route, RouteAnswer, Sysctls, Way, WayKind};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{Path, State};
@@ -373,7 +373,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("clock", |facts| paths(facts).iter_mut().for_each(|path| path.clock_ahead = Some(-9000))),
     ("foreign-cni", |facts| {
         inside(&mut facts.host.foreign)
-            .push(Foreign { program: "Calico".to_owned(), object: "configuration /etc/cni/net.d/10-calico.conflist".to_owned() });
+            .push(Foreign { program: "Calico".to_owned(), object: ForeignObject::Configuration("/etc/cni/net.d/10-calico.conflist".into()) });
     }),
     ("subnet-env", |facts| facts.pods.env = Fact::Absent),
     ("subnet-env", |facts| inside(&mut facts.pods.env).subnets = Some(super::healthy::subnets("10.244.8.0/24", "fd10:244:0:8::/64"))),

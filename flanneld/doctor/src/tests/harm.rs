@@ -7,7 +7,7 @@ use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{Choice, Launch};
-use crate::facts::host::{Foreign, Module, Route, RouteAnswer};
+use crate::facts::host::{Foreign, ForeignObject, Module, Route, RouteAnswer};
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
 use crate::facts::store::{Access, Etcd};
@@ -424,10 +424,10 @@ fn a_module_is_loaded_at_the_next_boot_as_well() {
 #[test]
 fn the_configuration_of_a_network_that_has_devices_here_is_not_set_aside() {
     let mut facts = healthy();
-    let object = |object: &str| Foreign { program: "Calico".to_owned(), object: object.to_owned() };
-    let configuration = "configuration /etc/cni/net.d/10-calico.conflist";
-    facts.host.foreign = Fact::Known(vec![object(configuration)]);
+    let object = |object: &ForeignObject| Foreign { program: "Calico".to_owned(), object: object.clone() };
+    let configuration = ForeignObject::Configuration("/etc/cni/net.d/10-calico.conflist".into());
+    facts.host.foreign = Fact::Known(vec![object(&configuration)]);
     assert_eq!(only(&facts, "foreign-cni").remedy.commands.len(), 1);
-    facts.host.foreign = Fact::Known(vec![object("device cali1"), object(configuration)]);
+    facts.host.foreign = Fact::Known(vec![object(&ForeignObject::Device("cali1".to_owned())), object(&configuration)]);
     assert_eq!(only(&facts, "foreign-cni").remedy.commands, [""; 0]);
 }
