@@ -101,8 +101,8 @@ fn what_is_absent_is_waited_for() {
         let wish = wish(vec![Selector::Name("lan".to_owned())], None);
         let bounded = Wish { wait: Some(Duration::from_millis(200)), ..wish.clone() };
         let error = read::wait_for(&bounded, |_| {}).await.unwrap_err();
-        assert!(error.text.contains("--iface-wait"), "{error}");
-        let task = tokio::spawn(async move { read::wait_for(&wish, |why| heard.lock().unwrap().push(why.to_owned())).await });
+        assert!(error.to_string().contains("--iface-wait"), "{error}");
+        let task = tokio::spawn(async move { read::wait_for(&wish, |why| heard.lock().unwrap().push(why.to_string())).await });
         let steps = [
             ("no such interface", "link add lan type veth peer lan-end\nlink set lan-end up"),
             ("is down", "link set lan up"),

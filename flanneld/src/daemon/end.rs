@@ -35,11 +35,6 @@ impl End {
         Self::Moved(Box::new(problem.into()))
     }
 
-    /// A failure that waiting does not resolve, of which only the words are known.
-    pub fn said(error: impl std::fmt::Display) -> Self {
-        Self::failed(Problem::in_words(error.to_string()))
-    }
-
     /// The reason.
     pub fn problem(&self) -> &Problem {
         match self {

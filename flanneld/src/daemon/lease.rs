@@ -10,7 +10,7 @@ use crate::health::condition::Condition;
 use crate::identity;
 use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, wait_for};
-use crate::underlay::{Found, StoreAt};
+use crate::underlay::{Found, SelectError, StoreAt};
 use backends::Backend;
 use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
@@ -64,15 +64,15 @@ impl Daemon {
 
     async fn find_underlay(&self, config: &NetworkConfig) -> Result<Found, End> {
         let wish = Wish::of(&self.settings, config.networks.map(|_| (), |_| ()));
-        let found = wait_for(&wish, |why| self.wait_for_interface(why)).await.map_err(End::said)?;
+        let found = wait_for(&wish, |why| self.wait_for_interface(why)).await.map_err(End::failed)?;
         self.tell_underlay(&found);
         Ok(found)
     }
 
     /// Reports what the node waits for.
-    pub(super) fn wait_for_interface(&self, why: &str) {
+    pub(super) fn wait_for_interface(&self, why: &SelectError) {
         warn!("no interface to use yet, waiting for it: {why}");
-        self.health.fail(Condition::Underlay, Problem::in_words(why));
+        self.health.fail(Condition::Underlay, Problem::of(why));
     }
 
     /// Logs the choice.

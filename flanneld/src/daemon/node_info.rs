@@ -6,7 +6,7 @@ use crate::health::condition::Condition;
 use crate::problem::DaemonProblem;
 use crate::systemd;
 use crate::underlay::read::{Wish, wait_for};
-use crate::underlay::{Address, Families, Found, needs_servers};
+use crate::underlay::{Address, Families, Found, SelectError, needs_servers};
 use options::Settings;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -80,13 +80,13 @@ impl Daemon {
     ) -> Result<(Found, NetworkConfig), End> {
         let mut changes = manager.node_info_changes();
         let mut info = info.clone();
-        let mut told = String::new();
+        let mut told = None;
         loop {
             let subnets = info.subnets.unwrap_or(whole.networks);
             let (wish, local) = wish_of(manager, &self.settings, &info, families(&subnets), self.left.recent(Instant::now())).await;
             withdraw(manager, &wish, &info, &local).await;
             let found = tokio::select! {
-                found = self.wait_for_families(manager, &wish, &mut told) => found.map_err(End::said)?,
+                found = self.wait_for_families(manager, &wish, &mut told) => found.map_err(End::failed)?,
                 now = another(manager, whole, &info, &local, &mut changes) => {
                     if now.subnets != info.subnets {
                         // What this host keeps of the former subnet has to be judged anew.
@@ -115,19 +115,14 @@ impl Daemon {
 
     /// Waits for an interface with both families for a moment, then for one with either.
     /// What was reported last is not reported again, however often other Nodes change.
-    async fn wait_for_families(
-        &self,
-        manager: &Arc<dyn SubnetManager>,
-        wish: &Wish,
-        told: &mut String,
-    ) -> Result<Found, crate::underlay::SelectError> {
-        let waiting = |why: &str| {
-            if told == why {
+    async fn wait_for_families(&self, manager: &Arc<dyn SubnetManager>, wish: &Wish, told: &mut Option<SelectError>) -> Result<Found, SelectError> {
+        let waiting = |why: &SelectError| {
+            if told.as_ref() == Some(why) {
                 return;
             }
-            why.clone_into(told);
+            *told = Some(why.clone());
             self.wait_for_interface(why);
-            let (manager, why) = (manager.clone(), why.to_owned());
+            let (manager, why) = (manager.clone(), why.to_string());
             tokio::spawn(async move { manager.tell_operator(&why).await });
         };
         if wish.families == Dual::Both((), ()) {
@@ -135,14 +130,14 @@ impl Daemon {
             match wait_for(&both, |_| ()).await {
                 Ok(found) => return Ok(found),
                 // An address that is everybody's is no missing address.
-                Err(error) if !error.shared.is_empty() => return wait_for(wish, waiting).await,
+                Err(error) if error.shared().is_some() => return wait_for(wish, waiting).await,
                 Err(_) => {}
             }
             for families in [Dual::V4(()), Dual::V6(())] {
                 let one = Wish { families, wait: Some(Duration::ZERO), ..wish.clone() };
                 match wait_for(&one, |_| ()).await {
                     Ok(found) => return Ok(found),
-                    Err(error) if !error.shared.is_empty() => break,
+                    Err(error) if error.shared().is_some() => break,
                     Err(_) => {}
                 }
             }

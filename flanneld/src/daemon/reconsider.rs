@@ -135,7 +135,7 @@ impl Reconsider {
             }
             _ if claimed.is_none() => Better::Nothing,
             Ok(_) => Better::Wanted(format!("{why}; this host has no better interface")),
-            Err(error) => Better::Wanted(error.text),
+            Err(error) => Better::Wanted(error.to_string()),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What was seen of a path: facts, and the prober's verdict on them.
 
 use super::refusal::Unasked;
-use doctor::{Report, Severity};
+use doctor::finding::Unknown;
+use doctor::{Finding, Report, Severity};
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
@@ -209,9 +210,9 @@ pub enum Rules {
     /// Nothing.
     Clear,
     /// These findings.
-    Broken(Vec<String>),
-    /// It could not be looked at, for this reason of the doctor's.
-    Unknown(String),
+    Broken(Vec<Finding>),
+    /// This check could not be made.
+    Unknown(Unknown),
     /// The doctor has not looked yet.
     NotLooked,
 }
@@ -225,17 +226,17 @@ impl Rules {
         let Some(report) = report else { return Rules::NotLooked };
         let forwarding = family.pick("ip-forward", "ipv6-forwarding");
         let is_one = |check: &str| check == forwarding || CHECKS.contains(&check);
-        let broken: Vec<String> = report
+        let broken: Vec<Finding> = report
             .findings
             .iter()
             .filter(|finding| finding.severity == Severity::Broken && is_one(&finding.check) && finding.family.is_none_or(|its| its == family))
-            .map(|finding| finding.what.clone())
+            .cloned()
             .collect();
         if !broken.is_empty() {
             return Rules::Broken(broken);
         }
         match report.unknown.iter().find(|unknown| is_one(&unknown.check)) {
-            Some(unknown) => Rules::Unknown(unknown.why.clone()),
+            Some(unknown) => Rules::Unknown(unknown.clone()),
             None => Rules::Clear,
         }
     }

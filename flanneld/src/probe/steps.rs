@@ -161,8 +161,8 @@ fn rules(seen: &Seen) -> Step {
                 .unwrap_or_default();
             (Outcome::Ok, format!("{port}FORWARD lets {} pass", seen.own.network))
         }
-        Rules::Broken(findings) => (Outcome::Failed, findings.join("; ")),
-        Rules::Unknown(why) => (Outcome::NotAsked, format!("not looked at: {why}")),
+        Rules::Broken(findings) => (Outcome::Failed, findings.iter().map(|finding| finding.what.as_str()).collect::<Vec<_>>().join("; ")),
+        Rules::Unknown(check) => (Outcome::NotAsked, format!("not looked at: {}", check.why)),
         Rules::NotLooked => (Outcome::NotAsked, "not looked at: the doctor has not looked yet".to_owned()),
     };
     step(StepName::Rules, found)

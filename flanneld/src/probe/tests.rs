@@ -29,6 +29,11 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+/// A finding of the doctor's: what keeps packets here.
+fn finding(check: &str, what: &str) -> Finding {
+    Finding::new(check, Severity::Broken, "", what, "")
+}
+
 fn dev(text: &str) -> LinkName {
     LinkName::parse(text).unwrap()
 }
@@ -349,7 +354,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             "rules",
-            with(|seen| seen.rules = Rules::Broken(vec!["the policy of FORWARD in iptables is DROP".to_owned()])),
+            with(|seen| seen.rules = Rules::Broken(vec![finding("forward-policy", "the policy of FORWARD in iptables is DROP")])),
             "++++x++",
             "the policy of FORWARD in iptables is DROP",
             "this node's own rules",
@@ -581,30 +586,32 @@ fn the_doctor_says_what_keeps_packets_here() {
         checks: 0,
         findings: findings
             .iter()
-            .map(|(check, family, severity)| Finding { family: *family, ..Finding::new(check, *severity, "", *check, "") })
+            .map(|(check, family, severity)| Finding { family: *family, severity: *severity, ..finding(check, check) })
             .collect(),
         unknown: unknown.iter().map(|check| Unknown { check: (*check).to_owned(), why: "no nft".to_owned() }).collect(),
     };
-    let broken = |checks: &[&str]| Rules::Broken(checks.iter().map(|check| (*check).to_owned()).collect());
+    let by = |found: &[(&str, Option<Family>)]| {
+        Rules::Broken(found.iter().map(|(check, family)| Finding { family: *family, ..finding(check, check) }).collect())
+    };
     use Severity::{Broken, Risk};
     let (v4, v6) = (Some(Family::V4), Some(Family::V6));
     for (findings, by_v4, by_v6) in [
         (vec![], Rules::Clear, Rules::Clear),
         (vec![("mtu", None, Broken), ("ufw", v4, Risk)], Rules::Clear, Rules::Clear),
-        (vec![("ufw", v4, Broken)], broken(&["ufw"]), Rules::Clear),
-        (vec![("ufw", v6, Broken)], Rules::Clear, broken(&["ufw"])),
-        (vec![("forward-policy", v4, Broken)], broken(&["forward-policy"]), Rules::Clear),
-        (vec![("forward-reject", v6, Broken)], Rules::Clear, broken(&["forward-reject"])),
-        (vec![("forward-policy", v6, Broken)], Rules::Clear, broken(&["forward-policy"])),
-        (vec![("firewalld", None, Broken)], broken(&["firewalld"]), broken(&["firewalld"])),
-        (vec![("ip-forward", None, Broken)], broken(&["ip-forward"]), Rules::Clear),
-        (vec![("ipv6-forwarding", None, Broken), ("ufw", v6, Broken)], Rules::Clear, broken(&["ipv6-forwarding", "ufw"])),
+        (vec![("ufw", v4, Broken)], by(&[("ufw", v4)]), Rules::Clear),
+        (vec![("ufw", v6, Broken)], Rules::Clear, by(&[("ufw", v6)])),
+        (vec![("forward-policy", v4, Broken)], by(&[("forward-policy", v4)]), Rules::Clear),
+        (vec![("forward-reject", v6, Broken)], Rules::Clear, by(&[("forward-reject", v6)])),
+        (vec![("forward-policy", v6, Broken)], Rules::Clear, by(&[("forward-policy", v6)])),
+        (vec![("firewalld", None, Broken)], by(&[("firewalld", None)]), by(&[("firewalld", None)])),
+        (vec![("ip-forward", None, Broken)], by(&[("ip-forward", None)]), Rules::Clear),
+        (vec![("ipv6-forwarding", None, Broken), ("ufw", v6, Broken)], Rules::Clear, by(&[("ipv6-forwarding", None), ("ufw", v6)])),
     ] {
         let report = report(&findings, &[]);
         assert_eq!((Rules::of(Some(&report), Family::V4), Rules::of(Some(&report), Family::V6)), (by_v4, by_v6), "{findings:?}");
     }
-    assert_eq!(Rules::of(Some(&report(&[], &["ufw"])), Family::V4), Rules::Unknown("no nft".to_owned()));
-    assert_eq!(Rules::of(Some(&report(&[("ip-forward", None, Broken)], &["ufw"])), Family::V4), broken(&["ip-forward"]));
+    assert_eq!(Rules::of(Some(&report(&[], &["ufw"])), Family::V4), Rules::Unknown(Unknown { check: "ufw".to_owned(), why: "no nft".to_owned() }));
+    assert_eq!(Rules::of(Some(&report(&[("ip-forward", None, Broken)], &["ufw"])), Family::V4), by(&[("ip-forward", None)]));
     assert_eq!(Rules::of(Some(&report(&[], &["mtu"])), Family::V4), Rules::Clear);
     assert!(Rules::of(None, Family::V4) == Rules::NotLooked);
 }

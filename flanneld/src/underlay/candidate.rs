@@ -2,28 +2,13 @@
 
 use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
+use super::problem::{Apart, Choosable, Host, Unfit, Useless};
 use super::request::Request;
 use backends::Underlay;
-use netstate::host::{Interface, Route};
+use netstate::host::{Address, Interface, Route};
 use std::net::IpAddr;
 use subnet_lease::Dual;
 use types::Family;
-
-/// Why a selector yields no interface.
-pub(super) struct Failure {
-    pub why: String,
-    pub may_come: bool,
-    /// The addresses that other nodes have.
-    pub shared: String,
-}
-
-pub(super) fn absent(why: String) -> Failure {
-    Failure { why, may_come: true, shared: String::new() }
-}
-
-pub(super) fn wrong(why: String) -> Failure {
-    Failure { why, may_come: false, shared: String::new() }
-}
 
 /// A candidate interface, with its addresses if the selector fixes them.
 pub(super) struct Candidate<'a> {
@@ -54,73 +39,66 @@ impl<'a> Candidate<'a> {
 }
 
 /// The interface of the default route; with both families, that of both default routes.
-pub(super) fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
+pub(super) fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
     let v4 = if request.v4() { Some(default_of(Family::V4, facts)?) } else { None };
     let v6 = if request.v6() { Some(default_of(Family::V6, facts)?) } else { None };
     let first = |found: &Option<Vec<&'a Interface>>| found.as_ref().and_then(|list| list.first().copied());
     let interface = match (first(&v4), first(&v6)) {
         (Some(a), Some(b)) => match v6.iter().flatten().find(|interface| interface.index == a.index) {
             Some(_) => a,
-            None => {
-                return Err(wrong(format!(
-                    "v6 default route interface {} must be the same with v4 default route interface {}; name the interface with --iface",
-                    b.name, a.name
-                )));
-            }
+            None => return Err(Unfit::Apart { by: Apart::DefaultRoutes, v4: a.name.clone(), v6: b.name.clone() }),
         },
         (Some(a), None) | (None, Some(a)) => a,
-        (None, None) => return Err(absent("unable to find default route".to_owned())),
+        (None, None) => return Err(Unfit::NoFamily),
     };
     Ok(Candidate { by_default: true, ..Candidate::new(interface, "the default route's") })
 }
 
 /// Interfaces of a family's default routes, in order of preference.
-fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Failure> {
-    let v = family.pick("", "v6 ");
+fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Unfit> {
     let routes: Vec<&Route> = facts.defaults.iter().filter(|route| route.family() == family).collect();
-    let mut skipped = Vec::new();
+    let mut passed_over = Vec::new();
     let mut found = Vec::new();
     for route in &routes {
         let interface = route.index.and_then(|index| facts.by_index(index));
         match interface {
-            _ if !route.carries() => skipped.push(format!("the one with metric {} rejects packets", route.metric)),
-            None => skipped.push(format!("found default route of metric {} but could not determine interface", route.metric)),
-            Some(interface) if interface.loopback => skipped.push(format!("the one with metric {} leads to {}", route.metric, interface.name)),
-            Some(interface) if !interface.up => skipped.push(format!("{} is down", interface.name)),
+            _ if !route.carries() => passed_over.push(Useless::Rejects { metric: route.metric }),
+            None => passed_over.push(Useless::Nowhere { metric: route.metric }),
+            Some(interface) if interface.loopback => {
+                passed_over.push(Useless::Loopback { metric: route.metric, interface: interface.name.clone() });
+            }
+            Some(interface) if !interface.up => passed_over.push(Useless::Down { interface: interface.name.clone() }),
             Some(interface) => found.push(interface),
         }
     }
-    if !found.is_empty() {
-        return Ok(found);
-    }
-    let detail = if skipped.is_empty() { String::new() } else { format!(" ({})", skipped.join(", ")) };
-    Err(absent(format!(
-        "failed to get default {v}interface: unable to find default route{detail}; name the interface with --iface, this host has {}",
-        names(facts)
-    )))
+    if found.is_empty() { Err(Unfit::NoDefault { family, passed_over, host: host(facts) }) } else { Ok(found) }
 }
 
 /// Completes the addresses, the MTU and the published addresses.
-pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<'_>, named: bool) -> Result<Chosen, Failure> {
+pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<'_>, named: bool) -> Result<Chosen, Unfit> {
     let interface = candidate.interface;
     if !interface.up {
-        return Err(absent(format!("interface {0} is down; bring it up with `ip link set {0} up`", interface.name)));
+        return Err(Unfit::Down { interface: interface.name.clone() });
     }
     if interface.mtu == 0 {
-        return Err(wrong(format!("failed to determine MTU for {} interface", interface.name)));
+        return Err(Unfit::NoMtu { interface: interface.name.clone() });
     }
     let own = |family: Family, fixed: Option<(IpAddr, Rule)>| match fixed {
         Some(fixed) => Ok(fixed),
         None => match interface.usable(family).first() {
             Some(ip) => Ok((*ip, Rule::Best)),
-            None => Err(absent(no_address(interface, family))),
+            None => Err(Unfit::NoAddress {
+                family,
+                interface: interface.name.clone(),
+                addresses: interface.addresses.iter().filter(|address| Family::from(address.net) == family).copied().collect(),
+            }),
         },
     };
     let v4 = if request.v4() { Some(own(Family::V4, candidate.v4)?) } else { None };
     let v6 = if request.v6() { Some(own(Family::V6, candidate.v6)?) } else { None };
     let ip4 = v4.as_ref().and_then(|(ip, _)| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None });
     let ip6 = v6.as_ref().and_then(|(ip, _)| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None });
-    let addresses = Dual::from_options(ip4, ip6).ok_or_else(|| wrong("the network uses no address family".to_owned()))?;
+    let addresses = Dual::from_options(ip4, ip6).ok_or(Unfit::NoFamily)?;
     let public = addresses.map(|ip| request.public_ip.unwrap_or(ip), |ip| request.public_ipv6.unwrap_or(ip));
     Ok(Chosen {
         underlay: Underlay {
@@ -143,24 +121,9 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
     })
 }
 
-/// Why an interface has no usable address of a family.
-fn no_address(interface: &Interface, family: Family) -> String {
-    let of_family: Vec<_> = interface.addresses.iter().filter(|address| Family::from(address.net) == family).collect();
-    let states: Vec<String> = of_family.iter().map(|address| format!("{}: {}", address.ip(), address.state())).collect();
-    let detail = if states.is_empty() { "it has none".to_owned() } else { states.join(", ") };
-    format!("failed to find {family} address for interface {}: {detail}", interface.name)
-}
-
-/// The interfaces with their addresses, for error messages; not the many that belong to pods, which come and go.
-pub(super) fn names(facts: &HostFacts) -> String {
-    let list: Vec<String> = facts
-        .interfaces
-        .iter()
-        .filter(|interface| facts.is_shown(interface))
-        .map(|interface| {
-            let down = if interface.up { "" } else { ", down" };
-            format!("{}:[{}{down}]", interface.name, interface.addresses_text())
-        })
-        .collect();
-    if list.is_empty() { "no interface but lo".to_owned() } else { list.join(", ") }
+/// The interfaces that an operator can choose; not the many that belong to pods, which come and go.
+pub(super) fn host(facts: &HostFacts) -> Host {
+    let usable = |interface: &Interface| interface.addresses.iter().filter(|address| address.usable()).map(Address::ip).collect();
+    let shown = facts.interfaces.iter().filter(|interface| facts.is_shown(interface));
+    Host(shown.map(|interface| Choosable { name: interface.name.clone(), addresses: usable(interface), up: interface.up }).collect())
 }

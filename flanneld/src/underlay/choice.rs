@@ -1,4 +1,4 @@
-//! The chosen interface, or why none could be chosen.
+//! The chosen interface.
 
 use ipnet::IpNet;
 use options::Pattern;
@@ -38,16 +38,4 @@ pub struct Chosen {
     pub rule_v4: Rule,
     /// How its IPv6 address was found.
     pub rule_v6: Rule,
-}
-
-/// Why no interface could be chosen.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
-pub struct SelectError {
-    /// What was tried and why it failed.
-    pub text: String,
-    /// Whether waiting can help: an interface, an address or a route is missing.
-    pub may_come: bool,
-    /// The addresses of this host that other nodes have, with those nodes; empty where that is not the reason.
-    pub shared: String,
 }

@@ -1,19 +1,18 @@
 //! Reads the facts from the kernel, waits for a missing interface, and follows the chosen one.
 
 use super::arp;
-use super::choice::{Chosen, SelectError};
+use super::choice::Chosen;
 use super::facts::HostFacts;
 use super::follow::followed;
 use super::found::Found;
-use super::request::{Families, KnownAddresses, Request, StoreAt};
+use super::problem::{ReadError, SelectError};
+use super::request::{Families, KnownAddresses, NoName, Request, StoreAt};
 use super::select::select;
 use super::trouble::{Alarm, UnderlayTrouble, elsewhere, trouble};
 use backends::Underlay;
-use netstate::kernel::KernelError;
 use netstate::netlink::host::{HostEvents, HostReader};
 use options::Selector;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use subnet_lease::manager::NodeInfo;
@@ -21,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use types::problem::{Coded, text};
+use types::Coded;
 
 /// How long events are gathered before the kernel is read: a link that comes up sends several.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -29,34 +28,6 @@ const SETTLE: Duration = Duration::from_millis(20);
 const AUDIT: Duration = Duration::from_secs(30);
 /// How often a wait checks without an event (a name server that answers again sends none).
 const RETRY: Duration = Duration::from_secs(5);
-
-/// The kernel did not answer about this host.
-#[derive(Debug)]
-pub struct ReadError(KernelError);
-
-impl From<KernelError> for ReadError {
-    fn from(cause: KernelError) -> Self {
-        Self(cause)
-    }
-}
-
-impl Coded for ReadError {
-    fn code(&self) -> &'static str {
-        "host-unreadable"
-    }
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| write!(f, "reading from the kernel (netlink): {}; is this process allowed to open netlink sockets?", self.0))
-    }
-}
-
-impl std::error::Error for ReadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
-    }
-}
 
 /// How many packets have come in through these devices; a device that is not there has received none.
 ///
@@ -150,10 +121,9 @@ impl Wish {
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub async fn look(&self) -> Result<(Request, HostFacts), SelectError> {
+    pub async fn look(&self) -> Result<(Request, HostFacts), ReadError> {
         let request = self.request().await;
-        let read = async { read(&mut HostReader::open()?, &request).await };
-        let facts = read.await.map_err(|error| SelectError { text: error.to_string(), may_come: false, shared: String::new() })?;
+        let facts = read(&mut HostReader::open()?, &request).await?;
         Ok((request, facts))
     }
 
@@ -183,12 +153,13 @@ impl Wish {
 /// Resolves where the store is.
 async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
     let Some((host, port)) = host else { return StoreAt::Here };
+    let unknown = |resolver| StoreAt::Unknown(NoName { host: host.clone(), resolver });
     let addresses: Vec<IpAddr> = match host.parse() {
         Ok(ip) => vec![ip],
         Err(_) => match tokio::time::timeout(patience, tokio::net::lookup_host((host.as_str(), *port))).await {
             Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
-            Ok(Err(error)) => return StoreAt::Unknown(format!("{host}: {error}")),
-            Err(_) => return StoreAt::Unknown(format!("{host}: the name server does not answer")),
+            Ok(Err(error)) => return unknown(Some(error.to_string())),
+            Err(_) => return unknown(None),
         },
     };
     if addresses.iter().all(|address| address.is_loopback() || address.is_unspecified()) { StoreAt::Here } else { StoreAt::There(addresses) }
@@ -201,28 +172,26 @@ async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
 ///
 /// # Cancel safety
 /// Nothing is changed; it can be dropped at any time.
-pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&str) + Send) -> Result<Found, SelectError> {
-    let fatal = |error: ReadError| SelectError { text: error.to_string(), may_come: false, shared: String::new() };
-    let mut events = HostEvents::open(true).map_err(ReadError).map_err(fatal)?;
-    let mut reader = HostReader::open().map_err(ReadError).map_err(fatal)?;
+pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&SelectError) + Send) -> Result<Found, SelectError> {
+    let mut events = HostEvents::open(true).map_err(ReadError::from)?;
+    let mut reader = HostReader::open().map_err(ReadError::from)?;
     let start = Instant::now();
-    let mut told = String::new();
+    let mut told = None;
     loop {
         let request = wish.request().await;
-        let facts = read(&mut reader, &request).await.map_err(fatal)?;
+        let facts = read(&mut reader, &request).await?;
         let error = match select(&request, &facts) {
             Ok(chosen) => return Ok(Found { chosen, request, facts }),
-            Err(error) if !error.may_come => return Err(error),
+            Err(error) if !error.may_come() => return Err(error),
             Err(error) => error,
         };
         let left = wish.wait.map(|wait| wait.saturating_sub(start.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
-            let text = format!("{}; waited {} s for it (--iface-wait)", error.text, start.elapsed().as_secs());
-            return Err(SelectError { text, may_come: true, shared: error.shared });
+            return Err(SelectError::Late { waited: start.elapsed(), missing: Box::new(error) });
         }
-        if error.text != told {
-            waiting(&error.text);
-            told = error.text;
+        if told.as_ref() != Some(&error) {
+            waiting(&error);
+            told = Some(error);
         }
         let pause = left.map_or(RETRY, |left| left.min(RETRY));
         let _ = tokio::time::timeout(pause, events.any()).await;

@@ -2,10 +2,12 @@
 
 use options::Selector;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use subnet_lease::Dual;
 use subnet_lease::manager::Claimant;
 use types::Family;
+use types::problem::{Coded, text};
 
 /// The address families that the network uses.
 pub type Families = Dual<(), ()>;
@@ -17,9 +19,38 @@ pub enum StoreAt {
     Here,
     /// At the first endpoint's addresses.
     There(Vec<IpAddr>),
-    /// Its name could not be resolved, for this reason.
-    Unknown(String),
+    /// Its name could not be resolved.
+    Unknown(NoName),
 }
+
+/// The store's name could not be resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoName {
+    /// The name.
+    pub host: String,
+    /// What the resolver says; `None` if no name server answers.
+    pub resolver: Option<String>,
+}
+
+impl Coded for NoName {
+    fn code(&self) -> &'static str {
+        match self.resolver {
+            Some(_) => "store-name-unresolved",
+            None => "name-server-silent",
+        }
+    }
+}
+
+impl fmt::Display for NoName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match &self.resolver {
+            Some(words) => write!(f, "{}: {words}", self.host),
+            None => write!(f, "{}: the name server does not answer", self.host),
+        })
+    }
+}
+
+impl std::error::Error for NoName {}
 
 /// The requirements on the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]

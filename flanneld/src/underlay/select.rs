@@ -1,8 +1,9 @@
 //! The selection: Go flannel's order and rules, family by family.
 
-use super::candidate::{Candidate, Failure, absent, default_route, finish, names, wrong};
-use super::choice::{Chosen, Rule, SelectError};
+use super::candidate::{Candidate, default_route, finish, host};
+use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
+use super::problem::{Apart, SelectError, Unfit};
 use super::request::{Request, StoreAt};
 use super::whose;
 use ipnet::IpNet;
@@ -18,50 +19,33 @@ use types::Family;
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
     let told = request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6();
     if let Some(known) = request.known.as_ref().filter(|_| request.selectors.is_empty() && !told) {
-        return whose::choose(known, request, facts).map_err(|failure| SelectError {
-            text: format!("Failed to find any valid interface to use: {}", failure.why),
-            may_come: failure.may_come,
-            shared: failure.shared,
-        });
+        return whose::choose(known, request, facts).map_err(SelectError::Unnamed);
     }
     if request.selectors.is_empty() {
-        return unnamed(request, facts).and_then(|(candidate, named)| finish(request, facts, candidate, named)).map_err(|failure| SelectError {
-            text: format!("Failed to find any valid interface to use: {}", failure.why),
-            may_come: failure.may_come,
-            shared: failure.shared,
-        });
+        return unnamed(request, facts).and_then(|(candidate, named)| finish(request, facts, candidate, named)).map_err(SelectError::Unnamed);
     }
     let mut tried = Vec::new();
-    let mut may_come = false;
     for selector in &request.selectors {
         let named = !matches!(selector, Selector::DefaultRoute(_));
         let flag = (named && *selector != Selector::Auto).then(|| selector.to_string());
         let found = candidate(selector, request, facts).map(|candidate| candidate.named_by(flag));
         match found.and_then(|candidate| finish(request, facts, candidate, named)) {
             Ok(chosen) => return Ok(chosen),
-            Err(failure) => {
-                may_come |= failure.may_come;
-                tried.push(format!("{selector}: {}", failure.why));
-            }
+            Err(why) => tried.push((selector.clone(), why)),
         }
     }
-    Err(SelectError {
-        text: format!("Failed to find interface to use that matches the interfaces and/or regexes provided: {}", tried.join("; ")),
-        may_come,
-        shared: String::new(),
-    })
+    Err(SelectError::Named(tried))
 }
 
 /// The interface if none was named: the one with the public addresses, else that of the default route.
-fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Failure> {
+fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
     let v4 = request.public_ip.filter(|_| request.v4()).map(IpAddr::V4);
     let v6 = request.public_ipv6.filter(|_| request.v6()).map(IpAddr::V6);
     let owner = |ip: Option<IpAddr>| ip.and_then(|ip| facts.owner(ip).map(|interface| (interface, ip)));
     match (owner(v4), owner(v6)) {
-        (Some((a, _)), Some((b, _))) if a.index != b.index => Err(wrong(format!(
-            "v6 interface {} must be the same with v4 interface {}: --public-ip and --public-ipv6 are addresses of both",
-            b.name, a.name
-        ))),
+        (Some((a, _)), Some((b, _))) if a.index != b.index => {
+            Err(Unfit::Apart { by: Apart::PublicAddresses, v4: a.name.clone(), v6: b.name.clone() })
+        }
         (Some((interface, ip)), other) => {
             let candidate = Candidate::new(interface, format!("the one with the address of --public-ip={ip}")).at(ip, Rule::Exactly);
             Ok((other.into_iter().fold(candidate, |candidate, (_, ip)| candidate.at(ip, Rule::Exactly)), true))
@@ -84,28 +68,22 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
     }
 }
 
-fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
+fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
     match selector {
         Selector::DefaultRoute(_) => default_route(request, facts),
         Selector::Auto => auto(request, facts),
         Selector::Name(name) => {
-            let interface = facts
-                .by_name(name)
-                .ok_or_else(|| absent(format!("error looking up interface {name}: no such interface; this host has {}", names(facts))))?;
+            let interface = facts.by_name(name).ok_or_else(|| Unfit::NoSuchName { name: name.clone(), host: host(facts) })?;
             Ok(Candidate::new(interface, format!("named by {selector}")))
         }
         Selector::Address(ip) => {
-            let v = if ip.is_ipv6() { "v6 " } else { "" };
-            let family = if ip.is_ipv6() { "IPv6" } else { "IP" };
-            let interface = facts.owner(*ip).ok_or_else(|| {
-                absent(format!("error looking up {v}interface {ip}: no interface with given {family} found; this host has {}", names(facts)))
-            })?;
+            let interface = facts.owner(*ip).ok_or_else(|| Unfit::NoOwner { address: *ip, host: host(facts) })?;
             let mut candidate = Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
             if let Some(public) = request.public_ipv6.filter(|_| request.v4() && request.v6() && ip.is_ipv4()).map(IpAddr::V6)
                 && let Some(other) = facts.owner(public)
             {
                 if other.index != interface.index {
-                    return Err(wrong(format!("v6 interface {} must be the same with v4 interface {}", other.name, interface.name)));
+                    return Err(Unfit::Apart { by: Apart::Addresses, v4: interface.name.clone(), v6: other.name.clone() });
                 }
                 candidate = candidate.at(public, Rule::Exactly);
             }
@@ -114,9 +92,7 @@ fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -
         Selector::Cidr(net) => cidr(*net, selector, request, facts),
         Selector::Regex(pattern) => regex(pattern, selector, request, facts),
         Selector::CanReach(target) => {
-            let (interface, source) = facts
-                .towards(*target)
-                .map_err(|why| absent(format!("failed to get ifcanreach based interface: couldn't lookup route to {target}: {why}")))?;
+            let (interface, source) = facts.towards(*target).map_err(|why| Unfit::OutOfReach { target: *target, why })?;
             let candidate = Candidate::new(interface, format!("named by {selector} (the kernel reaches it through this one)"));
             Ok(match source {
                 Some(source) => candidate.at(source, Rule::Best),
@@ -132,19 +108,18 @@ fn has_each(request: &Request, interface: &Interface) -> bool {
 }
 
 /// The first interface with a usable address inside the network; for the other family, its best address.
-fn cidr<'a>(net: IpNet, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
+fn cidr<'a>(net: IpNet, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
     let inside = |interface: &Interface| interface.usable(Family::from(net)).into_iter().find(|ip| net.contains(ip));
     let up = facts.interfaces.iter().filter(|interface| interface.up);
     // An interface with both families takes precedence over one that only has the address.
     let fits = |interface: &&Interface| has_each(request, interface);
     let found = up.clone().filter(fits).chain(up).find_map(|interface| inside(interface).map(|ip| (interface, ip)));
-    let (interface, ip) =
-        found.ok_or_else(|| absent(format!("no interface that is up has a usable address inside {net}; this host has {}", names(facts))))?;
+    let (interface, ip) = found.ok_or_else(|| Unfit::NoneInside { net, host: host(facts) })?;
     Ok(Candidate::new(interface, format!("named by {selector} (its address {ip} is inside)")).at(ip, Rule::Inside(net)))
 }
 
 /// Matches addresses of all interfaces first, then names. Skips interfaces that lack a family.
-fn regex<'a>(pattern: &Pattern, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
+fn regex<'a>(pattern: &Pattern, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
     let fit: Vec<&Interface> =
         facts.interfaces.iter().filter(|interface| interface.up && !interface.loopback).filter(|interface| has_each(request, interface)).collect();
     let matching = |interface: &Interface, family| interface.usable(family).into_iter().find(|ip| pattern.matches(&ip.to_string()));
@@ -159,18 +134,18 @@ fn regex<'a>(pattern: &Pattern, selector: &Selector, request: &Request, facts: &
     }
     match fit.into_iter().find(|interface| pattern.matches(&interface.name)) {
         Some(interface) => Ok(Candidate::new(interface, format!("named by {selector} (its name matches)"))),
-        None => Err(absent(format!("could not match pattern {pattern} to any of the available network interfaces ({})", names(facts)))),
+        None => Err(Unfit::NoMatch { pattern: pattern.clone(), host: host(facts) }),
     }
 }
 
-fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Failure> {
+fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
     match &request.store {
         StoreAt::Here => {
             let mut candidate = default_route(request, facts)?;
             candidate.why = format!("{} (--iface=auto, and the store is on this host)", candidate.why);
             Ok(candidate)
         }
-        StoreAt::Unknown(why) => Err(absent(format!("the store's address is not known: {why}"))),
+        StoreAt::Unknown(why) => Err(Unfit::StoreUnknown(why.clone())),
         StoreAt::There(addresses) => {
             let mut whys = Vec::new();
             for address in addresses {
@@ -192,10 +167,10 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Fa
                             None => candidate,
                         });
                     }
-                    Err(why) => whys.push(format!("{address}: {why}")),
+                    Err(why) => whys.push((*address, why)),
                 }
             }
-            Err(absent(format!("no route to the store ({})", whys.join(", "))))
+            Err(Unfit::StoreOutOfReach(whys))
         }
     }
 }

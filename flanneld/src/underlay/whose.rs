@@ -4,9 +4,10 @@
 #[cfg(test)]
 mod tests;
 
-use super::candidate::{Candidate, Failure, absent, default_route, finish, names};
+use super::candidate::{Candidate, default_route, finish, host};
 use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
+use super::problem::{Peer, Unfit};
 use super::request::{KnownAddresses, Request};
 use backends::Underlay;
 use ipnet::IpNet;
@@ -41,9 +42,9 @@ impl Doubt {
         !self.was_left && !self.claimed.values().any(|claimant| claimant.publishes) && (!self.is_nat || self.claimed.is_empty())
     }
 
-    /// The claimed addresses, each with a node: `10.0.2.15 (Node n2)`.
-    fn shared(&self) -> impl Iterator<Item = String> {
-        self.claimed.iter().map(|(ip, claimant)| format!("{ip} (Node {})", claimant.node))
+    /// The claimed addresses, each with a node.
+    fn shared(&self) -> impl Iterator<Item = (IpAddr, String)> {
+        self.claimed.iter().map(|(ip, claimant)| (*ip, claimant.node.clone()))
     }
 }
 
@@ -81,17 +82,19 @@ fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
 ///
 /// # Errors
 /// Nothing fits, or other nodes have all addresses of this host that do.
-pub(super) fn choose(known: &KnownAddresses, request: &Request, facts: &HostFacts) -> Result<Chosen, Failure> {
+pub(super) fn choose(known: &KnownAddresses, request: &Request, facts: &HostFacts) -> Result<Chosen, Unfit> {
     let mut search = Search { known, request, facts, passed_over: Vec::new(), whys: Vec::new() };
     if let Some(chosen) = search.published().or_else(|| search.undoubted()) {
         return Ok(chosen);
     }
-    let shared: Vec<String> = search.passed_over.iter().flat_map(|(_, doubt)| doubt.shared()).collect();
+    let shared: BTreeMap<IpAddr, String> = search.passed_over.iter().flat_map(|(_, doubt)| doubt.shared()).collect();
     if let Some((mut chosen, doubt)) = search.passed_over.into_iter().find(|(_, doubt)| doubt.is_bearable()) {
         chosen.warnings.push(in_doubt(&chosen, &doubt));
         return Ok(chosen);
     }
-    Err(trapped(shared, &search.whys, facts))
+    // Other nodes have every address that could be used.
+    let whys = search.whys;
+    Err(if shared.is_empty() { Unfit::Each(whys) } else { Unfit::Shared { addresses: shared, host: host(facts), whys } })
 }
 
 /// A search through the candidates, with those that were passed over.
@@ -101,7 +104,7 @@ struct Search<'a> {
     facts: &'a HostFacts,
     passed_over: Vec<(Chosen, Doubt)>,
     /// Why candidates cannot be used at all.
-    whys: Vec<String>,
+    whys: Vec<Unfit>,
 }
 
 impl<'a> Search<'a> {
@@ -115,7 +118,7 @@ impl<'a> Search<'a> {
             match finish(self.request, self.facts, candidate, false) {
                 Ok(chosen) if !doubt(&chosen.underlay, self.known, self.facts).was_left => return Some(chosen),
                 Ok(_) => {}
-                Err(failure) => self.whys.push(failure.why),
+                Err(why) => self.whys.push(why),
             }
         }
         None
@@ -146,19 +149,16 @@ impl<'a> Search<'a> {
     }
 
     /// Returns a candidate that nothing speaks against, and notes any other.
-    fn consider(&mut self, candidate: Result<Candidate<'a>, Failure>) -> Option<Chosen> {
+    fn consider(&mut self, candidate: Result<Candidate<'a>, Unfit>) -> Option<Chosen> {
         match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
-            Err(failure) => self.whys.push(failure.why),
+            Err(why) => self.whys.push(why),
             Ok(chosen) => {
                 let doubt = doubt(&chosen.underlay, self.known, self.facts);
                 if doubt.is_none() || self.known.overwritten {
                     return Some(chosen);
                 }
                 if doubt.was_left {
-                    self.whys.push(format!(
-                        "this node gave up {} of {} less than ten minutes ago, because no peer answered there",
-                        chosen.underlay.addresses, chosen.underlay.name
-                    ));
+                    self.whys.push(Unfit::GivenUp { addresses: chosen.underlay.addresses, interface: chosen.underlay.name.clone() });
                 }
                 self.passed_over.push((chosen, doubt));
             }
@@ -180,18 +180,18 @@ fn owned<'a>(addresses: &[IpAddr], whose: &str, request: &Request, facts: &'a Ho
 }
 
 /// Candidates that lead to the store's servers, then to other nodes.
-fn leading<'a>(known: &KnownAddresses, request: &Request, facts: &'a HostFacts, whys: &mut Vec<String>) -> Vec<Candidate<'a>> {
-    let servers = known.servers.iter().map(|ip| (*ip, "the API server"));
+fn leading<'a>(known: &KnownAddresses, request: &Request, facts: &'a HostFacts, whys: &mut Vec<Unfit>) -> Vec<Candidate<'a>> {
+    let servers = known.servers.iter().map(|ip| (*ip, Peer::Server));
     let mut candidates = Vec::new();
-    for (target, what) in servers.chain(known.others().map(|ip| (ip, "another node"))) {
+    for (target, peer) in servers.chain(known.others().map(|ip| (ip, Peer::Node))) {
         match facts.towards(target) {
             Ok((interface, source)) if !interface.loopback && !interface.owns(target) => {
-                let candidate = Candidate::new(interface, format!("the one that reaches {what} at {target}"));
+                let candidate = Candidate::new(interface, format!("the one that reaches {peer} at {target}"));
                 let source = source.filter(|source| is_wanted(*source, request));
                 candidates.push(source.into_iter().fold(candidate, |candidate, source| candidate.at(source, Rule::Best)));
             }
             Ok(_) => {}
-            Err(why) => whys.push(format!("no route to {what} at {target}: {why}")),
+            Err(why) => whys.push(Unfit::PeerOutOfReach { peer, target, why }),
         }
     }
     candidates
@@ -207,29 +207,10 @@ fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
     let why = if doubt.is_nat {
         format!("its router is {NAT_ROUTER}, as behind the NAT that VirtualBox and QEMU give to each machine alone")
     } else {
-        format!("other Nodes claim its address: {}", doubt.shared().collect::<Vec<_>>().join(", "))
+        format!("other Nodes claim its address: {}", doubt.shared().map(|(ip, node)| format!("{ip} (Node {node})")).collect::<Vec<_>>().join(", "))
     };
     format!(
         "packets between nodes use {name} ({addresses}) although {why}; this host has no better interface. If peers do not answer, name the interface \
          that connects the nodes with --iface or --iface-cidr, or with the annotation node-public-ip of this Node"
     )
-}
-
-/// The error where other nodes have every address that could be used.
-fn trapped(shared: Vec<String>, whys: &[String], facts: &HostFacts) -> Failure {
-    let mut shared = shared;
-    shared.sort();
-    shared.dedup();
-    if shared.is_empty() {
-        return absent(whys.join("; "));
-    }
-    let shared = shared.join(", ");
-    let why = format!(
-        "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT interface \
-         (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of the DaemonSet, or the \
-         annotation node-public-ip of this Node, or kubelet's --node-ip; or delete the Node that is no more; this host has {}{}",
-        names(facts),
-        if whys.is_empty() { String::new() } else { format!(" ({})", whys.join("; ")) }
-    );
-    Failure { shared, ..absent(why) }
 }

@@ -126,7 +126,10 @@ impl HostOf {
                 let mark = if chosen.warnings.is_empty() { "" } else { " (in doubt)" };
                 format!("{} {}{mark}", chosen.underlay.name, chosen.underlay.addresses)
             }
-            Err(error) => format!("refused: {}", error.shared),
+            Err(error) => {
+                let shared: Vec<String> = error.shared().into_iter().flatten().map(|(ip, node)| format!("{ip} (Node {node})")).collect();
+                format!("refused: {}", shared.join(", "))
+            }
         }
     }
 }
@@ -226,9 +229,10 @@ fn error_names_the_nodes_and_the_remedies_without_the_pods_links() {
     let lab = host(NAT, &[VAGRANT[0], "veth1a2b fe80::7/64", "cni0 10.244.1.1/24"]).others(&["10.0.2.15"], &[]);
     let error = lab.select().unwrap_err();
     for part in ["10.0.2.15 (Node n2)", "--iface", "node-public-ip", "--node-ip", "enp0s3"] {
-        assert!(error.text.contains(part) && error.may_come, "{part}: {}", error.text);
+        assert!(error.to_string().contains(part) && error.may_come(), "{part}: {error}");
     }
-    assert!(!error.text.contains("veth") && !error.text.contains("cni0"), "{}", error.text);
+    assert!(types::Problem::of(&error).has("interface-addresses-shared"), "{error:?}");
+    assert!(!error.to_string().contains("veth") && !error.to_string().contains("cni0"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,453 @@
+//! Why no interface can be chosen.
+
+use super::facts::NoWay;
+use super::request::NoName;
+use ipnet::IpNet;
+use netstate::host::Address;
+use netstate::kernel::KernelError;
+use options::{Pattern, Selector};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+use subnet_lease::Addresses;
+use types::problem::{Coded, text};
+use types::{Family, Problem};
+
+/// The kernel did not answer about this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError(KernelError);
+
+impl From<KernelError> for ReadError {
+    fn from(cause: KernelError) -> Self {
+        Self(cause)
+    }
+}
+
+impl Coded for ReadError {
+    fn code(&self) -> &'static str {
+        "host-unreadable"
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| write!(f, "reading from the kernel (netlink): {}; is this process allowed to open netlink sockets?", self.0))
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// Why no interface could be chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SelectError {
+    /// The facts could not be read.
+    Unread(ReadError),
+    /// Nobody named an interface, and none fits.
+    Unnamed(Unfit),
+    /// None that was named fits.
+    Named(Vec<(Selector, Unfit)>),
+    /// The time for waiting is up.
+    Late {
+        /// How long it was waited for.
+        waited: Duration,
+        /// What was waited for.
+        missing: Box<SelectError>,
+    },
+}
+
+impl SelectError {
+    /// Whether waiting can help: an interface, an address or a route is missing.
+    pub fn may_come(&self) -> bool {
+        match self {
+            Self::Unread(_) => false,
+            Self::Unnamed(why) => why.may_come(),
+            Self::Named(tried) => tried.iter().any(|(_, why)| why.may_come()),
+            Self::Late { .. } => true,
+        }
+    }
+
+    /// The addresses of this host that other nodes have, with those nodes, where that is the reason.
+    pub fn shared(&self) -> Option<&BTreeMap<IpAddr, String>> {
+        match self {
+            Self::Unnamed(Unfit::Shared { addresses, .. }) => Some(addresses),
+            Self::Late { missing, .. } => missing.shared(),
+            Self::Unread(_) | Self::Unnamed(_) | Self::Named(_) => None,
+        }
+    }
+}
+
+impl From<ReadError> for SelectError {
+    fn from(error: ReadError) -> Self {
+        Self::Unread(error)
+    }
+}
+
+impl Coded for SelectError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Unread(error) => error.code(),
+            Self::Unnamed(_) => "no-valid-interface",
+            Self::Named(_) => "no-named-interface",
+            Self::Late { .. } => "interface-late",
+        }
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        match self {
+            Self::Unread(_) => Vec::new(),
+            Self::Unnamed(why) => vec![Problem::of(why)],
+            Self::Named(tried) => tried.iter().map(|(_, why)| Problem::of(why)).collect(),
+            Self::Late { missing, .. } => vec![Problem::of(&**missing)],
+        }
+    }
+}
+
+impl fmt::Display for SelectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::Unread(error) => error.fmt(f),
+            Self::Unnamed(why) => write!(f, "Failed to find any valid interface to use: {why}"),
+            Self::Named(tried) => {
+                let tried = tried.iter().map(|(selector, why)| format!("{selector}: {why}"));
+                write!(f, "Failed to find interface to use that matches the interfaces and/or regexes provided: {}", joined(tried, "; "))
+            }
+            Self::Late { waited, missing } => write!(f, "{missing}; waited {} s for it (--iface-wait)", waited.as_secs()),
+        })
+    }
+}
+
+impl std::error::Error for SelectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unread(error) => Some(error),
+            Self::Unnamed(why) => Some(why),
+            Self::Named(_) => None,
+            Self::Late { missing, .. } => Some(missing),
+        }
+    }
+}
+
+/// Why a way of naming the interface yields none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// This host has no interface of this name.
+    NoSuchName {
+        /// The name.
+        name: String,
+        /// What it has.
+        host: Host,
+    },
+    /// This host does not have this address.
+    NoOwner {
+        /// The address.
+        address: IpAddr,
+        /// What it has.
+        host: Host,
+    },
+    /// The families lead to two interfaces.
+    Apart {
+        /// What leads there.
+        by: Apart,
+        /// The interface of IPv4.
+        v4: String,
+        /// The interface of IPv6.
+        v6: String,
+    },
+    /// Nothing leads to the address of `--iface-can-reach`.
+    OutOfReach {
+        /// The address.
+        target: IpAddr,
+        /// Why.
+        why: NoWay,
+    },
+    /// No interface has an address in the network of `--iface-cidr`.
+    NoneInside {
+        /// The network.
+        net: IpNet,
+        /// What this host has.
+        host: Host,
+    },
+    /// No interface matches `--iface-regex`.
+    NoMatch {
+        /// The pattern.
+        pattern: Pattern,
+        /// What this host has.
+        host: Host,
+    },
+    /// The store's name cannot be resolved.
+    StoreUnknown(NoName),
+    /// Nothing leads to any of the store's addresses.
+    StoreOutOfReach(Vec<(IpAddr, NoWay)>),
+    /// No default route of a family can be used.
+    NoDefault {
+        /// The family.
+        family: Family,
+        /// Those that cannot.
+        passed_over: Vec<Useless>,
+        /// What this host has.
+        host: Host,
+    },
+    /// The interface is down.
+    Down {
+        /// Its name.
+        interface: String,
+    },
+    /// The interface has no MTU.
+    NoMtu {
+        /// Its name.
+        interface: String,
+    },
+    /// The interface has no address of a family that can be used.
+    NoAddress {
+        /// The family.
+        family: Family,
+        /// The interface.
+        interface: String,
+        /// Its addresses of that family.
+        addresses: Vec<Address>,
+    },
+    /// The network uses no family.
+    NoFamily,
+    /// Nothing leads to a server of the store, or to another node.
+    PeerOutOfReach {
+        /// Which of them.
+        peer: Peer,
+        /// Its address.
+        target: IpAddr,
+        /// Why.
+        why: NoWay,
+    },
+    /// This node gave up these addresses a short time ago.
+    GivenUp {
+        /// The addresses.
+        addresses: Addresses,
+        /// Their interface.
+        interface: String,
+    },
+    /// None of the candidates can be used.
+    Each(Vec<Unfit>),
+    /// Other nodes have every address that could be used.
+    Shared {
+        /// The addresses, each with its node.
+        addresses: BTreeMap<IpAddr, String>,
+        /// What this host has.
+        host: Host,
+        /// Why other candidates cannot be used.
+        whys: Vec<Unfit>,
+    },
+}
+
+impl Unfit {
+    /// Whether waiting can help.
+    pub fn may_come(&self) -> bool {
+        !matches!(self, Self::Apart { .. } | Self::NoMtu { .. } | Self::NoFamily)
+    }
+}
+
+impl Coded for Unfit {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoSuchName { .. } => "interface-absent",
+            Self::NoOwner { .. } => "interface-address-absent",
+            Self::Apart { .. } => "interfaces-differ",
+            Self::OutOfReach { .. } => "interface-target-unreachable",
+            Self::NoneInside { .. } => "interface-cidr-unmatched",
+            Self::NoMatch { .. } => "interface-regex-unmatched",
+            Self::StoreUnknown(_) => "interface-store-unknown",
+            Self::StoreOutOfReach(_) => "interface-store-unreachable",
+            Self::NoDefault { .. } => "default-route-missing",
+            Self::Down { .. } => "interface-down",
+            Self::NoMtu { .. } => "interface-mtu-unknown",
+            Self::NoAddress { .. } => "interface-without-address",
+            Self::NoFamily => "network-without-family",
+            Self::PeerOutOfReach { .. } => "interface-peer-unreachable",
+            Self::GivenUp { .. } => "interface-given-up",
+            Self::Each(_) => "no-candidate-interface",
+            Self::Shared { .. } => "interface-addresses-shared",
+        }
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        match self {
+            Self::OutOfReach { why, .. } | Self::PeerOutOfReach { why, .. } => vec![Problem::of(why)],
+            Self::StoreUnknown(why) => vec![Problem::of(why)],
+            Self::StoreOutOfReach(whys) => whys.iter().map(|(_, why)| Problem::of(why)).collect(),
+            Self::Each(whys) | Self::Shared { whys, .. } => whys.iter().map(Problem::of).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| match self {
+            Self::NoSuchName { name, host } => write!(f, "error looking up interface {name}: no such interface; this host has {host}"),
+            Self::NoOwner { address, host } => {
+                let (v, family) = Family::from(*address).pick(("", "IP"), ("v6 ", "IPv6"));
+                write!(f, "error looking up {v}interface {address}: no interface with given {family} found; this host has {host}")
+            }
+            Self::Apart { by, v4, v6 } => {
+                let (route, remedy) = match by {
+                    Apart::Addresses => ("", ""),
+                    Apart::PublicAddresses => ("", ": --public-ip and --public-ipv6 are addresses of both"),
+                    Apart::DefaultRoutes => ("default route ", "; name the interface with --iface"),
+                };
+                write!(f, "v6 {route}interface {v6} must be the same with v4 {route}interface {v4}{remedy}")
+            }
+            Self::OutOfReach { target, why } => write!(f, "failed to get ifcanreach based interface: couldn't lookup route to {target}: {why}"),
+            Self::NoneInside { net, host } => write!(f, "no interface that is up has a usable address inside {net}; this host has {host}"),
+            Self::NoMatch { pattern, host } => write!(f, "could not match pattern {pattern} to any of the available network interfaces ({host})"),
+            Self::StoreUnknown(why) => write!(f, "the store's address is not known: {why}"),
+            Self::StoreOutOfReach(whys) => {
+                write!(f, "no route to the store ({})", joined(whys.iter().map(|(address, why)| format!("{address}: {why}")), ", "))
+            }
+            Self::NoDefault { family, passed_over, host } => {
+                let v = family.pick("", "v6 ");
+                let detail = if passed_over.is_empty() { String::new() } else { format!(" ({})", joined(passed_over, ", ")) };
+                write!(
+                    f,
+                    "failed to get default {v}interface: unable to find default route{detail}; name the interface with --iface, this host has {host}"
+                )
+            }
+            Self::Down { interface } => write!(f, "interface {interface} is down; bring it up with `ip link set {interface} up`"),
+            Self::NoMtu { interface } => write!(f, "failed to determine MTU for {interface} interface"),
+            Self::NoAddress { family, interface, addresses } => {
+                let states = joined(addresses.iter().map(|address| format!("{}: {}", address.ip(), address.state())), ", ");
+                let detail = if states.is_empty() { "it has none" } else { &states };
+                write!(f, "failed to find {family} address for interface {interface}: {detail}")
+            }
+            Self::NoFamily => f.write_str("the network uses no address family"),
+            Self::PeerOutOfReach { peer, target, why } => write!(f, "no route to {peer} at {target}: {why}"),
+            Self::GivenUp { addresses, interface } => {
+                write!(f, "this node gave up {addresses} of {interface} less than ten minutes ago, because no peer answered there")
+            }
+            Self::Each(whys) => f.write_str(&joined(whys, "; ")),
+            Self::Shared { addresses, host, whys } => {
+                let shared = joined(addresses.iter().map(|(ip, node)| format!("{ip} (Node {node})")), ", ");
+                let whys = if whys.is_empty() { String::new() } else { format!(" ({})", joined(whys, "; ")) };
+                write!(
+                    f,
+                    "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT \
+                     interface (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of \
+                     the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete the Node that is no more; this \
+                     host has {host}{whys}"
+                )
+            }
+        })
+    }
+}
+
+impl std::error::Error for Unfit {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::OutOfReach { why, .. } | Self::PeerOutOfReach { why, .. } => Some(why),
+            Self::StoreUnknown(why) => Some(why),
+            _ => None,
+        }
+    }
+}
+
+/// What leads the families to two interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apart {
+    /// The address that names the interface, and `--public-ipv6`.
+    Addresses,
+    /// `--public-ip` and `--public-ipv6`.
+    PublicAddresses,
+    /// The default routes.
+    DefaultRoutes,
+}
+
+/// Who is reached through the right interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A server of the store.
+    Server,
+    /// Another node.
+    Node,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "the API server",
+            Self::Node => "another node",
+        })
+    }
+}
+
+/// Why a default route cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Useless {
+    /// It rejects packets.
+    Rejects {
+        /// Its metric.
+        metric: u32,
+    },
+    /// Its interface is not known.
+    Nowhere {
+        /// Its metric.
+        metric: u32,
+    },
+    /// It leads to the loopback interface.
+    Loopback {
+        /// Its metric.
+        metric: u32,
+        /// The interface.
+        interface: String,
+    },
+    /// Its interface is down.
+    Down {
+        /// The interface.
+        interface: String,
+    },
+}
+
+impl fmt::Display for Useless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rejects { metric } => write!(f, "the one with metric {metric} rejects packets"),
+            Self::Nowhere { metric } => write!(f, "found default route of metric {metric} but could not determine interface"),
+            Self::Loopback { metric, interface } => write!(f, "the one with metric {metric} leads to {interface}"),
+            Self::Down { interface } => write!(f, "{interface} is down"),
+        }
+    }
+}
+
+/// The interfaces of this host that an operator can choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host(pub Vec<Choosable>);
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { f.write_str("no interface but lo") } else { f.write_str(&joined(&self.0, ", ")) }
+    }
+}
+
+/// An interface that an operator can choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choosable {
+    /// Its name.
+    pub name: String,
+    /// Its usable addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it is up.
+    pub up: bool,
+}
+
+impl fmt::Display for Choosable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses = if self.addresses.is_empty() { "no usable address".to_owned() } else { joined(&self.addresses, ", ") };
+        let down = if self.up { "" } else { ", down" };
+        write!(f, "{}:[{addresses}{down}]", self.name)
+    }
+}
+
+fn joined(items: impl IntoIterator<Item: ToString>, by: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(by)
+}
