@@ -113,8 +113,8 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
         }
         let mut told = false;
         for refused in refused.iter().filter(|refused| refused.subnets == item.subnets) {
-            told |= refused.reason == Reason::SameIdentity;
-            say(format!("not used: {}", refused.text));
+            told |= refused.reason() == Reason::SameIdentity;
+            say(format!("not used: {refused}"));
         }
         if let Some(other) = older.iter().find(|other| other.subnets.overlaps(&item.subnets)) {
             say(format!("overlaps the older {}", other.subnets));
@@ -157,7 +157,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
     let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;
-    refused.retain(|refused| !matches!(refused.reason, Reason::Outside | Reason::OverlapsOlder));
+    refused.retain(|refused| !matches!(refused.reason(), Reason::Outside | Reason::OverlapsOlder));
     refused
 }
 

@@ -5,11 +5,13 @@
 //! unusable value leaves the last good value of its key in force.
 
 mod judge;
+mod refused;
 mod standing;
 mod taken;
 mod terms;
 
 pub use judge::admitted;
+pub use refused::{Refused, Why};
 pub use standing::Standing;
 pub(crate) use taken::UsedSubnets;
-pub use terms::{Accepts, Identity, Reason, Refused, Terms};
+pub use terms::{Accepts, Identity, Reason, Terms};

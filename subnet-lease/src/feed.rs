@@ -38,7 +38,7 @@ impl Reading {
     pub fn by_reason(&self) -> BTreeMap<Reason, usize> {
         let mut counts = BTreeMap::new();
         for refused in self.refused.iter() {
-            *counts.entry(refused.reason).or_default() += 1;
+            *counts.entry(refused.reason()).or_default() += 1;
         }
         counts
     }
@@ -53,7 +53,7 @@ pub struct Feed<'a> {
     /// Keys that changed since they were admitted last; none where any may have.
     changed: Option<BTreeSet<Subnets>>,
     hold_down: HoldDown,
-    told: BTreeSet<(Subnets, String)>,
+    told: BTreeMap<Subnets, Vec<Refused>>,
     reading: Reading,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Feed<'a> {
             standing: Standing::default(),
             changed: None,
             hold_down: HoldDown::default(),
-            told: BTreeSet::new(),
+            told: BTreeMap::new(),
             reading: Reading::default(),
         };
         let (table, _) = feed.publish(false);
@@ -176,7 +176,7 @@ impl<'a> Feed<'a> {
             return None;
         }
         let refused = self.standing.refused().iter();
-        let before: BTreeSet<&Subnets> = refused.filter(|refused| refused.reason == Reason::OtherBackend).map(|refused| &refused.subnets).collect();
+        let before: BTreeSet<&Subnets> = refused.filter(|refused| refused.reason() == Reason::OtherBackend).map(|refused| &refused.subnets).collect();
         let is_node = |lease: &&Lease| !terms.is_own(&lease.subnets) && (lease.term == Term::Leased || lease.attrs.node.is_some());
         let nodes = self.raw.iter().filter(is_node).filter(|lease| !before.contains(&lease.subnets)).count();
         (nodes > 1).then_some(nodes)
@@ -187,17 +187,16 @@ impl<'a> Feed<'a> {
         let refused = self.standing.refused();
         const LINES: usize = 20;
         let mut lines = 0;
-        let mut now = BTreeSet::new();
+        let mut now: BTreeMap<Subnets, Vec<Refused>> = BTreeMap::new();
         for refusal in refused {
             // There may be several for one lease, one a family.
-            let told = (refusal.subnets, refusal.text.clone());
-            if !self.told.contains(&told) {
+            if !self.told.get(&refusal.subnets).is_some_and(|told| told.contains(refusal)) {
                 lines += 1;
                 if lines <= LINES {
-                    tracing::warn!(reason = refusal.reason.label(), "a lease is not used: {}", refusal.text);
+                    tracing::warn!(reason = refusal.reason().label(), "a lease is not used: {refusal}");
                 }
             }
-            now.insert(told);
+            now.entry(refusal.subnets).or_default().push(refusal.clone());
         }
         if lines > LINES {
             tracing::warn!("{} more leases are not used; /status names them all, /metrics counts them by reason", lines - LINES);

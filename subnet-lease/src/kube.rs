@@ -42,7 +42,7 @@ use async_trait::async_trait;
 use follow::Follower;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
-pub use options::{Identity, KubeOptions, server_url};
+pub use options::{Identity, KubeOptions, UrlError, server_url};
 use publish::{Holding, Publisher};
 use requests::{EventReason, Extras, PostedEvents};
 use state::{All, AllSink, Own, OwnSink, OwnState};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use types::{Family, Subnets};
+use types::{Addresses, Dual, Family, Subnets};
 
 /// One node's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,11 @@ impl LeaseAttrs {
         family.pick(self.public_ip.map(IpAddr::V4), self.public_ipv6.map(IpAddr::V6))
     }
 
+    /// Both public addresses.
+    pub fn public(&self) -> Option<Addresses> {
+        Dual::from_options(self.public_ip, self.public_ipv6)
+    }
+
     /// Whether peers learn the same from both.
     pub fn tells_the_same(&self, other: &LeaseAttrs) -> bool {
         self.same_public(other) && self.backend == other.backend && self.data == other.data && self.v6_data == other.v6_data
@@ -69,12 +74,7 @@ impl LeaseAttrs {
 
     /// Both public addresses as text for people.
     pub fn public_text(&self) -> String {
-        match (self.public_ip, self.public_ipv6) {
-            (Some(a), Some(b)) => format!("{a} and {b}"),
-            (Some(a), None) => a.to_string(),
-            (None, Some(b)) => b.to_string(),
-            (None, None) => "no public address".to_owned(),
-        }
+        self.public().map_or_else(|| "no public address".to_owned(), |public| public.to_string())
     }
 }
 

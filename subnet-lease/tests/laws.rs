@@ -388,8 +388,8 @@ fn each_backend_has_its_own_leases() {
         assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{backend} {written}");
         for refused in refused {
             let theirs = if written.is_empty() { "udp or alloc" } else { written };
-            assert!(refused.text.contains(&format!("backend {theirs}, this network uses {backend}")), "{}", refused.text);
-            assert_eq!(refused.reason, Reason::OtherBackend);
+            assert!(refused.to_string().contains(&format!("backend {theirs}, this network uses {backend}")), "{refused}");
+            assert_eq!(refused.reason(), Reason::OtherBackend);
         }
     }
 }
@@ -409,7 +409,7 @@ fn a_reservation_that_nobody_took_is_of_no_other_backend() {
         (Term::Reserved, Some(NodeId::default()), Reason::OtherBackend),
     ] {
         let (_, refused) = admitted(&LeaseTable::of([lease(term, node)], BTreeSet::new()), &LeaseTable::default(), &terms());
-        assert_eq!(refused.iter().map(|refused| refused.reason).collect::<Vec<_>>(), [reason]);
+        assert_eq!(refused.iter().map(|refused| refused.reason()).collect::<Vec<_>>(), [reason]);
     }
 }
 
@@ -430,7 +430,10 @@ fn a_family_without_an_address_is_told() {
         (lease(None, None), false, vec!["10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: its node cannot be reached"]),
     ] {
         let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
-        assert_eq!((table.len() == 1, refused.iter().map(|refused| refused.text.as_str()).collect::<Vec<_>>()), (used, said));
+        assert_eq!(
+            (table.len() == 1, refused.iter().map(|refused| refused.to_string()).collect::<Vec<_>>()),
+            (used, said.into_iter().map(str::to_owned).collect())
+        );
     }
 }
 
@@ -446,7 +449,7 @@ fn a_node_inside_a_leased_subnet() {
     let under = |leases: [Lease; 2], terms: &Terms| {
         let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), terms);
         let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
-        (kept.join(" "), refused.iter().map(|refused| refused.reason).collect::<Vec<_>>())
+        (kept.join(" "), refused.iter().map(|refused| refused.reason()).collect::<Vec<_>>())
     };
     let run = |leases: [Lease; 2]| under(leases, &terms());
     // The node is inside the older subnet.
@@ -497,9 +500,9 @@ fn off_link_leases_are_refused_alone() {
             lease(4, [10, 99, 0, 6], "fe80::6"),
         ];
         let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &terms);
-        assert!(table.unreadable().is_empty() && refused.iter().all(|refused| refused.reason == Reason::OffLink), "{refused:?}");
+        assert!(table.unreadable().is_empty() && refused.iter().all(|refused| refused.reason() == Reason::OffLink), "{refused:?}");
         let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
-        (kept.join(" "), refused.into_iter().map(|refused| refused.text).collect::<Vec<_>>())
+        (kept.join(" "), refused.into_iter().map(|refused| refused.to_string()).collect::<Vec<_>>())
     };
     let all = judged(None);
     assert!(all.0.split(' ').count() >= 4 && all.1.is_empty(), "a backend that needs no link: {all:?}");
@@ -544,7 +547,7 @@ fn of_two_nodes_of_one_second_the_first_by_name_is_the_older() {
     let assigned = Terms { config, ..terms() };
     let kept = |leases: [Lease; 2]| {
         let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &assigned);
-        assert_eq!(refused.iter().map(|refused| refused.reason).collect::<Vec<_>>(), [Reason::OverlapsOlder]);
+        assert_eq!(refused.iter().map(|refused| refused.reason()).collect::<Vec<_>>(), [Reason::OverlapsOlder]);
         table.iter().next().unwrap().subnets.to_string()
     };
     assert_eq!(kept([lease("n1", "10.5.1.0/24", 8), lease("n2", "10.5.0.0/23", 9)]), "10.5.1.0/24");

@@ -3,11 +3,9 @@
 use crate::flags::KubernetesFlags;
 use crate::mistake::{Fault, Mistake};
 use crate::reader::{Reader, file, given};
-use std::fmt;
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions, server_url};
 use subnet_lease::manager::boot_time;
-use types::{Detail, Problem};
 
 /// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
 pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeOptions> {
@@ -26,15 +24,14 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
                 // A password may contain the comma that separates addresses.
                 Err(why) => {
                     let named = (!value.text.contains(['@', '?'])).then(|| text.to_owned());
-                    reader.wrong(value.mistake(Fault::Server { named, why: said("server-url", &why) }));
+                    reader.wrong(value.mistake(Fault::Server { named, why }));
                 }
             }
         }
     }
-    let prefix = kube_annotation_prefix.last().and_then(|value| {
-        let wrong = |why: &dyn fmt::Display| Mistake::Prefix { from: value.from.clone(), why: said("annotation-prefix", why) };
-        Prefix::parse(&value.text).map_err(|why| reader.wrong(wrong(&why))).ok()
-    })?;
+    let prefix = kube_annotation_prefix
+        .last()
+        .and_then(|value| Prefix::parse(&value.text).map_err(|why| reader.wrong(Mistake::Prefix { from: value.from.clone(), why })).ok())?;
     Some(KubeOptions {
         urls,
         kubeconfig: file(kubeconfig_file),
@@ -45,11 +42,6 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
         user_agent: format!("flanneld/{}", env!("CARGO_PKG_VERSION")),
         up: boot_time(),
     })
-}
-
-/// Why the lease crate refuses a value.
-fn said(code: &'static str, why: &dyn fmt::Display) -> Box<Problem> {
-    Box::new(Problem { code: code.into(), text: why.to_string(), detail: Detail::None, parts: Vec::new() })
 }
 
 /// Checks the variables of Go flannel that have no meaning here: there is no queue that could overflow.

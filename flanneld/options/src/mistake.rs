@@ -2,6 +2,8 @@
 
 use crate::endpoint::{Endpoint, EndpointError, USER};
 use std::fmt;
+use subnet_lease::kube::UrlError;
+use subnet_lease::kube::fault::PrefixError;
 use types::problem::text;
 use types::{Coded, Problem};
 
@@ -41,7 +43,7 @@ pub enum Mistake {
         /// The flag or variable that gave it.
         from: String,
         /// Why.
-        why: Box<Problem>,
+        why: PrefixError,
     },
     /// Two flags name two stores.
     TwoStores {
@@ -146,7 +148,7 @@ pub enum Fault {
         /// The address; none where it may contain a password.
         named: Option<String>,
         /// Why.
-        why: Box<Problem>,
+        why: UrlError,
     },
     /// It cannot be the identity of a node.
     NodeId(String),
@@ -225,7 +227,7 @@ impl Coded for Mistake {
     fn parts(&self) -> Vec<Problem> {
         match self {
             Self::Value { fault, .. } => vec![Problem::of(fault)],
-            Self::Prefix { why, .. } => vec![Problem::clone(why)],
+            Self::Prefix { why, .. } => vec![Problem::of(why)],
             _ => Vec::new(),
         }
     }
@@ -302,7 +304,7 @@ impl Coded for Fault {
 
     fn parts(&self) -> Vec<Problem> {
         match self {
-            Self::Server { why, .. } => vec![Problem::clone(why)],
+            Self::Server { why, .. } => vec![Problem::of(why)],
             _ => Vec::new(),
         }
     }

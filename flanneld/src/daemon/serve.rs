@@ -263,12 +263,12 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
     /// The new identity has to reach the store and come back.
     const PATIENCE: Duration = Duration::from_secs(60);
     loop {
-        let older = readings.borrow_and_update().refused.iter().find(|refused| refused.reason == Reason::OurIdentity).cloned();
+        let older = readings.borrow_and_update().refused.iter().find(|refused| refused.reason() == Reason::OurIdentity).cloned();
         if let Some(older) = older {
-            warn!("this node's key is that of an older node, as of a cloned disk ({}): making another one", older.text);
+            warn!("this node's key is that of an older node, as of a cloned disk ({older}): making another one");
             renewal.ask();
             tokio::time::sleep(PATIENCE).await;
-            if readings.borrow().refused.iter().any(|refused| refused.reason == Reason::OurIdentity) {
+            if readings.borrow().refused.iter().any(|refused| refused.reason() == Reason::OurIdentity) {
                 continue;
             }
         }

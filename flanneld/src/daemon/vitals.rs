@@ -131,7 +131,7 @@ impl ReadinessMonitor {
     fn unused(&self, reading: &Reading) -> Vec<Unused> {
         let refused = reading.refused.iter();
         let refused =
-            refused.map(|refused| Unused { lease: refused.subnets.to_string(), reason: refused.reason.label(), text: refused.text.clone() });
+            refused.map(|refused| Unused { lease: refused.subnets.to_string(), reason: refused.reason().label(), text: refused.to_string() });
         let unreadable = self.network.store.unreadable_keys().into_iter();
         let unreadable = unreadable.map(|(key, why)| {
             let key = excerpt(&key);

@@ -1,7 +1,8 @@
 //! The judgement on each lease.
 
+use super::refused::{Refused, Why};
 use super::taken::{Identities, Nodes, UsedSubnets};
-use super::terms::{Reason, Refused, Terms};
+use super::terms::Terms;
 use crate::json::excerpt;
 use crate::lease::{Lease, Term};
 use crate::table::LeaseTable;
@@ -9,7 +10,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use types::{Dual, Family, Subnets, nets_overlap};
+use types::{Addresses, Dual, Family, Subnets, nets_overlap};
 
 /// Admits the leases of `raw`; an unusable value leaves that of `before` in force.
 pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseTable, Vec<Refused>) {
@@ -25,36 +26,36 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
     let nowhere = Nodes::default();
     let mut blank: BTreeSet<Subnets> = raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, terms)).collect();
     for lease in by_age {
-        let mut refuse = |reason, text: String| refused.push(Refused { subnets: lease.subnets, reason, text });
+        let mut refuse = |half, why| refused.push(Refused { subnets: lease.subnets, half, why });
         let in_a_subnet = lease.attrs.addresses().find_map(|address| Some((address, claimed.holds(address)?)));
         let placed = match in_a_subnet {
-            Some((address, net)) => Err((Reason::InsideSubnet, inside_subnet(lease, address, net))),
+            Some((address, net)) => Err(Why::InsideSubnet { address, net }),
             None => placed(lease, terms, &used, if terms.config.assigned { &nowhere } else { &nodes }),
         };
         let subnets = match placed {
             Ok(subnets) => subnets,
-            Err((reason, text)) => {
-                refuse(reason, text);
+            Err(why) => {
+                refuse(None, why);
                 continue;
             }
         };
-        if let Err((reason, text)) = spoken_here(lease, &subnets, terms) {
-            refuse(reason, text);
+        if let Err(why) = spoken_here(lease, &subnets, terms) {
+            refuse(None, why);
             used.take(&subnets);
             nodes.take(lease);
             continue;
         }
-        halves_left_out(lease, &subnets, terms).into_iter().for_each(|(reason, text)| refuse(reason, text));
+        halves_left_out(lease, &subnets, terms).into_iter().for_each(|(half, why)| refuse(Some(half), why));
         let in_reach = on_link(lease, &subnets, terms).unwrap_or(subnets);
         let usable = match (terms.accepts)(lease) {
-            Err(why) => Err((Reason::Unusable, why.to_string())),
-            Ok(()) => identities.take(lease).map_err(|used| used.reason(lease, terms)),
+            Err(why) => Err(Why::Unusable(Box::new(why))),
+            Ok(()) => identities.take(lease).map_err(|used| used.why(lease, terms)),
         };
         let in_force = match usable {
             Ok(()) if in_reach == lease.subnets => Some(lease.clone()),
             Ok(()) => Some(Arc::new(Lease { subnets: in_reach, ..Lease::clone(lease) })),
-            Err((reason, why)) => {
-                refuse(reason, format!("the value of {} cannot be used: {why}", lease.subnets));
+            Err(why) => {
+                refuse(None, why);
                 let good = before.shared_lease(&subnets).filter(|good| good.attrs != lease.attrs && of_one_node(good, lease, terms));
                 good.filter(|good| identities.take(good).is_ok()).cloned()
             }
@@ -99,66 +100,55 @@ fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
 }
 
 /// The subnets of a lease that can be in force beside the older ones; else why it is refused.
-pub(super) fn placed(lease: &Lease, terms: &Terms, used: &UsedSubnets, nodes: &Nodes) -> Result<Subnets, (Reason, String)> {
+pub(super) fn placed(lease: &Lease, terms: &Terms, used: &UsedSubnets, nodes: &Nodes) -> Result<Subnets, Why> {
     let named = lease.subnets;
     let Some(subnets) = trimmed(&named, terms).filter(|_| terms.config.contains(&named)) else {
-        return Err((Reason::Outside, format!("{named} is not a subnet of {}", terms.config.networks)));
+        return Err(Why::Outside(terms.config.networks));
     };
     let own = terms.own.as_ref().map(|own| own.subnets);
     if let Some(own) = own.filter(|own| subnets.overlaps(own)) {
-        return Err((Reason::OverlapsOurs, format!("{named} overlaps this node's own {own}")));
+        return Err(Why::OverlapsOurs(own));
     }
     if let Some(net) = terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net))) {
-        return Err((Reason::OverlapsUnderlay, format!("{named} overlaps {net}, the network of the underlay; {FREE_IT}")));
+        return Err(Why::OverlapsUnderlay(*net));
     }
     for address in lease.attrs.addresses() {
         if terms.local.contains(&address) {
-            return Err((Reason::OurAddress, our_address(lease, address)));
+            return Err(Why::OurAddress { node: lease.attrs.node.as_ref().map(|node| node.name.clone()), address });
         }
         if no_host(address) {
-            return Err((Reason::NoHost, format!("{named} is published at {address}, which no node can have")));
+            return Err(Why::NoHost(address));
         }
         // The route to such a node would lead into a tunnel, and back to this node.
         let around = subnets.nets().chain(own.iter().flat_map(Subnets::nets)).find(|net| net.contains(&address)).or_else(|| used.holds(address));
         if let Some(net) = around {
-            return Err((Reason::InsideSubnet, inside_subnet(lease, address, net)));
+            return Err(Why::InsideSubnet { address, net });
         }
     }
     if let Some(older) = used.taken(&subnets) {
-        return Err((Reason::OverlapsOlder, format!("{named} overlaps the older lease {older}")));
+        return Err(Why::OverlapsOlder(older));
     }
     if let Some((address, older)) = nodes.inside(&subnets) {
-        let text = format!("{named} contains {address}, the address of the node with the older lease {older}; {FREE_IT}");
-        return Err((Reason::HoldsNode, text));
+        return Err(Why::HoldsNode { address, older });
     }
     Ok(subnets)
 }
 
 /// Whether the holder of a lease uses the same backend and has an address of the subnet's family.
-pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), (Reason, String)> {
+pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), Why> {
     let ours = &terms.config.backend;
     if !speaks(ours, &lease.attrs.backend) {
         let attrs = &lease.attrs;
         if lease.term == Term::Reserved && attrs.node.is_none() && attrs.backend.is_empty() {
-            return Err((
-                Reason::Reserved,
-                format!("{} is reserved for the node at {}, which has not taken it yet", lease.subnets, attrs.public_text()),
-            ));
+            return Err(Why::Reserved(attrs.public()));
         }
-        let theirs = if lease.attrs.backend.is_empty() { "udp or alloc".to_owned() } else { excerpt(&lease.attrs.backend) };
-        let text = format!(
-            "{} of the node at {} uses backend {theirs}, this network uses {ours}: restart flanneld there, or set Backend.Type back, so that all \
-             nodes use the same",
-            lease.subnets,
-            lease.attrs.public_text()
-        );
-        return Err((Reason::OtherBackend, text));
+        return Err(Why::OtherBackend { at: attrs.public(), theirs: excerpt(&attrs.backend), ours: ours.clone() });
     }
     if subnets.nets().all(|net| lease.attrs.public_for(net.into()).is_none()) {
-        return Err((Reason::NoAddress, format!("{} is published without an address of its family: its node cannot be reached", lease.subnets)));
+        return Err(Why::NoAddress);
     }
     if on_link(lease, subnets, terms).is_none() {
-        return Err((Reason::OffLink, off_link(subnets, &lease.subnets.to_string(), &lease.attrs.public_text(), terms)));
+        return Err(off_link(subnets, lease.attrs.public(), terms));
     }
     Ok(())
 }
@@ -173,15 +163,9 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
 }
 
 /// Why these subnets of a lease are out of reach, with the links of their families.
-fn off_link(subnets: &Subnets, what: &str, address: &str, terms: &Terms) -> String {
-    let of_family = |link: &&IpNet| subnets.nets().any(|net| net.addr().is_ipv6() == link.addr().is_ipv6());
-    let links: Vec<String> = terms.links.iter().flatten().filter(of_family).map(ToString::to_string).collect();
-    format!(
-        "{what} is published at {address}, which is on no network of this node's underlay ({}): {} needs a direct link to each node. Connect the \
-         nodes to one network, choose another interface with --iface on one of them, or use the vxlan backend",
-        links.join(", "),
-        terms.config.backend
-    )
+fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
+    let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
+    Why::OffLink { at, links: terms.links.iter().flatten().filter(of_family).copied().collect(), backend: terms.config.backend.clone() }
 }
 
 /// Whether a lease with that BackendType is of that backend. Go flannel writes none for udp and alloc, which cannot be told apart.
@@ -193,43 +177,21 @@ fn speaks(backend: &str, written: &str) -> bool {
 }
 
 /// Of a dual-stack lease that can be used: the family that cannot.
-pub(super) fn halves_left_out(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Vec<(Reason, String)> {
+pub(super) fn halves_left_out(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Vec<(IpNet, Why)> {
     if !matches!(subnets, Dual::Both(..)) || (terms.accepts)(lease).is_err() {
         return Vec::new();
     }
     let left_out = |net: IpNet| {
         if lease.attrs.public_for(net.into()).is_none() {
-            return Some((Reason::NoAddress, format!("{net} of {} is published without an address of its family", lease.subnets)));
+            return Some((net, Why::NoAddress));
         }
         if let Some(address) = lease.attrs.public_for(net.into()).filter(|address| terms.is_off_link(*address)) {
-            return Some((Reason::OffLink, off_link(&net.into(), &format!("{net} of {}", lease.subnets), &address.to_string(), terms)));
+            return Some((net, off_link(&net.into(), Some(Addresses::from(address)), terms)));
         }
         let half = Lease { subnets: net.into(), ..lease.clone() };
-        (terms.accepts)(&half).err().map(|why| (Reason::Unusable, format!("{net} of {} cannot be used: {why}", lease.subnets)))
+        (terms.accepts)(&half).err().map(|why| (net, Why::Unusable(Box::new(why))))
     };
     subnets.nets().filter_map(left_out).collect()
-}
-
-/// How to free a subnet that must not be leased; its holder takes another.
-const FREE_IT: &str = "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
-
-fn inside_subnet(lease: &Lease, address: IpAddr, net: IpNet) -> String {
-    format!(
-        "{} is published at {address}, which lies in the leased subnet {net}: packets for that node would not leave this one. Give the node an \
-         address outside the leased subnets (--iface or --public-ip there), or choose another Network",
-        lease.subnets
-    )
-}
-
-/// The Vagrant trap, as a third node sees it.
-fn our_address(lease: &Lease, address: IpAddr) -> String {
-    let name = lease.attrs.node.as_ref().map_or("another node", |node| node.name.as_str());
-    format!(
-        "{name} publishes {address} for {}, which is an address of this host too: packets for it would come back here. This happens where every \
-         machine has the same address on its NAT interface (Vagrant's 10.0.2.15): start flanneld there with --iface naming the interface that \
-         really connects the nodes",
-        lease.subnets
-    )
 }
 
 /// Whether no node can be reached at an address, wherever the network lies.

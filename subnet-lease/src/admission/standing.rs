@@ -4,8 +4,9 @@
 //! leaves it so. In all other cases everything is admitted again, with the same result.
 
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
+use super::refused::Refused;
 use super::taken::{Identities, Nodes, UsedSubnets};
-use super::terms::{Refused, Terms};
+use super::terms::Terms;
 use crate::lease::Lease;
 use crate::table::LeaseTable;
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
 //! What leases in force use: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
 
-use super::terms::{Identity, Reason, Terms};
+use super::refused::Why;
+use super::terms::{Identity, Terms};
 use crate::json::excerpt;
 use crate::lease::Lease;
 use ipnet::IpNet;
@@ -89,16 +90,15 @@ pub(super) struct Used {
 
 impl Used {
     /// Why a lease with it is refused.
-    pub(super) fn reason(&self, lease: &Lease, terms: &Terms) -> (Reason, String) {
+    pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> Why {
         let identity = excerpt(&self.identity);
         match self.by {
-            User::Node(node, _) => (Reason::SameIdentity, format!("{identity} is used by the node at {} already", node.text())),
+            User::Node(node, _) => Why::SameIdentity { identity, at: node.addresses.into_iter().flatten().next() },
             User::Ours => {
                 // A lease that this node had before is no other node's.
                 let other = |own: &Lease| Place::of(own).node != Place::of(lease).node || Place::of(own).node.is_none();
                 let older = terms.own.as_ref().is_some_and(|own| other(own) && (lease.since, lease.subnets) < (own.since, own.subnets));
-                let reason = if older { Reason::OurIdentity } else { Reason::SameIdentity };
-                (reason, format!("{identity} is this node's own"))
+                Why::OwnIdentity { identity, older }
             }
         }
     }
@@ -131,10 +131,6 @@ impl Place {
         let pairs = || self.addresses.into_iter().zip(other.addresses).filter_map(|(a, b)| Some((a?, b?)));
         let told_apart = self.node.zip(other.node).is_some_and(|(a, b)| a != b);
         !told_apart && pairs().next().is_some() && pairs().all(|(a, b)| a == b)
-    }
-
-    fn text(self) -> String {
-        self.addresses.into_iter().flatten().next().map_or_else(|| "no address".to_owned(), |address| address.to_string())
     }
 }
 

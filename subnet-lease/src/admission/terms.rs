@@ -106,14 +106,3 @@ impl Reason {
         }
     }
 }
-
-/// A lease that is not in force, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// The lease's key.
-    pub subnets: Subnets,
-    /// The kind of reason.
-    pub reason: Reason,
-    /// The reason in words.
-    pub text: String,
-}

@@ -235,10 +235,9 @@ impl Coded for LeaseProblem {
 
     fn detail(&self) -> Detail {
         match self {
-            Self::AddressInUse { own, holder, choice, .. } => Detail::AddressInUse {
+            Self::AddressInUse { own, holder, .. } => Detail::AddressInUse {
                 address: own.public.v4().copied().map(IpAddr::V4).or(own.public.v6().copied().map(IpAddr::V6)),
                 holder: holder.to_string(),
-                interface: choice.as_ref().map(|choice| choice.interface.clone()),
             },
             Self::IdentityInUse { name, .. } => Detail::IdentityInUse { holder: name.clone() },
             Self::OutOfSubnets { .. } => Detail::OutOfSubnets,

@@ -91,6 +91,15 @@ impl From<IpNet> for Subnets {
     }
 }
 
+impl From<IpAddr> for Addresses {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Dual::V4(address),
+            IpAddr::V6(address) => Dual::V6(address),
+        }
+    }
+}
+
 impl Subnets {
     /// The subnets, IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + use<> {

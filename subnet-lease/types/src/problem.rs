@@ -147,9 +147,6 @@ pub enum Detail {
         address: Option<IpAddr>,
         /// The other node, as its lease names it.
         holder: String,
-        /// The interface that this node chose, where it chose one.
-        #[serde(default)]
-        interface: Option<String>,
     },
     /// Another machine has the identity of this one.
     IdentityInUse {

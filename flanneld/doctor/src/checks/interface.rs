@@ -111,7 +111,7 @@ fn end(facts: &Facts) -> Option<&Problem> {
 fn refused_for_address(facts: &Facts) -> Option<String> {
     let problem = end(facts)?;
     problem.details().find_map(|detail| match detail {
-        Detail::AddressInUse { address, holder, .. } => {
+        Detail::AddressInUse { address, holder } => {
             let address = address.map(|ip| format!(" {ip}")).unwrap_or_default();
             Some(format!("the public address{address} of this node is already the address of {holder}"))
         }

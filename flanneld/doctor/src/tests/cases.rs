@@ -178,7 +178,7 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.public.clone_from(&address));
     }),
     ("duplicate-address", |facts| {
-        let taken = Detail::AddressInUse { address: Some("192.0.2.1".parse().unwrap()), holder: "node n2".to_owned(), interface: None };
+        let taken = Detail::AddressInUse { address: Some("192.0.2.1".parse().unwrap()), holder: "node n2".to_owned() };
         stopped(facts, taken, "the address is taken");
     }),
     ("clone", |facts| stopped(facts, Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one")),

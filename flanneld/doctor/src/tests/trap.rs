@@ -17,7 +17,7 @@ use types::problem::{PortPurpose, StoreCause};
 /// What ends the second node.
 fn refused() -> Fact<LastWords> {
     let (address, holder) = (Some("10.0.2.15".parse().unwrap()), "node h1 (id 4d), which holds 10.244.9.0/24".to_owned());
-    last_words(Detail::AddressInUse { address, holder, interface: None }, "the address is taken. Nodes that share")
+    last_words(Detail::AddressInUse { address, holder }, "the address is taken. Nodes that share")
 }
 
 /// The trap, with these verdicts of the probes.

@@ -1,0 +1,198 @@
+//! A lease that is not in force, and why.
+
+use super::terms::Reason;
+use ipnet::IpNet;
+use std::fmt;
+use std::net::IpAddr;
+use types::problem::text;
+use types::{Addresses, Coded, Problem, Subnets};
+
+/// A lease that is not in force, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The lease's key.
+    pub subnets: Subnets,
+    /// The half of it that alone is left out.
+    pub half: Option<IpNet>,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a lease, or a half of one, is not in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It is no subnet of these.
+    Outside(Subnets),
+    /// It overlaps our own.
+    OverlapsOurs(Subnets),
+    /// It overlaps this network of the underlay.
+    OverlapsUnderlay(IpNet),
+    /// It overlaps this one of an older lease.
+    OverlapsOlder(IpNet),
+    /// It contains the address of a node whose lease is older.
+    HoldsNode {
+        /// The address.
+        address: IpAddr,
+        /// The older lease.
+        older: Subnets,
+    },
+    /// It is published at an address of this host.
+    OurAddress {
+        /// The name of its node, as far as its lease tells.
+        node: Option<String>,
+        /// The address.
+        address: IpAddr,
+    },
+    /// It is published at an address that no node can have.
+    NoHost(IpAddr),
+    /// It is published at an address inside a leased subnet.
+    InsideSubnet {
+        /// The address.
+        address: IpAddr,
+        /// The subnet.
+        net: IpNet,
+    },
+    /// It is published without an address of its family.
+    NoAddress,
+    /// It is published at addresses that the underlay does not reach without a gateway.
+    OffLink {
+        /// The addresses.
+        at: Option<Addresses>,
+        /// What the underlay reaches so, of its families.
+        links: Vec<IpNet>,
+        /// The backend, which needs that.
+        backend: String,
+    },
+    /// It is of another backend.
+    OtherBackend {
+        /// Where its node is.
+        at: Option<Addresses>,
+        /// The beginning of that backend's name; empty for those that Go flannel does not name.
+        theirs: String,
+        /// The backend of the network.
+        ours: String,
+    },
+    /// It is reserved for a node at these addresses.
+    Reserved(Option<Addresses>),
+    /// The backend cannot use its value.
+    Unusable(Box<Problem>),
+    /// It has the identity (a MAC, a key) of another node.
+    SameIdentity {
+        /// The beginning of that.
+        identity: String,
+        /// Where the other node is.
+        at: Option<IpAddr>,
+    },
+    /// It has our identity.
+    OwnIdentity {
+        /// The beginning of that.
+        identity: String,
+        /// Whether another node has it, whose lease is older than ours.
+        older: bool,
+    },
+}
+
+impl Refused {
+    /// The kind of reason.
+    pub fn reason(&self) -> Reason {
+        match &self.why {
+            Why::Outside(_) => Reason::Outside,
+            Why::OverlapsOurs(_) => Reason::OverlapsOurs,
+            Why::OverlapsUnderlay(_) => Reason::OverlapsUnderlay,
+            Why::OverlapsOlder(_) => Reason::OverlapsOlder,
+            Why::HoldsNode { .. } => Reason::HoldsNode,
+            Why::OurAddress { .. } => Reason::OurAddress,
+            Why::NoHost(_) => Reason::NoHost,
+            Why::InsideSubnet { .. } => Reason::InsideSubnet,
+            Why::NoAddress => Reason::NoAddress,
+            Why::OffLink { .. } => Reason::OffLink,
+            Why::OtherBackend { .. } => Reason::OtherBackend,
+            Why::Reserved(_) => Reason::Reserved,
+            Why::Unusable(_) => Reason::Unusable,
+            Why::SameIdentity { .. } | Why::OwnIdentity { older: false, .. } => Reason::SameIdentity,
+            Why::OwnIdentity { older: true, .. } => Reason::OurIdentity,
+        }
+    }
+}
+
+impl Coded for Refused {
+    fn code(&self) -> &'static str {
+        self.reason().label()
+    }
+
+    fn parts(&self) -> Vec<Problem> {
+        match &self.why {
+            Why::Unusable(why) => vec![Problem::clone(why)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// How to free a subnet that must not be leased; its holder takes another.
+const FREE_IT: &str = "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text(f, self, |f| {
+            let lease = self.subnets;
+            let place = |at: &Option<Addresses>| at.map_or_else(|| "no public address".to_owned(), |at| at.to_string());
+            match (&self.why, self.half) {
+                (Why::Unusable(_) | Why::SameIdentity { .. } | Why::OwnIdentity { .. }, None) => write!(f, "the value of {lease} cannot be used: ")?,
+                (Why::OurAddress { .. }, _) => {}
+                (_, Some(half)) => write!(f, "{half} of {lease} ")?,
+                (_, None) => write!(f, "{lease} ")?,
+            }
+            match &self.why {
+                Why::Outside(networks) => write!(f, "is not a subnet of {networks}"),
+                Why::OverlapsOurs(own) => write!(f, "overlaps this node's own {own}"),
+                Why::OverlapsUnderlay(net) => write!(f, "overlaps {net}, the network of the underlay; {FREE_IT}"),
+                Why::OverlapsOlder(older) => write!(f, "overlaps the older lease {older}"),
+                Why::HoldsNode { address, older } => {
+                    write!(f, "contains {address}, the address of the node with the older lease {older}; {FREE_IT}")
+                }
+                // The Vagrant trap, as a third node sees it.
+                Why::OurAddress { node, address } => write!(
+                    f,
+                    "{} publishes {address} for {lease}, which is an address of this host too: packets for it would come back here. This happens \
+                     where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): start flanneld there with --iface naming \
+                     the interface that really connects the nodes",
+                    node.as_deref().unwrap_or("another node")
+                ),
+                Why::NoHost(address) => write!(f, "is published at {address}, which no node can have"),
+                Why::InsideSubnet { address, net } => write!(
+                    f,
+                    "is published at {address}, which lies in the leased subnet {net}: packets for that node would not leave this one. Give the node \
+                     an address outside the leased subnets (--iface or --public-ip there), or choose another Network"
+                ),
+                Why::NoAddress => {
+                    f.write_str("is published without an address of its family")?;
+                    f.write_str(if self.half.is_none() { ": its node cannot be reached" } else { "" })
+                }
+                Why::OffLink { at, links, backend } => write!(
+                    f,
+                    "is published at {}, which is on no network of this node's underlay ({}): {backend} needs a direct link to each node. Connect the \
+                     nodes to one network, choose another interface with --iface on one of them, or use the vxlan backend",
+                    place(at),
+                    links.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                ),
+                Why::OtherBackend { at, theirs, ours } => write!(
+                    f,
+                    "of the node at {} uses backend {}, this network uses {ours}: restart flanneld there, or set Backend.Type back, so that all nodes \
+                     use the same",
+                    place(at),
+                    if theirs.is_empty() { "udp or alloc" } else { theirs }
+                ),
+                Why::Reserved(at) => write!(f, "is reserved for the node at {}, which has not taken it yet", place(at)),
+                Why::Unusable(why) if self.half.is_some() => write!(f, "cannot be used: {why}"),
+                Why::Unusable(why) => why.fmt(f),
+                Why::SameIdentity { identity, at } => {
+                    let at = at.map_or_else(|| "no address".to_owned(), |at| at.to_string());
+                    write!(f, "{identity} is used by the node at {at} already")
+                }
+                Why::OwnIdentity { identity, .. } => write!(f, "{identity} is this node's own"),
+            }
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
