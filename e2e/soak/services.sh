@@ -29,7 +29,7 @@ esac
 echo "{\"Network\":\"10.244.0.0/16\",\"EnableNFTables\":$nftables,\"Backend\":{\"Type\":\"vxlan\"}}" >"$dir/config"
 "$1" --subnet-dir="$dir" --iface=e0 --subnet-file="$dir/subnet.env" --ip-masq >"$dir/log" 2>&1 &
 daemon=$!
-trap 'kill $daemon; rm -r "$dir"' EXIT
+trap 'kill $daemon; wait $daemon || true; rm -r "$dir"' EXIT
 sleep 45 # The start lists everything.
 test -s "$dir/subnet.env"
 spent() { awk '{print $14 + $15 + $16 + $17}' "/proc/$daemon/stat"; }
