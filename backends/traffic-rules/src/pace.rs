@@ -6,8 +6,8 @@ use std::time::Duration;
 const SHARE: u32 = 250;
 /// Listings that take less are repeated at the usual pace.
 const CHEAP: Duration = Duration::from_millis(75);
-/// On a busy machine a listing takes longer than it costs: the rules are still looked at.
-const LONGEST: Duration = Duration::from_secs(300);
+/// However long a listing takes: the rules are still looked at.
+const LONGEST: Duration = Duration::from_secs(900);
 
 /// The time between two listings of which the last took so long.
 pub fn interval(usual: Duration, took: Duration) -> Duration {
