@@ -72,8 +72,8 @@ pub struct Checks {
     verdicts: Option<watch::Receiver<u64>>,
     /// The last listing of the firewalls.
     firewalls: (Fact<Firewalls>, Option<Instant>),
-    /// How long it took.
-    took: Duration,
+    /// What it cost.
+    cost: Duration,
     /// The last listing of the pods of flannel on this node.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
     ledger: Ledger,
@@ -94,7 +94,7 @@ impl Checks {
             look: Look::default(),
             module: module::Module::default(),
             firewalls: (Fact::default(), None),
-            took: Duration::ZERO,
+            cost: Duration::ZERO,
             pods: (Fact::Absent, None),
             ledger: Ledger::default(),
             sysctl_writer,
@@ -111,7 +111,7 @@ impl Checks {
                 self.pass().await;
                 let noticed = self.wait(&mut notices).await;
                 if noticed {
-                    let busy = self.firewalls.1.map_or(Duration::ZERO, |last| pace::interval(BUSY, self.took).saturating_sub(last.elapsed()));
+                    let busy = self.firewalls.1.map_or(Duration::ZERO, |last| pace::interval(BUSY, self.cost).saturating_sub(last.elapsed()));
                     tokio::time::sleep(busy.max(QUIET)).await;
                     notices.iter_mut().for_each(|notices| _ = notices.drain());
                     self.firewalls.1 = None;
@@ -172,11 +172,11 @@ impl Checks {
                 self.module.load().await;
             }
             let every = if self.look.programs.has_silent() { SILENT } else { FIREWALLS };
-            if self.firewalls.1.is_none_or(|last| last.elapsed() >= pace::interval(every, self.took)) {
-                let begun = Instant::now();
+            if self.firewalls.1.is_none_or(|last| last.elapsed() >= pace::interval(every, self.cost)) {
+                let cost = pace::Cost::begin();
                 let listed = self.look.programs.firewalls(&running.network, &gather::surroundings(running)).await;
                 self.firewalls = (listed, Some(Instant::now()));
-                self.took = begun.elapsed();
+                self.cost = cost.so_far();
             }
             if running.set_sysctls {
                 self.sysctl_writer.apply(&running.network, &running.underlay.borrow().name.clone());

@@ -118,7 +118,7 @@ pub struct Keeper {
     changes: Option<Notices>,
     /// Whether one came since the last listing.
     changed: bool,
-    /// When the rules were listed, and how long it took.
+    /// When the rules were listed, and what it cost.
     listed: Option<(Instant, Duration)>,
     repairs: Vec<Instant>,
     trouble: Option<Problem>,
@@ -302,17 +302,17 @@ impl Keeper {
     fn is_due(&mut self) -> bool {
         let noticed = self.changes.as_mut().is_some_and(Notices::drain);
         self.changed |= noticed;
-        let Some((listed, took)) = self.listed.filter(|_| self.trouble.is_none()) else { return true };
+        let Some((listed, cost)) = self.listed.filter(|_| self.trouble.is_none()) else { return true };
         // Only a listing has counters, and the legacy variant has no notices.
         let has_notices = |applier: &Applier| applier.variant().is_none_or(|variant| variant == Variant::Nft);
         let is_known = self.changes.is_some() && self.appliers.iter().all(has_notices);
         let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
         let interval = match (self.changed, is_known && !counts) {
             // Others rarely touch our chains: a repair is worth more.
-            (true, _) => pace::interval(Duration::ZERO, took / NOTICED),
-            (false, true) => pace::interval(UNCHANGED, took),
+            (true, _) => pace::interval(Duration::ZERO, cost / NOTICED),
+            (false, true) => pace::interval(UNCHANGED, cost),
             // Nothing else tells that a rule is gone.
-            (false, false) => pace::interval(Duration::ZERO, took).min(UNCHANGED),
+            (false, false) => pace::interval(Duration::ZERO, cost).min(UNCHANGED),
         };
         listed.elapsed() >= interval
     }
@@ -330,9 +330,9 @@ impl Keeper {
         });
         self.changes.iter_mut().for_each(|changes| _ = changes.drain());
         self.changed = false;
-        let begun = Instant::now();
+        let cost = pace::Cost::begin();
         let results = futures_util::future::join_all(work).await;
-        self.listed = Some((Instant::now(), begun.elapsed()));
+        self.listed = Some((Instant::now(), cost.so_far()));
         for (result, notes) in results {
             for note in notes {
                 // Both families report the same about the programs.

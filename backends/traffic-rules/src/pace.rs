@@ -1,17 +1,44 @@
 //! How often rules may be listed: with thousands of Services, one listing takes seconds.
 
-use std::time::Duration;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use std::time::{Duration, Instant};
 
 /// One part of so many of a processor may go into a listing that is repeated.
 const SHARE: u32 = 250;
-/// Listings that take less are repeated at the usual pace.
+/// Listings that cost less are repeated at the usual pace.
 const CHEAP: Duration = Duration::from_millis(75);
-/// However long a listing takes: the rules are still looked at.
+/// Whatever a listing costs: the rules are still looked at.
 const LONGEST: Duration = Duration::from_secs(900);
 
-/// The time between two listings of which the last took so long.
-pub fn interval(usual: Duration, took: Duration) -> Duration {
-    if took < CHEAP { usual } else { usual.max(took.saturating_mul(SHARE).min(LONGEST)) }
+/// What a listing costs: its programs' processor time, and ours meanwhile. On a busy machine that is far less than the time it takes.
+pub struct Cost {
+    began: Instant,
+    spent: Duration,
+}
+
+impl Cost {
+    /// A listing begins.
+    pub fn begin() -> Self {
+        Self { began: Instant::now(), spent: processor_time() }
+    }
+
+    /// What it cost up to now.
+    pub fn so_far(&self) -> Duration {
+        processor_time().saturating_sub(self.spent).min(self.began.elapsed())
+    }
+}
+
+/// The processor time of this process and of its children that ended.
+fn processor_time() -> Duration {
+    let of = |time: TimeVal| Duration::from_micros(u64::try_from(time.tv_sec() * 1_000_000 + time.tv_usec()).unwrap_or(0));
+    let usages = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].into_iter().filter_map(|who| getrusage(who).ok());
+    usages.map(|usage| of(usage.user_time()) + of(usage.system_time())).sum()
+}
+
+/// The time between two listings of which the last cost so much.
+pub fn interval(usual: Duration, cost: Duration) -> Duration {
+    if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(SHARE).min(LONGEST)) }
 }
 
 #[cfg(test)]
@@ -19,11 +46,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listing_that_takes_long_is_repeated_seldom() {
+    fn listing_that_costs_much_is_repeated_seldom() {
         let (usual, ms) = (Duration::from_secs(5), Duration::from_millis);
         assert_eq!(interval(usual, ms(20)), usual);
         assert_eq!(interval(usual, ms(400)), Duration::from_secs(100));
         assert_eq!(interval(usual, ms(9000)), LONGEST);
         assert_eq!(interval(Duration::from_secs(60), ms(80)), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn cost_is_processor_time_and_at_most_the_time_that_passed() {
+        let asleep = Cost::begin();
+        std::thread::sleep(Duration::from_millis(50));
+        let child = Cost::begin();
+        let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        assert!(std::process::Command::new("sh").args(["-c", busy]).status().unwrap().success());
+        assert!(child.so_far() > Duration::from_millis(5), "{:?}", child.so_far());
+        assert!(asleep.so_far() <= asleep.began.elapsed());
     }
 }
