@@ -5,6 +5,7 @@ mod datapath;
 mod figures;
 mod last_hour;
 mod probes;
+mod unused;
 
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use subnet_lease::manager::Counters;
 use tokio::sync::{Notify, watch};
 use types::Problem;
+pub use unused::{UNREADABLE, Unused};
 
 /// How long a round of the doctor may take for whoever asks.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -60,23 +62,6 @@ struct Inner {
     lost: Option<Problem>,
     /// Conditions changed, or what is published.
     changed: Arc<Notify>,
-}
-
-/// A lease in the store that this node does not use: there is no route to its holder.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Unused {
-    /// The subnets, or the key if it names none.
-    pub lease: String,
-    /// The reason, as in the metrics.
-    pub reason: &'static str,
-    /// The reason in words.
-    pub text: String,
-}
-
-impl Unused {
-    fn shown(&self) -> node_api::Unused {
-        node_api::Unused { lease: self.lease.clone(), reason: self.reason.to_owned(), text: self.text.clone() }
-    }
 }
 
 /// Tasks that send no heartbeat.
@@ -429,7 +414,7 @@ impl Health {
     /// The text of /metrics.
     pub fn metrics(&self) -> String {
         let inner = self.inner();
-        inner.figures.render(&inner.conditions, inner.started.elapsed(), inner.network.borrow().as_ref(), inner.store.as_deref())
+        inner.figures.render(&inner.conditions, inner.started.elapsed(), inner.network.borrow().as_ref(), inner.store.as_deref(), &inner.unused)
     }
 
     /// The document of /status for clients elsewhere: nothing of peers, addresses or rules.
@@ -447,7 +432,7 @@ impl Health {
         let figures = {
             let inner = self.inner();
             let network = inner.network.borrow();
-            inner.figures.json(network.as_ref(), inner.store.as_deref())
+            inner.figures.json(network.as_ref(), inner.store.as_deref(), &inner.unused)
         };
         let reasons: BTreeMap<&str, &str> = node.reasons.iter().map(|reason| (reason.condition.as_str(), reason.text.as_str())).collect();
         let subnets: Vec<String> = node.subnets.iter().map(ToString::to_string).collect();

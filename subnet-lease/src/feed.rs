@@ -33,17 +33,6 @@ pub struct Reading {
     pub cut_off: Option<usize>,
 }
 
-impl Reading {
-    /// How many leases are not in force, by reason.
-    pub fn by_reason(&self) -> BTreeMap<Reason, usize> {
-        let mut counts = BTreeMap::new();
-        for refused in self.refused.iter() {
-            *counts.entry(refused.reason()).or_default() += 1;
-        }
-        counts
-    }
-}
-
 /// The fold in progress.
 pub struct Feed<'a> {
     events: BoxStream<'a, LeaseEvent>,

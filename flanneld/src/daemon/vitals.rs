@@ -1,7 +1,7 @@
 //! The health of the node, checked every second: readiness is set and cleared promptly.
 
 use crate::health::condition::Condition;
-use crate::health::{Health, Unused};
+use crate::health::{Health, UNREADABLE, Unused};
 use crate::logging;
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
@@ -135,7 +135,7 @@ impl ReadinessMonitor {
         let unreadable = self.network.store.unreadable_keys().into_iter();
         let unreadable = unreadable.map(|(key, why)| {
             let key = excerpt(&key);
-            Unused { text: format!("the key {key} cannot be read: {why}"), lease: key, reason: "unreadable" }
+            Unused { text: format!("the key {key} cannot be read: {why}"), lease: key, reason: UNREADABLE }
         });
         refused.chain(unreadable).collect()
     }

@@ -4,6 +4,7 @@ use super::condition::Condition;
 use super::datapath;
 use super::last_hour::LastHour;
 use super::probes;
+use super::unused::{Unused, refused_by_reason};
 use crate::logging;
 use crate::network::RunningNetwork;
 use backends::status::Status;
@@ -46,6 +47,7 @@ impl Figures {
         uptime: Duration,
         network: Option<&RunningNetwork>,
         store: Option<&Counters>,
+        unused: &[Unused],
     ) -> String {
         let ready = conditions.is_empty();
         let (status, now) = (network.map(|network| network.observer.status()), network.map(Now::of).unwrap_or_default());
@@ -78,7 +80,7 @@ impl Figures {
             gauge("encap_stranger_packets", "Packets to the encapsulation port from unknown senders, by the counter of the rule", unknown);
         }
         let refused = Family::<Vec<(String, String)>, Gauge>::default();
-        for (reason, count) in &now.refused {
+        for (reason, count) in &refused_by_reason(unused) {
             refused.get_or_create(&vec![("reason".to_owned(), (*reason).to_owned())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
         let findings = Family::<Vec<(String, String)>, Gauge>::default();
@@ -136,12 +138,12 @@ impl Figures {
     }
 
     /// The counters and gauges for /status.
-    pub(super) fn json(&self, network: Option<&RunningNetwork>, store: Option<&Counters>) -> serde_json::Value {
+    pub(super) fn json(&self, network: Option<&RunningNetwork>, store: Option<&Counters>, unused: &[Unused]) -> serde_json::Value {
         let now = network.map(Now::of).unwrap_or_default();
         let mut out = serde_json::json!({
             "peers": now.peers,
             "leases": now.leases,
-            "refused": now.refused,
+            "refused": refused_by_reason(unused),
             "unreadable": unreadable(store),
             "store_requests": requests(store),
             "lease_expiry_seconds": now.lease_left,
@@ -176,7 +178,6 @@ impl Figures {
 struct Now {
     peers: u64,
     leases: u64,
-    refused: BTreeMap<&'static str, u64>,
     /// Seconds until this node's lease expires; `None` for a reservation.
     lease_left: Option<u64>,
     mtu: u32,
@@ -188,7 +189,6 @@ impl Now {
         Self {
             peers: number(network.leases.borrow().len()),
             leases: number(reading.seen),
-            refused: reading.by_reason().into_iter().map(|(reason, count)| (reason.label(), number(count))).collect(),
             lease_left: network.held.borrow().until.map(|end| end.saturating_sub(boot_time()).as_secs()),
             mtu: network.env.borrow().mtu,
         }

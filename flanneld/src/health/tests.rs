@@ -111,6 +111,9 @@ async fn answers() {
     counters.unreadable("10.5.1.0-24", subnet_lease::wire::ValueError::PublicIp.into());
     health.stores(Arc::new(counters));
     let refused = (3..5).map(|number| refused(&format!("10.5.{number}.0/24")));
+    let unused =
+        refused.clone().map(|refused| Unused { lease: refused.subnets.to_string(), reason: refused.reason().label(), text: refused.to_string() });
+    health.set_unused(Arc::new(unused.collect()));
     let peers = (10..17).map(|number| lease(&format!("10.5.{number}.0/24")));
     health.serves(RunningNetwork {
         observer: Observer::new(move || status.clone()),

@@ -1,0 +1,32 @@
+//! Leases in the store that this node does not use.
+
+use std::collections::BTreeMap;
+
+/// The reason of a key that cannot be read.
+pub const UNREADABLE: &str = "unreadable";
+
+/// A lease in the store that this node does not use: there is no route to its holder.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Unused {
+    /// The subnets, or the key if it names none.
+    pub lease: String,
+    /// The reason, as in the metrics.
+    pub reason: &'static str,
+    /// The reason in words.
+    pub text: String,
+}
+
+impl Unused {
+    pub(super) fn shown(&self) -> node_api::Unused {
+        node_api::Unused { lease: self.lease.clone(), reason: self.reason.to_owned(), text: self.text.clone() }
+    }
+}
+
+/// How many leases are not in force, by reason: as the list of them says, at any moment.
+pub(super) fn refused_by_reason(unused: &[Unused]) -> BTreeMap<&'static str, u64> {
+    let mut counts = BTreeMap::new();
+    for unused in unused.iter().filter(|unused| unused.reason != UNREADABLE) {
+        *counts.entry(unused.reason).or_default() += 1;
+    }
+    counts
+}
