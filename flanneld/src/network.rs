@@ -1,4 +1,4 @@
-//! The running network: its tasks write into the channels, and whoever tells of it, or judges it, reads a clone.
+//! The running network. Its tasks write to the channels; health, checks, API and probe read a clone.
 
 use crate::checks::silence::Heard;
 use backends::status::Observer;

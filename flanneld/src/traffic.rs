@@ -41,10 +41,6 @@ const PEER_QUIET: Duration = Duration::from_millis(200);
 /// More repairs per minute than this mean that the rules are contended: this is logged, and repairs slow down.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-/// How long rules are believed unchanged while no notice says otherwise.
-const UNCHANGED: Duration = Duration::from_secs(60);
-/// A listing after a notice may come so many times sooner than others.
-const NOTICED: u32 = 10;
 /// Delay before a failed pass is retried.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Delay before removing the rules of the other kind is retried.
@@ -307,14 +303,7 @@ impl Keeper {
         let has_notices = |applier: &Applier| applier.variant().is_none_or(|variant| variant == Variant::Nft);
         let is_known = self.changes.is_some() && self.appliers.iter().all(has_notices);
         let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
-        let interval = match (self.changed, is_known && !counts) {
-            // Others rarely touch our chains: a repair is worth more.
-            (true, _) => pace::interval(Duration::ZERO, cost / NOTICED),
-            (false, true) => pace::interval(UNCHANGED, cost),
-            // Nothing else tells that a rule is gone.
-            (false, false) => pace::interval(Duration::ZERO, cost).min(UNCHANGED),
-        };
-        listed.elapsed() >= interval
+        listed.elapsed() >= pace::comparison(self.changed, is_known && !counts, cost)
     }
 
     /// Applies the rules. Returns the networks whose rules stayed only because it is not known whether a daemon serves them.

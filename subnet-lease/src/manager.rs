@@ -210,7 +210,7 @@ pub struct DaemonPod {
     pub charted: bool,
 }
 
-/// Keeps leases: in etcd, in a directory, in the Kubernetes API. It is the store that tools use, and serves one node beside.
+/// Keeps leases: in etcd, in a directory, in the Kubernetes API. Tools use the store alone; a daemon has one node served by it.
 #[async_trait]
 pub trait SubnetManager: LeaseStore {
     /// The present network configuration.

@@ -11,6 +11,11 @@ const CHEAP: Duration = Duration::from_millis(75);
 /// Whatever a listing costs: the rules are still looked at.
 const LONGEST: Duration = Duration::from_secs(900);
 
+/// How long rules are believed unchanged while no notice says otherwise.
+const UNCHANGED: Duration = Duration::from_secs(60);
+/// A comparison after a notice may come so many times sooner than others.
+const NOTICED: u32 = 10;
+
 /// What a listing costs: its programs' processor time, and ours meanwhile. On a busy machine that is far less than the time it takes.
 pub struct Cost {
     began: Instant,
@@ -41,6 +46,18 @@ pub fn interval(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(SHARE).min(LONGEST)) }
 }
 
+/// The least time between two comparisons of our rules. `noticed` says that the kernel announced a change that may concern them since the last one,
+/// `announces` that it would; a comparison cost so much.
+pub fn comparison(noticed: bool, announces: bool, cost: Duration) -> Duration {
+    match (noticed, announces) {
+        // Others rarely touch our chains: a repair is worth more.
+        (true, _) => interval(Duration::ZERO, cost / NOTICED),
+        (false, true) => interval(UNCHANGED, cost),
+        // Nothing else tells that a rule is gone.
+        (false, false) => interval(Duration::ZERO, cost).min(UNCHANGED),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +69,24 @@ mod tests {
         assert_eq!(interval(usual, ms(400)), Duration::from_secs(100));
         assert_eq!(interval(usual, ms(9000)), LONGEST);
         assert_eq!(interval(Duration::from_secs(60), ms(80)), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn comparison_waits_for_a_notice_where_the_kernel_gives_one() {
+        let ms = Duration::from_millis;
+        let cases = [
+            // Few rules: what is noticed, or never announced, is looked at in each round.
+            (true, true, ms(20), Duration::ZERO),
+            (false, false, ms(20), Duration::ZERO),
+            (false, true, ms(20), Duration::from_secs(60)),
+            // Thousands of Services.
+            (true, true, ms(1000), Duration::from_secs(25)),
+            (false, true, ms(1000), Duration::from_secs(250)),
+            (false, false, ms(1000), Duration::from_secs(60)),
+        ];
+        for (noticed, announces, cost, expected) in cases {
+            assert_eq!(comparison(noticed, announces, cost), expected, "{noticed} {announces} {cost:?}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Store {
     pub fn host(&self) -> Option<(&str, u16)> {
         match self {
             Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
-            // The address of Kubernetes' API is mostly a Service's, whose route says nothing.
+            // The address of Kubernetes' API is usually a Service's, whose route says nothing.
             Store::Dir(_) | Store::Kube(_) => None,
         }
     }
