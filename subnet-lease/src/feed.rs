@@ -182,7 +182,7 @@ impl<'a> Feed<'a> {
             if !self.told.get(&refusal.subnets).is_some_and(|told| told.contains(refusal)) {
                 lines += 1;
                 if lines <= LINES {
-                    tracing::warn!(reason = refusal.reason().label(), "a lease is not used: {refusal}");
+                    tracing::warn!(reason = refusal.reason().label(), lease = %refusal.subnets, "a lease is not used: {refusal}");
                 }
             }
             now.entry(refusal.subnets).or_default().push(refusal.clone());

@@ -174,7 +174,7 @@ fn a_subnet_env_that_cannot_be_written_is_reported_once() {
         let launch = Launch::new(binaries::own("flanneld")?).arg("--iface=enp0s8").arg(format!("--subnet-dir={}", store.display()));
         let mut daemon = host.spawn("full", &launch.arg(format!("--subnet-file={}", file.display())))?;
         let count = |words: &str| daemon.log().matches(words).count();
-        let unwritten = said("subnet-env-rename", "pods cannot start on this node");
+        let unwritten = said("code=\"subnet-env-rename\"", "pods cannot start on this node");
         eventually(DEADLINE, "not ready, and why", || count("not ready: ") > 0 && count(unwritten) > 0)?;
         throughout(Duration::from_secs(1), "it is said once", || {
             ensure!(count(unwritten) == 1, "{}", daemon.log());
