@@ -187,8 +187,8 @@ fn identities(item: &Item) -> Vec<String> {
 /// Describes the holder of a lease.
 pub fn holder(item: &Item) -> String {
     match item.node() {
-        Some(node) if node.name.is_empty() => node.id.clone(),
-        Some(node) => node.name.clone(),
+        Some(node) if node.name.is_empty() => node.id.to_string(),
+        Some(node) => node.name.to_string(),
         None => String::new(),
     }
 }

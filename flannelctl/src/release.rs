@@ -82,7 +82,7 @@ pub fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let net: Option<IpNet> = wanted.parse().ok();
     let entries = keys.items.iter().map(|item| &item.entry).chain(&keys.strange);
     let by_text = entries.clone().find(|entry| entry.key == wanted);
-    let by_node = || keys.items.iter().find(|item| item.node().is_some_and(|node| node.name == wanted)).map(|item| &item.entry);
+    let by_node = || keys.items.iter().find(|item| item.node().is_some_and(|node| *node.name == *wanted)).map(|item| &item.entry);
     let by_net = || keys.items.iter().find(|item| net.is_some_and(|net| item.subnets.nets().any(|own| own == net.trunc()))).map(|item| &item.entry);
     let by_sight = || {
         let mut alike = entries.clone().filter(|entry| printable::value(&entry.key) == wanted);

@@ -14,7 +14,7 @@ pub fn node(given: Option<&str>) -> NodeId {
         Some(given) => given.to_owned(),
         None => derived(&name, |path| fs::read_to_string(path).ok(), namespace()),
     };
-    NodeId { id, name, instance: format!("{:016x}", rand::random::<u64>()), ..NodeId::default() }
+    NodeId { id: id.into(), name: name.into(), instance: format!("{:016x}", rand::random::<u64>()), ..NodeId::default() }
 }
 
 /// Hash of the machine-id, the firmware's UUID, the hostname and, unless the network namespace is that of process 1, the namespace.
@@ -68,7 +68,7 @@ mod tests {
         for other in [derived("other", read, None), derived("host", read, Some(7)), derived("host", |_| None, None)] {
             assert_ne!(id, other);
         }
-        assert_eq!(node(Some("me")).id, "me");
+        assert_eq!(&*node(Some("me")).id, "me");
         assert_ne!(node(None).instance, node(None).instance);
     }
 }

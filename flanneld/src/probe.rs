@@ -103,7 +103,12 @@ impl Tracer {
                 let steps = steps::steps(&seen, &judged);
                 let end = end::end(&seen, &judged, &steps);
                 let Target { name, subnet, address, .. } = seen.target;
-                (Shown { node: name, subnet: Some(subnet), address: Some(address), pod, here: false }, Some(judged), steps, end)
+                (
+                    Shown { node: name.as_deref().map(str::to_owned), subnet: Some(subnet), address: Some(address), pod, here: false },
+                    Some(judged),
+                    steps,
+                    end,
+                )
             }
             Whom::Here { pod, subnet } => {
                 let local = here(pod, subnet).await?;

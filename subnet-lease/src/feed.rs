@@ -202,7 +202,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn lease(third: u8, public: [u8; 4], node: bool) -> Lease {
-        let node = node.then(|| NodeId { id: format!("n{third}"), ..NodeId::default() });
+        let node = node.then(|| NodeId { id: format!("n{third}").into(), ..NodeId::default() });
         let attrs = LeaseAttrs { public_ip: Some(public.into()), backend: "host-gw".to_owned(), node, ..LeaseAttrs::default() };
         let subnets = Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap());
         Lease { subnets, attrs, term: Term::Reserved, since: i64::from(third) }

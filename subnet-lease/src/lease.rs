@@ -82,9 +82,9 @@ impl LeaseAttrs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeId {
     /// Stable over restarts and address changes.
-    pub id: String,
+    pub id: Arc<str>,
     /// The hostname.
-    pub name: String,
+    pub name: Arc<str>,
     /// Random for each start of the daemon.
     pub instance: String,
     /// The revision of the list at acquisition: the earlier start has the lower rank.

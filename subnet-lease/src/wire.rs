@@ -195,12 +195,12 @@ struct NodeText {
 impl From<NodeText> for NodeId {
     fn from(text: NodeText) -> Self {
         let NodeText { id, name, instance, rank, lease, contested } = text;
-        Self { id, name, instance, rank, lease, contested }
+        Self { id: id.into(), name: name.into(), instance, rank, lease, contested }
     }
 }
 
 fn push_node(out: &mut String, node: &NodeId) {
-    for (open, text) in [("{\"id\":", &node.id), (",\"name\":", &node.name), (",\"instance\":", &node.instance)] {
+    for (open, text) in [("{\"id\":", &*node.id), (",\"name\":", &*node.name), (",\"instance\":", &*node.instance)] {
         out.push_str(open);
         push_string(out, text);
     }

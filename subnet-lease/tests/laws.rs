@@ -35,7 +35,7 @@ fn json_text() -> impl Strategy<Value = RawJson> {
 
 fn node_id() -> impl Strategy<Value = NodeId> {
     (any::<String>(), any::<String>(), any::<String>(), any::<i64>(), any::<Option<i64>>(), any::<bool>())
-        .prop_map(|(id, name, instance, rank, lease, contested)| NodeId { id, name, instance, rank, lease, contested })
+        .prop_map(|(id, name, instance, rank, lease, contested)| NodeId { id: id.into(), name: name.into(), instance, rank, lease, contested })
 }
 
 fn attrs() -> impl Strategy<Value = LeaseAttrs> {
@@ -482,7 +482,7 @@ fn off_link_leases_are_refused_alone() {
             public_ip: Some(v4.into()),
             public_ipv6: v6.parse().ok(),
             backend: "host-gw".into(),
-            node: Some(NodeId { id: format!("n{third}"), ..NodeId::default() }),
+            node: Some(NodeId { id: format!("n{third}").into(), ..NodeId::default() }),
             ..LeaseAttrs::default()
         },
         term: Term::Leased,
@@ -537,7 +537,7 @@ fn of_two_nodes_of_one_second_the_first_by_name_is_the_older() {
         attrs: LeaseAttrs {
             public_ip: Some([192, 168, 56, host].into()),
             backend: "vxlan".into(),
-            node: Some(NodeId { id: name.to_owned(), ..NodeId::default() }),
+            node: Some(NodeId { id: name.into(), ..NodeId::default() }),
             ..LeaseAttrs::default()
         },
         term: Term::Reserved,

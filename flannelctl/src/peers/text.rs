@@ -98,7 +98,7 @@ fn state(state: State) -> Cell {
 
 /// What another node says of itself and of its peers.
 fn said(row: &Row) -> Vec<Cell> {
-    let name = row.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| NOTHING.to_owned());
+    let name = row.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(NOTHING);
     let own = row.said.as_ref();
     let ready = own.map_or(faint("not known"), |own| if own.ready { plain("ready") } else { ("not ready".to_owned(), Some(Style::Bad)) });
     let findings = own.map_or_else(|| NOTHING.to_owned(), findings);

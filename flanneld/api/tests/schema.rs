@@ -32,8 +32,8 @@ fn finding() -> Finding {
 fn mesh() -> Mesh {
     let (text, subnet) = (String::new, "10.244.2.0/24".parse().unwrap());
     let peer = view::Peer {
-        id: Some(text()),
-        name: Some(text()),
+        id: Some("".into()),
+        name: Some("".into()),
         subnet,
         address: "192.0.2.2".parse().unwrap(),
         overlay: Some("10.244.2.0".parse().unwrap()),
@@ -68,8 +68,8 @@ fn mesh() -> Mesh {
         problems: vec![view::Problem { address: "192.0.2.1:8473".parse().ok(), taken: true, what: text() }],
         peers: vec![peer],
         rows: vec![view::Row {
-            id: Some(text()),
-            name: Some(text()),
+            id: Some("".into()),
+            name: Some("".into()),
             subnet,
             asked_age_ms: 1,
             said_age_ms: Some(1),
@@ -89,7 +89,7 @@ fn full() -> Node {
         schema: SCHEMA.to_owned(),
         at: time,
         node: text(),
-        node_id: Some(text()),
+        node_id: Some("".into()),
         version: text(),
         uptime_seconds: 1,
         ready: true,

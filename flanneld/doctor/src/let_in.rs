@@ -3,6 +3,7 @@
 use crate::encapsulation::iptables;
 use crate::facts::daemon::Choice;
 use crate::facts::host::Interface;
+use crate::facts::leases::Peer;
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use crate::persist;
@@ -58,8 +59,8 @@ impl Origin {
         let choice = facts.daemon.choice.known();
         let interface = choice.map(|choice| choice.interface.clone());
         let near = near(facts, choice, family);
-        let peers = facts.leases.peers.known().into_iter().flatten().flat_map(|peer| &peer.public);
-        let peers: Vec<IpAddr> = peers.filter(|address| Family::from(**address) == family).copied().collect();
+        let peers = facts.leases.peers.known().into_iter().flatten().flat_map(Peer::addresses);
+        let peers: Vec<IpAddr> = peers.filter(|address| Family::from(*address) == family).collect();
         let mut sources = near.clone();
         if !peers.is_empty() {
             sources.retain(|net| peers.iter().any(|peer| net.contains(peer)));

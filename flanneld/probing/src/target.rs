@@ -3,6 +3,7 @@
 use crate::who::who;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseTable, Peer, Subnets};
 use types::Family;
 
@@ -19,9 +20,9 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The node's id, if it publishes one.
-    pub id: Option<String>,
+    pub id: Option<Arc<str>>,
     /// Its hostname.
-    pub name: Option<String>,
+    pub name: Option<Arc<str>>,
     /// Its subnet.
     pub subnet: IpNet,
     /// The address at which nodes reach it.
@@ -94,7 +95,7 @@ mod tests {
 
     fn lease(number: u8, node: Option<&str>, v6: bool) -> Lease {
         let (v4_net, v6_net) = (format!("10.5.{number}.0/24").parse().unwrap(), format!("fd00:{number}::/64").parse().unwrap());
-        let node = node.map(|id| NodeId { id: id.into(), name: format!("name-{id}"), ..NodeId::default() });
+        let node = node.map(|id| NodeId { id: id.into(), name: format!("name-{id}").into(), ..NodeId::default() });
         let attrs = LeaseAttrs {
             public_ip: Some([192, 0, 2, number].into()),
             public_ipv6: v6.then(|| format!("2001:db8::{number}").parse().unwrap()),

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use types::reachability::{State, Verdict};
 
 /// What this node knows of its peers, and what other nodes said of theirs.
@@ -64,9 +65,9 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// The peer's node id; Go flannel publishes none.
-    pub id: Option<String>,
+    pub id: Option<Arc<str>>,
     /// Its hostname.
-    pub name: Option<String>,
+    pub name: Option<Arc<str>>,
     /// Its subnet of this family.
     pub subnet: IpNet,
     /// The address at which nodes reach it.
@@ -122,7 +123,7 @@ impl Peer {
 
     /// The name, else the address.
     pub fn title(&self) -> String {
-        self.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| self.address.to_string())
+        self.name.as_deref().filter(|name| !name.is_empty()).map_or_else(|| self.address.to_string(), str::to_owned)
     }
 }
 
@@ -141,9 +142,9 @@ pub struct Said {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// The node's id.
-    pub id: Option<String>,
+    pub id: Option<Arc<str>>,
     /// Its hostname.
-    pub name: Option<String>,
+    pub name: Option<Arc<str>>,
     /// Its subnet of the family in which it was asked.
     pub subnet: IpNet,
     /// When it was asked last.
@@ -317,7 +318,7 @@ mod tests {
     #[test]
     fn a_node_without_a_name_goes_by_its_address() {
         assert_eq!(peer(State::Well).title(), "node-2");
-        assert_eq!(Peer { name: Some(String::new()), ..peer(State::Well) }.title(), "192.0.2.2");
+        assert_eq!(Peer { name: Some("".into()), ..peer(State::Well) }.title(), "192.0.2.2");
         assert_eq!(Peer { name: None, ..peer(State::Well) }.title(), "192.0.2.2");
     }
 }

@@ -54,7 +54,7 @@ impl Describer {
             node.unknown.clone_from(&report.unknown);
         }
         if let Some(running) = self.health.network() {
-            node.mesh = running.prober.as_ref().map(|prober| (*prober.view()).clone());
+            node.mesh = running.prober.as_ref().map(|prober| Arc::unwrap_or_clone(prober.view()));
             node.lease = Some(lease(&running.held.borrow()));
             node.peers = peers(&running.leases.borrow(), &running.network.own);
             node.underlay = Some(shown(&running.underlay.borrow(), &running.why));
@@ -130,7 +130,7 @@ pub fn safe(document: &impl serde::Serialize) -> serde_json::Result<String> {
 fn peers(leases: &LeaseTable, own: &Subnets) -> Vec<Peer> {
     let others = leases.iter().filter(|lease| lease.subnets != *own);
     let peer = |lease: &subnet_lease::Lease| Peer {
-        node: lease.attrs.node.as_ref().map(|node| node.name.clone()),
+        node: lease.attrs.node.as_ref().map(|node| node.name.to_string()),
         subnets: lease.subnets.nets().collect(),
         addresses: addresses(lease),
     };

@@ -226,7 +226,7 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
     let Some(running) = running else { return targets };
     let leases = running.leases.borrow().clone();
     let peers = || leases.others(&running.network.own, Kinds::Any);
-    let to = |lease: &Lease, address| target(&address, name(lease), WayKind::Peer);
+    let to = |lease: &Lease, address| target(&address, name(lease).to_string(), WayKind::Peer);
     if underlay.is_some_and(look::is_strict) {
         targets.extend(peers().take(PEERS).filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))));
     }
@@ -256,10 +256,13 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     let peer = |lease: &Lease| Peer {
         name: name(lease),
         subnets: lease.subnets,
-        public: lease.attrs.addresses().collect(),
+        public: lease.attrs.public(),
         vni: self::vtep(lease.attrs.data.as_ref()).map(|(vni, _)| vni),
         silent: heard.get(&lease.subnets).map(|at| boot_time().saturating_sub(*at).as_secs()),
     };
+    // Room for all of them, and no more: there may be ten thousand.
+    let mut peers = Vec::with_capacity(table.others(&running.network.own, Kinds::Any).count());
+    peers.extend(table.others(&running.network.own, Kinds::Any).map(peer));
     let refused = health
         .unused()
         .iter()
@@ -272,7 +275,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
             within_margin: left.is_some_and(|left| left < running.margin),
         }),
         vtep: Fact::of(vtep),
-        peers: Fact::Known(table.others(&running.network.own, Kinds::Any).map(peer).collect()),
+        peers: Fact::Known(peers),
         refused: Fact::Known(refused),
     }
 }

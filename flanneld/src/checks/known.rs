@@ -94,7 +94,7 @@ impl NodeAddresses {
 }
 
 /// A peer's name, as its lease says it.
-pub(super) fn name(lease: &Lease) -> String {
+pub(super) fn name(lease: &Lease) -> Arc<str> {
     let named = lease.attrs.node.as_ref().map(|node| node.name.clone()).filter(|name| !name.is_empty());
-    named.unwrap_or_else(|| lease.subnets.to_string())
+    named.unwrap_or_else(|| lease.subnets.to_string().into())
 }

@@ -53,7 +53,7 @@ fn told(peer: &tunnels::Silent, listens: &BTreeMap<String, u16>, holders: &BTree
 
 /// The nodes by their keys.
 fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
-    let holder = |lease: &Lease| Holder { name: name(lease), subnets: lease.subnets, public: lease.attrs.addresses().collect() };
+    let holder = |lease: &Lease| Holder { name: name(lease).to_string(), subnets: lease.subnets, public: lease.attrs.addresses().collect() };
     let of = |lease: &Lease| Family::ALL.map(|family| identity_of(&lease.attrs, family).map(|key| (key, holder(lease))));
     leases.others(own, Kinds::Only(KIND)).flat_map(of).flatten().collect()
 }

@@ -35,7 +35,7 @@ impl Daemon {
             if let Some(info) = &info {
                 document.node.clone_from(&info.id);
             }
-            document.node_id = Some(node.id.clone());
+            document.node_id = Some(node.id.to_string());
             document.networks = config.networks.nets().collect();
             document.backend = Some(config.backend.clone());
         });
@@ -75,7 +75,7 @@ impl Daemon {
         let former = (previous.network, previous.v6_network);
         Setup {
             config: config.clone(),
-            node_id: node.id.clone(),
+            node_id: node.id.to_string(),
             route_protocol: self.settings.route_protocol,
             options: Options { audit: self.settings.audit, blackhole: self.settings.blackhole },
             files: self.inherited.files(),

@@ -75,7 +75,7 @@ fn well() -> Seen {
         (Key::Route("10.244.3.0/24".parse().unwrap(), 0), Value::Route(route)),
     ]);
     Seen {
-        target: Target { id: Some("3".to_owned()), name: Some(name), subnet: "10.244.3.0/24".parse().unwrap(), address, primary: true },
+        target: Target { id: Some("3".into()), name: Some(name.into()), subnet: "10.244.3.0/24".parse().unwrap(), address, primary: true },
         pod: Some(ip("10.244.3.7")),
         to: ip("10.244.3.7"),
         wanted,

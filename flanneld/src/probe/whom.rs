@@ -126,10 +126,11 @@ pub fn title(target: &Target) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use subnet_lease::Dual;
 
     fn target(name: &str, subnet: &str, address: &str, primary: bool) -> Target {
-        let name = Some(name.to_owned()).filter(|name| !name.is_empty());
+        let name = Some(Arc::from(name)).filter(|name: &Arc<str>| !name.is_empty());
         Target { id: name.clone(), name, subnet: subnet.parse().unwrap(), address: address.parse().unwrap(), primary }
     }
 

@@ -74,7 +74,7 @@ pub fn admitted(raw: &LeaseTable, before: &LeaseTable, terms: &Terms) -> (LeaseT
 
 /// Which lease is the older. Nodes are created in whole seconds: within one, the first by name is, as everywhere else among Nodes.
 fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subnets) {
-    let name = lease.attrs.node.as_ref().map(|node| node.id.as_str()).filter(|_| terms.config.assigned);
+    let name = lease.attrs.node.as_ref().map(|node| &*node.id).filter(|_| terms.config.assigned);
     (lease.since, name, lease.subnets)
 }
 
@@ -114,7 +114,7 @@ pub(super) fn placed(lease: &Lease, terms: &Terms, used: &UsedSubnets, nodes: &N
     }
     for address in lease.attrs.addresses() {
         if terms.local.contains(&address) {
-            return Err(Why::OurAddress { node: lease.attrs.node.as_ref().map(|node| node.name.clone()), address });
+            return Err(Why::OurAddress { node: lease.attrs.node.as_ref().map(|node| node.name.to_string()), address });
         }
         if no_host(address) {
             return Err(Why::NoHost(address));

@@ -160,7 +160,7 @@ proptest! {
             let assigned = Assigned::of(own, &config, &nodes, Path::new("net-conf.json"));
             prop_assert_eq!(assigned.is_ok(), holders.contains(own.name.as_str()), "{}: {:?}", &own.name, assigned);
             // About the others.
-            let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.clone()).unwrap_or_default();
+            let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.to_string()).unwrap_or_default();
             let readable: BTreeSet<String> = leases.readable.values().map(|lease| name(lease)).collect();
             let wanted: BTreeSet<String> =
                 holders.iter().filter(|holder| **holder != own.name && says(holder) == 4).map(|holder| (*holder).to_owned()).collect();

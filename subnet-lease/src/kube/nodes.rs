@@ -225,7 +225,8 @@ impl Known {
         let managed = annotations::managed(&node.annotations);
         let claims = Claims::of(&node);
         // The name is the identity: nothing else tells who wrote what.
-        let id = NodeId { id: node.name.clone(), name: node.name.clone(), ..NodeId::default() };
+        let name: Arc<str> = node.name.as_str().into();
+        let id = NodeId { id: name.clone(), name, ..NodeId::default() };
         let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
         let (subnets, odd) = match node.subnets {
             Ok(subnets) => (subnets, None),
@@ -302,7 +303,7 @@ impl Leases {
 
     /// The name of the Node that has these subnets.
     fn owner(&self, subnets: &Subnets) -> Option<&str> {
-        let readable = || self.readable.get(subnets).and_then(|lease| lease.attrs.node.as_ref()).map(|node| node.id.as_str());
+        let readable = || self.readable.get(subnets).and_then(|lease| lease.attrs.node.as_ref()).map(|node| &*node.id);
         self.unreadable.get(subnets).map(String::as_str).or_else(readable)
     }
 }

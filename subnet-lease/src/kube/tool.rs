@@ -151,7 +151,7 @@ impl LeaseStore for Tool {
 fn entry(listed: &Listed) -> Entry {
     let node = &listed.node;
     // The uid keeps a Node apart from one that is created again under its name.
-    let id = NodeId { id: node.name.clone(), name: node.name.clone(), instance: node.uid.clone(), ..NodeId::default() };
+    let id = NodeId { id: node.name.as_str().into(), name: node.name.as_str().into(), instance: node.uid.clone(), ..NodeId::default() };
     let attrs = listed.attrs.clone().ok().filter(|_| listed.managed).unwrap_or_default();
     let value = wire::render_value(&LeaseAttrs { node: Some(id), ..attrs });
     let key = match &node.subnets {

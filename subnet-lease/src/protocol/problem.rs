@@ -29,7 +29,7 @@ pub enum Holder {
 impl Holder {
     /// Who holds this key.
     pub fn of(item: &Item) -> Self {
-        item.node().map_or(Holder::Unknown, |node| Holder::Node { name: node.name.clone(), id: node.id.clone() })
+        item.node().map_or(Holder::Unknown, |node| Holder::Node { name: node.name.to_string(), id: node.id.to_string() })
     }
 }
 
@@ -158,7 +158,7 @@ fn address(item: &Item) -> String {
 }
 
 fn name(item: &Item) -> String {
-    item.node().map(|node| node.name.clone()).unwrap_or_default()
+    item.node().map(|node| node.name.to_string()).unwrap_or_default()
 }
 
 impl LeaseProblem {

@@ -17,8 +17,8 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 pub fn claim(name: &str, last: u8) -> Claim {
     Claim {
         node: NodeId {
-            id: format!("id-{name}"),
-            name: name.to_owned(),
+            id: format!("id-{name}").into(),
+            name: name.into(),
             instance: format!("{name}-{:x}", rand::random::<u64>()),
             ..NodeId::default()
         },

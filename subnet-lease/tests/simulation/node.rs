@@ -72,8 +72,8 @@ impl Node {
         let named = self.named;
         Claim {
             node: NodeId {
-                id: self.id.clone(),
-                name: format!("n{}", self.name),
+                id: self.id.as_str().into(),
+                name: format!("n{}", self.name).into(),
                 instance: format!("i{}-{}", self.name, self.instance),
                 ..NodeId::default()
             },

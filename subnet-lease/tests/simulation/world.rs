@@ -309,7 +309,7 @@ impl World {
                 let key = wire::render_key(&held);
                 let Some(entry) = self.store.keys.get(&key) else { return Err(format!("n{} holds {key}, which is not in the store", node.name)) };
                 let attrs = wire::parse_value(&entry.value).map_err(|why| format!("{key}: {why}"))?;
-                if attrs.node.as_ref().is_none_or(|id| id.id != node.id) {
+                if attrs.node.as_ref().is_none_or(|id| *id.id != *node.id) {
                     return Err(format!("n{} believes to hold {key}, which is {:?}'s", node.name, attrs.node));
                 }
             }

@@ -118,6 +118,11 @@ impl Subnets {
 }
 
 impl Addresses {
+    /// The addresses, IPv4 first.
+    pub fn ips(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        Family::ALL.map(|family| self.of(family)).into_iter().flatten()
+    }
+
     /// The address of this family.
     pub fn of(&self, family: Family) -> Option<IpAddr> {
         family.pick(self.v4().copied().map(IpAddr::V4), self.v6().copied().map(IpAddr::V6))

@@ -60,7 +60,7 @@ node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 
 2 of 3 well";
     assert_eq!(text(&three, false, Screen::plain()), want);
     let other = &mut three.peers[2].verdicts[0];
-    other.id = Some("4".to_owned());
+    other.id = Some("4".into());
     assert!(text(&three, false, Screen::plain()).contains("ping only: the probe port is filtered\n"));
     three.peers[2].verdicts[0].refuses = true;
     assert!(text(&three, false, Screen::plain()).contains("ping only: its host refuses the probes\n"));
@@ -86,7 +86,7 @@ fn other_nodes_say_what_they_know() {
     let said = Own { ready: false, broken: 1, degraded: 0, risks: 2, gravest: Some("ip-forward".to_owned()) };
     let row = |number: u8, said: Option<Own>| Row {
         id: None,
-        name: Some(format!("node-{number}\u{1b}[2J")),
+        name: Some(format!("node-{number}\u{1b}[2J").into()),
         subnet: format!("10.244.{number}.0/24").parse().unwrap(),
         asked_age_ms: 1,
         said_age_ms: said.is_some().then_some(3000),

@@ -4,11 +4,11 @@ use super::way_out::{add_line, candidates, edit_unit, lead_out, nat_marks};
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::{Interface, address, joins_hosts};
+use crate::facts::leases::Peer;
 use crate::facts::mesh::{Path, State};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::{Detail, Family, Problem};
 
@@ -141,7 +141,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let ours = with_our_address(facts);
     // Without probes the marks alone tell: nobody else is behind that gateway.
     let alone = facts.mesh.known().is_none()
-        && facts.leases.peers.known().is_some_and(|peers| peers.iter().any(|peer| peer.public.iter().any(|ip| beside(interface, *ip))));
+        && facts.leases.peers.known().is_some_and(|peers| peers.iter().any(|peer| peer.addresses().any(|ip| beside(interface, ip))));
     if !((silent || refused.is_some() || !ours.is_empty()) && (marks.is_some() || led) || alone && marks.is_some()) {
         return Vec::new();
     }
@@ -249,19 +249,20 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
         let finding = Finding::new("duplicate-address", Severity::Broken, text, "another node publishes an address of this host", WHY);
         findings.push(way_out(finding.seen(text, "flannelctl leases")));
     }
-    let mut by_address: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+    let mut by_address: Vec<(IpAddr, &Peer)> = Vec::new();
     // Where keys distinguish them, several nodes may be behind one address.
     let shares = facts.network.known().is_some_and(|network| network.backend.is_some_and(|backend| backend.shares_address));
     for peer in facts.leases.peers.known().into_iter().flatten().filter(|_| !shares) {
-        for ip in &peer.public {
-            by_address.entry(*ip).or_default().push(format!("{} ({})", peer.name, peer.subnets));
-        }
+        by_address.extend(peer.addresses().map(|ip| (ip, peer)));
     }
-    for (ip, nodes) in by_address.iter().filter(|(_, nodes)| nodes.len() > 1) {
+    by_address.sort_by_key(|(ip, _)| *ip);
+    for nodes in by_address.chunk_by(|(a, _), (b, _)| a == b).filter(|nodes| nodes.len() > 1) {
+        let Some((ip, _)) = nodes.first() else { continue };
+        let names: Vec<String> = nodes.iter().map(|(_, peer)| format!("{} ({})", peer.name, peer.subnets)).collect();
         let what = format!("{} nodes publish the address {ip}", nodes.len());
         findings.push(
             Finding::new("duplicate-address", Severity::Broken, ip.to_string(), what, WHY)
-                .seen(nodes.join(", "), "flannelctl leases")
+                .seen(names.join(", "), "flannelctl leases")
                 .on("those nodes"),
         );
     }

@@ -120,7 +120,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         let Some(peer) = peers.get(&route.to) else { continue };
         let interface = route.index.and_then(|index| facts.host.interface(index));
         // host-gw takes over a route to the peer itself, and routes on flannel's devices are Go flannel's.
-        let through_peer = route.via.is_some_and(|via| peer.public.contains(&via));
+        let through_peer = route.via.is_some_and(|via| peer.addresses().any(|ip| ip == via));
         // Behind a route of ours with a better metric it is a second choice.
         let beaten = ours.get(&route.to).is_some_and(|metric| *metric < route.metric);
         if through_peer || beaten || interface.is_some_and(|interface| is_flannels(facts, interface)) || network.own.nets().any(|net| net == route.to)

@@ -72,8 +72,8 @@ fn is_pods_bridge(name: &str) -> bool {
 fn network_overlap(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else { return Vec::new() };
     let mut findings = Vec::new();
-    let leased: Vec<(IpNet, String)> =
-        facts.leases.peers.known().into_iter().flatten().flat_map(|peer| peer.subnets.nets().map(|net| (net, peer.name.clone()))).collect();
+    let leased: Vec<(IpNet, &str)> =
+        facts.leases.peers.known().into_iter().flatten().flat_map(|peer| peer.subnets.nets().map(|net| (net, &*peer.name))).collect();
     let underlay = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
     for interface in interfaces(facts) {
         // Flannel's own devices, and a bridge of pods, which has a check of its own.
@@ -135,7 +135,7 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
 
 /// Routes that others made to a part of the network, such as a VPN's. One to the subnet of a peer has a check of its own, and one that is wider than
 /// the network is a second choice behind flannel's.
-fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, String)]) -> Vec<Finding> {
+fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     let ours: Vec<IpNet> = routes.iter().filter(|route| route.protocol == FLANNELD).map(|route| route.to).collect();
     let underlay = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
@@ -172,12 +172,12 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, String)]) -
 }
 
 /// The Services' addresses: where they are inside the network of pods, a node's subnet has some of them.
-fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, String)]) -> Option<Finding> {
+fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Option<Finding> {
     let service = facts.kubernetes.known()?.service?;
     network.networks.nets().find(|net| net.contains(&service))?;
     // What is named in the Service's place may be a node.
     let of_host = facts.host.owner(service).is_some_and(|interface| interface.name != "kube-ipvs0");
-    if of_host || facts.leases.peers.known().into_iter().flatten().any(|peer| peer.public.contains(&service)) {
+    if of_host || facts.leases.peers.known().into_iter().flatten().any(|peer| peer.addresses().any(|ip| ip == service)) {
         return None;
     }
     let used = network.own.nets().chain(leased.iter().map(|(subnet, _)| *subnet)).find(|subnet| subnet.contains(&service));

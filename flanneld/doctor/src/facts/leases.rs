@@ -2,8 +2,9 @@
 
 use crate::fact::Fact;
 use std::net::IpAddr;
+use std::sync::Arc;
 use subnet_lease::Subnets;
-use types::Problem;
+use types::{Addresses, Problem};
 
 /// The leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,15 +34,22 @@ pub struct Own {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its node's name, as its lease says; the subnet if it says none.
-    pub name: String,
+    pub name: Arc<str>,
     /// Its subnets.
     pub subnets: Subnets,
     /// The addresses that it publishes.
-    pub public: Vec<IpAddr>,
+    pub public: Option<Addresses>,
     /// The VNI that it publishes, with vxlan.
     pub vni: Option<u32>,
     /// For how many seconds its holder has been silent, if that is known.
     pub silent: Option<u64>,
+}
+
+impl Peer {
+    /// The addresses that it publishes, IPv4 first.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.public.into_iter().flat_map(|public| public.ips())
+    }
 }
 
 /// A lease that is not used.

@@ -20,7 +20,7 @@ use traffic_rules::programs::Variant;
 use traffic_rules::reader::Stop;
 use traffic_rules::reader::model::Program;
 use types::problem::{PortPurpose, StoreCause};
-use types::{Detail, Encapsulation, Problem};
+use types::{Detail, Dual, Encapsulation, Problem};
 
 /// A change of facts.
 pub type Spoil = fn(&mut Facts);
@@ -149,7 +149,7 @@ pub fn silent(name: &str, number: u8) -> Silent {
         handshake: None,
         silence: 40,
         initiates: false,
-        holder: Some(Holder { name: peer.name, subnets: peer.subnets, public: peer.public }),
+        holder: Some(Holder { name: peer.name.to_string(), subnets: peer.subnets, public: peer.addresses().collect() }),
     }
 }
 
@@ -174,8 +174,8 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.leases.peers).clear();
     }),
     ("duplicate-address", |facts| {
-        let address = vec!["192.0.2.2".parse().unwrap()];
-        inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.public.clone_from(&address));
+        let address = Some(Dual::V4([192, 0, 2, 2].into()));
+        inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.public = address);
     }),
     ("duplicate-address", |facts| {
         let taken = Detail::AddressInUse { address: Some("192.0.2.1".parse().unwrap()), holder: "node n2".to_owned() };
@@ -445,7 +445,7 @@ pub fn rename(facts: &mut Facts, name: &str) {
         wireguard.silent.iter_mut().filter_map(|peer| peer.holder.as_mut()).for_each(|holder| holder.name = text());
     }
     if let Fact::Known(peers) = &mut facts.leases.peers {
-        peers.iter_mut().for_each(|peer| (peer.name, peer.silent) = (text(), Some(900)));
+        peers.iter_mut().for_each(|peer| (peer.name, peer.silent) = (text().into(), Some(900)));
     }
     if let Fact::Known(kubernetes) = &mut facts.kubernetes {
         *kubernetes = Kubernetes { node: text(), refusal: Some(problem(Detail::None, name)), pod_cidrs: Some(Vec::new()), ..kubernetes.clone() };

@@ -12,7 +12,7 @@ use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use netstate::names::Mac;
 use subnet_lease::Subnets;
-use types::Encapsulation;
+use types::{Dual, Encapsulation};
 
 pub fn subnets(v4: &str, v6: &str) -> Subnets {
     Subnets::Both(v4.parse().unwrap(), v6.parse().unwrap())
@@ -61,9 +61,9 @@ pub fn path(node: &str, subnet: &str, address: &str) -> Path {
 
 pub fn peer(name: &str, number: u8) -> Peer {
     Peer {
-        name: name.to_owned(),
+        name: name.into(),
         subnets: subnets(&format!("10.244.{number}.0/24"), &format!("fd10:244:0:{number}::/64")),
-        public: vec![format!("192.0.2.{number}").parse().unwrap(), format!("2001:db8::{number}").parse().unwrap()],
+        public: Some(Dual::Both([192, 0, 2, number].into(), format!("2001:db8::{number}").parse().unwrap())),
         vni: Some(1),
         silent: None,
     }

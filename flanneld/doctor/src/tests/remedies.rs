@@ -10,6 +10,7 @@ use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity, said};
 use crate::firewalls::{Firewalls, Table};
 use std::process::Command;
+use types::Dual;
 
 /// The checks whose commands change rules of firewalls, sysctls or features of devices.
 const CHANGING: &[&str] = &[
@@ -303,7 +304,7 @@ fn peers_outside_the_underlays_network_are_named_one_by_one() {
     let mut facts = healthy();
     CASES.iter().filter(|(id, _)| *id == "ufw").for_each(|(_, spoil)| spoil(&mut facts));
     let Fact::Known(peers) = &mut facts.leases.peers else { panic!("no peers") };
-    peers[1].public = vec!["198.18.7.9".parse().unwrap()];
+    peers[1].public = Some(Dual::V4([198, 18, 7, 9].into()));
     assert_eq!(
         only(&facts, "ufw").remedy.commands,
         ["192.0.2.0/24", "198.18.7.9/32"].map(|net| format!("ufw allow in on eth0 from {net} to any port 8472 proto udp"))

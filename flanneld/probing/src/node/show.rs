@@ -27,7 +27,7 @@ impl Node {
         let rows: Vec<view::Row> = self.viewer.rows.iter().filter_map(|(key, row)| self.show_row(now, key, row, &subnets)).collect();
         let mut said: HashMap<IpNet, Vec<Said>> = HashMap::new();
         for row in &rows {
-            let by = row.name.clone().unwrap_or_else(|| row.subnet.to_string());
+            let by = row.name.as_deref().map_or_else(|| row.subnet.to_string(), str::to_owned);
             for cell in &row.peers {
                 let about = said.entry(cell.subnet).or_default();
                 if about.len() < QUOTED && cell.state != State::Unknown {
@@ -103,7 +103,7 @@ impl Node {
     pub(super) fn name_of(&self, who: u64) -> String {
         let known = self.peers.values().find(|peer| peer.target.id.is_some() && peer.who == who);
         match known {
-            Some(peer) => peer.target.name.clone().unwrap_or_else(|| peer.target.subnet.to_string()),
+            Some(peer) => peer.target.name.as_deref().map_or_else(|| peer.target.subnet.to_string(), str::to_owned),
             None if [self.itself.who_v4, self.itself.who_v6].contains(&Some(who)) => "this node".to_owned(),
             None => format!("{who:016x}"),
         }

@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_line_names_the_peer_and_what_it_means() {
-        let name = Some("node\n-3".to_owned());
+        let name = Some("node\n-3".into());
         let target = Target { id: None, name, subnet: "10.5.3.0/24".parse().unwrap(), address: "192.0.2.3".parse().unwrap(), primary: true };
         let line = text(&Notice { target, was: State::Well, is: State::CutOff });
         assert!(!line.contains('\n') && line.contains("(10.5.3.0/24, 192.0.2.3): cut-off, was well: it answers nothing"), "{line}");

@@ -90,7 +90,13 @@ fn node_at(ip: IpAddr) -> usize {
 }
 
 fn target(node: usize) -> Target {
-    Target { id: Some(format!("id-{node}")), name: Some(format!("node-{node}")), subnet: subnet(node), address: address(node), primary: true }
+    Target {
+        id: Some(format!("id-{node}").into()),
+        name: Some(format!("node-{node}").into()),
+        subnet: subnet(node),
+        address: address(node),
+        primary: true,
+    }
 }
 
 impl World {

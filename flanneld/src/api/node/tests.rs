@@ -46,7 +46,7 @@ async fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 fn lease(subnet: &str, address: &str, name: &str) -> Lease {
-    let node = NodeId { name: name.to_owned(), ..NodeId::default() };
+    let node = NodeId { name: name.into(), ..NodeId::default() };
     let attrs = LeaseAttrs { public_ip: address.parse().ok(), node: Some(node), ..LeaseAttrs::default() };
     Lease { subnets: Subnets::V4(subnet.parse().unwrap()), attrs, term: Term::Leased, since: 1 }
 }
