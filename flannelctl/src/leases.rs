@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     fn entry(key: &str, value: &str, created: i64, lease: i64) -> Entry {
-        Entry { key: key.to_owned(), value: value.as_bytes().to_vec(), created, modified: created, lease }
+        Entry { key: key.to_owned(), value: value.as_bytes().into(), created, modified: created, lease }
     }
 
     fn keys() -> Keys {

@@ -141,7 +141,7 @@ mod tests {
     const GO: &str = r#"{"PublicIP":"192.168.56.102","PublicIPv6":null,"BackendType":"vxlan"}"#;
 
     fn entry(key: &str, value: &str, lease: i64) -> Entry {
-        Entry { key: key.to_owned(), value: value.as_bytes().to_vec(), created: 1, modified: 1, lease }
+        Entry { key: key.to_owned(), value: value.as_bytes().into(), created: 1, modified: 1, lease }
     }
 
     fn heard(seconds: u64) -> Liveness {

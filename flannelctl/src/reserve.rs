@@ -60,7 +60,7 @@ fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     if item.reserved() {
         return Ok(None);
     }
-    let value = String::from_utf8(item.entry.value.clone()).with_context(|| format!("{} cannot be read", item.entry.key))?;
+    let value = String::from_utf8(item.entry.value.to_vec()).with_context(|| format!("{} cannot be read", item.entry.key))?;
     Ok(Some((item.subnets, value, Some(item))))
 }
 
@@ -129,7 +129,7 @@ mod tests {
 
     fn keys() -> Keys {
         let entry =
-            |key: &str, value: &str, lease: i64| Entry { key: key.to_owned(), value: value.as_bytes().to_vec(), created: 1, modified: 7, lease };
+            |key: &str, value: &str, lease: i64| Entry { key: key.to_owned(), value: value.as_bytes().into(), created: 1, modified: 7, lease };
         Keys::of(Listing {
             revision: 9,
             entries: vec![
@@ -150,7 +150,7 @@ mod tests {
         for name in ["n1", "10.5.10.0/24", "10.5.10.0-24"] {
             let (subnets, value, present) = keep(&keys, name).unwrap().unwrap();
             assert_eq!((subnets.to_string().as_str(), present.unwrap().entry.modified), ("10.5.10.0/24", 7), "{name}");
-            assert_eq!(value.as_bytes(), keys.items[0].entry.value);
+            assert_eq!(value.as_bytes(), &*keys.items[0].entry.value);
         }
         assert!(keep(&keys, "10.5.11.0/24").unwrap().is_none(), "it is one already");
         for (wrong, why) in [("n9", "there is no lease n9"), ("10.5.12.0-24", "cannot be read")] {

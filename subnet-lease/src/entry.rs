@@ -1,6 +1,7 @@
 //! Leases as a store has them: keys with values.
 
 use crate::wire;
+use std::sync::Arc;
 use types::Subnets;
 
 /// One key under `subnets/` as the store has it.
@@ -9,7 +10,7 @@ pub struct Entry {
     /// The part of the key after `subnets/`.
     pub key: String,
     /// The bytes of the value.
-    pub value: Vec<u8>,
+    pub value: Arc<[u8]>,
     /// The revision at which the key was created.
     pub created: i64,
     /// The revision at which the key was last written: what a compare-and-swap compares.

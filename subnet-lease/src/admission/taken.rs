@@ -9,7 +9,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::IpAddr;
-use types::{Family, Subnets, nets_overlap};
+use std::num::NonZeroU64;
+use types::{Addresses, Family, Subnets, nets_overlap};
 
 /// Subnets in use, which do not overlap.
 #[derive(Debug, Default)]
@@ -78,7 +79,7 @@ impl Nodes {
 /// What identifies nodes to the backend (MACs, keys), of whichever family: each may be in use once.
 pub(super) struct Identities {
     of: Identity,
-    used: HashMap<String, User>,
+    used: HashMap<Box<str>, User>,
 }
 
 /// A MAC or a key that is in use.
@@ -93,7 +94,7 @@ impl Used {
     pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> Why {
         let identity = excerpt(&self.identity);
         match self.by {
-            User::Node(node, _) => Why::SameIdentity { identity, at: node.addresses.into_iter().flatten().next() },
+            User::Node(node, _) => Why::SameIdentity { identity, at: node.addresses.and_then(|addresses| addresses.ips().next()) },
             User::Ours => {
                 // A lease that this node had before is no other node's.
                 let other = |own: &Lease| Place::of(own).node != Place::of(lease).node || Place::of(own).node.is_none();
@@ -116,19 +117,20 @@ enum User {
 /// Which node it is, if its lease tells, and where it is reached, IPv4 first.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    node: Option<u64>,
-    addresses: [Option<IpAddr>; 2],
+    node: Option<NonZeroU64>,
+    addresses: Option<Addresses>,
 }
 
 impl Place {
     fn of(lease: &Lease) -> Self {
-        let node = lease.attrs.node.as_ref().map(|node| BuildHasherDefault::<DefaultHasher>::default().hash_one(&node.id));
-        Self { node, addresses: Family::ALL.map(|family| lease.attrs.public_for(family)) }
+        let number = |id: &str| NonZeroU64::new(BuildHasherDefault::<DefaultHasher>::default().hash_one(id)).unwrap_or(NonZeroU64::MIN);
+        Self { node: lease.attrs.node.as_ref().map(|node| number(&node.id)), addresses: lease.attrs.public() }
     }
 
     /// Whether two leases are of one node: they share an address, and neither their addresses nor their ids differ.
     fn is(self, other: Self) -> bool {
-        let pairs = || self.addresses.into_iter().zip(other.addresses).filter_map(|(a, b)| Some((a?, b?)));
+        let both = self.addresses.zip(other.addresses);
+        let pairs = || both.iter().flat_map(|(a, b)| Family::ALL.into_iter().filter_map(|family| a.of(family).zip(b.of(family))));
         let told_apart = self.node.zip(other.node).is_some_and(|(a, b)| a != b);
         !told_apart && pairs().next().is_some() && pairs().all(|(a, b)| a == b)
     }
@@ -138,7 +140,7 @@ impl Identities {
     /// Ours alone are in use.
     pub(super) fn of(terms: &Terms) -> Self {
         let mut ours = Self { of: terms.identity.clone(), used: HashMap::new() };
-        let used = terms.own.iter().flat_map(|own| ours.identities(own)).map(|identity| (identity, User::Ours));
+        let used = terms.own.iter().flat_map(|own| ours.identities(own)).map(|identity| (identity.into(), User::Ours));
         ours.used = used.collect();
         ours
     }
@@ -147,14 +149,14 @@ impl Identities {
         let place = Place::of(lease);
         let identities = self.identities(lease);
         for identity in &identities {
-            match self.used.get(identity) {
+            match self.used.get(identity.as_str()) {
                 None => {}
                 Some(User::Node(known, _)) if known.is(place) => {}
                 Some(user) => return Err(Used { identity: identity.clone(), by: *user }),
             }
         }
         for identity in identities {
-            if let User::Node(_, times) = self.used.entry(identity).or_insert(User::Node(place, 0)) {
+            if let User::Node(_, times) = self.used.entry(identity.into()).or_insert(User::Node(place, 0)) {
                 *times += 1;
             }
         }
@@ -164,10 +166,10 @@ impl Identities {
     /// Frees what a lease took.
     pub(super) fn free(&mut self, lease: &Lease) {
         for identity in self.identities(lease) {
-            if let Some(User::Node(_, times)) = self.used.get_mut(&identity) {
+            if let Some(User::Node(_, times)) = self.used.get_mut(identity.as_str()) {
                 *times = times.saturating_sub(1);
                 if *times == 0 {
-                    self.used.remove(&identity);
+                    self.used.remove(identity.as_str());
                 }
             }
         }

@@ -17,6 +17,7 @@ use std::io::{ErrorKind, Read, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -95,13 +96,19 @@ impl Files {
             let Ok(key) = name.file_name().to_str() else {
                 // Not a lease, but an operator put it there: report it.
                 let key = key_text(name.file_name().to_bytes());
-                whole.listing.entries.push(Entry { key, value: Vec::new(), created: i64::MAX, modified: 0, lease: 0 });
+                whole.listing.entries.push(Entry { key, value: Arc::default(), created: i64::MAX, modified: 0, lease: 0 });
                 continue;
             };
             match read(folder, key) {
                 Ok(entry) => whole.listing.entries.extend(entry),
                 Err(why) => {
-                    whole.listing.entries.push(Entry { key: key.to_owned(), value: Vec::new(), created: i64::MAX, modified: mark(&[]), lease: 0 });
+                    whole.listing.entries.push(Entry {
+                        key: key.to_owned(),
+                        value: Arc::default(),
+                        created: i64::MAX,
+                        modified: mark(&[]),
+                        lease: 0,
+                    });
                     whole.flawed.insert(key.to_owned(), why);
                 }
             }
@@ -148,7 +155,7 @@ impl Files {
         let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key);
         let holds = compare.iter().all(|compare| match compare {
             Compare::Unchanged { key, modified } => find(key).is_some_and(|entry| entry.modified == *modified),
-            Compare::Holds { key, value } => find(key).is_some_and(|entry| entry.value == value.as_bytes()),
+            Compare::Holds { key, value } => find(key).is_some_and(|entry| *entry.value == *value.as_bytes()),
             Compare::HangsOn { key, lease } => find(key).is_some_and(|entry| entry.lease == *lease),
             Compare::NoneUnder(prefix) => !listing.entries.iter().any(|entry| entry.key.starts_with(prefix.as_str())),
         });
@@ -215,7 +222,7 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
     let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);
     let created = rank.unwrap_or_else(|| nanoseconds(touched));
     let modified = mark(&value);
-    Ok(Some(Entry { key: key.to_owned(), value, created, modified, lease: 0 }))
+    Ok(Some(Entry { key: key.to_owned(), value: value.into(), created, modified, lease: 0 }))
 }
 
 /// Writes a file atomically.

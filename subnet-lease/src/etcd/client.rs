@@ -46,7 +46,7 @@ impl EtcdRegistry {
     fn own(&self, kv: &KeyValue) -> Option<Entry> {
         let root = self.key("");
         let key = key_text(kv.key().strip_prefix(root.as_bytes())?);
-        Some(Entry { key, value: kv.value().to_vec(), created: kv.create_revision(), modified: kv.mod_revision(), lease: kv.lease() })
+        Some(Entry { key, value: kv.value().into(), created: kv.create_revision(), modified: kv.mod_revision(), lease: kv.lease() })
     }
 
     /// An entry of ours out of a watch event.

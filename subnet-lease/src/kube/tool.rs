@@ -162,7 +162,7 @@ fn entry(listed: &Listed) -> Entry {
         Ok(None) => format!("{}: no podCIDR is assigned", node.name),
         Err(why) => format!("{}: {why}", node.name),
     };
-    Entry { key, value: value.into_bytes(), created: node.created, modified: 0, lease: 0 }
+    Entry { key, value: value.into_bytes().into(), created: node.created, modified: 0, lease: 0 }
 }
 
 fn parsed(text: &str) -> Result<Value, KubeTrouble> {

@@ -98,6 +98,8 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
             },
         };
         let Some(mut tenure) = tenure else { continue };
+        // Before the next list: each may have ten thousand keys.
+        drop(view);
         match settle(&io, &claim, &config, &mut tenure, new).await {
             Settled::Ours(view) => {
                 sweep(&io, &claim, &tenure, &view).await;

@@ -219,7 +219,7 @@ impl Holder {
     /// Our key has another value, or hangs on another lease.
     async fn changed(&mut self, entry: Entry) -> Result<(), Lost> {
         let Some(item) = Item::of(entry) else { return Ok(()) };
-        let arrived = |attrs: &LeaseAttrs| item.entry.lease == self.tenure.lease && item.entry.value == wire::render_value(attrs).as_bytes();
+        let arrived = |attrs: &LeaseAttrs| item.entry.lease == self.tenure.lease && *item.entry.value == *wire::render_value(attrs).as_bytes();
         if let Some(attrs) = self.unsure.iter().find(|attrs| arrived(attrs)).cloned() {
             self.tenure.created = item.entry.created;
             self.stands(attrs, item.entry.modified);

@@ -120,7 +120,7 @@ impl Bench {
     }
 
     fn value(&self) -> String {
-        String::from_utf8(self.store.keys[&self.key].value.clone()).unwrap()
+        String::from_utf8(self.store.keys[&self.key].value.to_vec()).unwrap()
     }
 
     fn lease(&self) -> i64 {

@@ -78,7 +78,7 @@ impl Store {
     fn holds(&self, compare: &Compare) -> bool {
         match compare {
             Compare::Unchanged { key, modified } => self.keys.get(key).is_some_and(|entry| entry.modified == *modified),
-            Compare::Holds { key, value } => self.keys.get(key).is_some_and(|entry| entry.value == value.as_bytes()),
+            Compare::Holds { key, value } => self.keys.get(key).is_some_and(|entry| *entry.value == *value.as_bytes()),
             Compare::HangsOn { key, lease } => self.keys.get(key).is_some_and(|entry| entry.lease == *lease),
             Compare::NoneUnder(prefix) => !self.keys.keys().any(|key| key.starts_with(prefix)),
         }
@@ -93,7 +93,7 @@ impl Store {
                 self.revision += 1;
                 self.writes += 1;
                 let created = self.keys.get(key).map_or(self.revision, |entry| entry.created);
-                let entry = Entry { key: key.clone(), value: value.clone().into_bytes(), created, modified: self.revision, lease: *lease };
+                let entry = Entry { key: key.clone(), value: value.as_bytes().into(), created, modified: self.revision, lease: *lease };
                 self.keys.insert(key.clone(), entry.clone());
                 self.events.push(Event { at: now, revision: self.revision, key: key.clone(), notice: Notice::Written(entry) });
             }

@@ -189,9 +189,14 @@ impl NetlinkKernel {
                 foreign.insert(Key::Route(seen.net, seen.metric));
             }
         });
-        let (list, _) = all.await?;
+        let (mut list, _) = all.await?;
         let names = self.names(list.iter().map(|seen| seen.oif)).await?;
-        for mut seen in list {
+        // The list shrinks as the state grows: there may be ten thousand routes.
+        list.reverse();
+        while let Some(mut seen) = list.pop() {
+            if list.len().is_multiple_of(1024) {
+                list.shrink_to_fit();
+            }
             // For IPv6 the kernel shows blackhole routes on `lo`.
             let nowhere = seen.spec.kind == RouteKind::Blackhole;
             seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
