@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::error::RulesErrors;
-use traffic_rules::notices::{Notices, is_of_iptables, is_of_nftables, wait_for_notice};
+use traffic_rules::notices::{News, Notices, is_of_iptables, is_of_nftables, wait_for_notice};
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::pace;
 use traffic_rules::rules::Ruleset;
@@ -112,8 +112,8 @@ pub struct Keeper {
     appliers: [Applier; 2],
     /// Notices of changes of iptables rules, which the periodic passes look at; `None` with nftables.
     changes: Option<Notices>,
-    /// Whether one came since the last listing.
-    changed: bool,
+    /// What they said since the last listing.
+    news: News,
     /// When the rules were listed, and what it cost.
     listed: Option<(Instant, Duration)>,
     repairs: Vec<Instant>,
@@ -147,7 +147,7 @@ impl Keeper {
             health,
             appliers,
             changes: None,
-            changed: false,
+            news: News::None,
             listed: None,
             repairs: Vec::new(),
             trouble: None,
@@ -219,7 +219,8 @@ impl Keeper {
     /// Time until the next pass, unless an event comes first.
     fn pause(&mut self, noticed: bool) -> Duration {
         if self.trouble.is_some() {
-            let pause = RETRY.after(self.failures);
+            let cost = self.listed.map_or(Duration::ZERO, |(_, cost)| cost);
+            let pause = pace::retry(RETRY.after(self.failures), cost);
             self.failures += 1;
             return pause;
         }
@@ -296,14 +297,14 @@ impl Keeper {
 
     /// Whether the rules have to be listed.
     fn is_due(&mut self) -> bool {
-        let noticed = self.changes.as_mut().is_some_and(Notices::drain);
-        self.changed |= noticed;
+        let news = self.changes.as_mut().map(Notices::drain).unwrap_or_default();
+        self.news = self.news.max(news);
         let Some((listed, cost)) = self.listed.filter(|_| self.trouble.is_none()) else { return true };
         // Only a listing has counters, and the legacy variant has no notices.
         let has_notices = |applier: &Applier| applier.variant().is_none_or(|variant| variant == Variant::Nft);
         let is_known = self.changes.is_some() && self.appliers.iter().all(has_notices);
         let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
-        listed.elapsed() >= pace::comparison(self.changed, is_known && !counts, cost)
+        listed.elapsed() >= pace::comparison(self.news, is_known && !counts, cost)
     }
 
     /// Applies the rules. Returns the networks whose rules stayed only because it is not known whether a daemon serves them.
@@ -318,7 +319,7 @@ impl Keeper {
             Some(async move { (applier.apply(rules).await, applier.notes()) })
         });
         self.changes.iter_mut().for_each(|changes| _ = changes.drain());
-        self.changed = false;
+        self.news = News::None;
         let cost = pace::Cost::begin();
         let results = futures_util::future::join_all(work).await;
         self.listed = Some((Instant::now(), cost.so_far()));

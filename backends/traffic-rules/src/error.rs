@@ -3,12 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
-use std::time::Duration;
 use types::problem::text;
 use types::{Coded, Detail, Errno, Problem};
-
-/// Longer than any of these programs should take. `-w 5` waits for the xtables lock itself.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(12);
 
 /// The lock of iptables.
 const XTABLES_LOCK: &str = "/run/xtables.lock";
@@ -37,6 +33,8 @@ pub enum ProgramError {
     TimedOut {
         /// Its command.
         command: String,
+        /// How long it was waited for.
+        seconds: u64,
     },
     /// What the command names, or what the kernel needs for it, is not there.
     NotFound {
@@ -106,7 +104,7 @@ impl fmt::Display for ProgramError {
                 f,
                 "{program} timed out after 5 s waiting for {XTABLES_LOCK}, which another program holds (find it with `fuser -v {XTABLES_LOCK}`)"
             ),
-            ProgramError::TimedOut { command } => write!(f, "{command} did not finish within {} s", DEADLINE.as_secs()),
+            ProgramError::TimedOut { command, seconds } => write!(f, "{command} did not finish within {seconds} s"),
             ProgramError::NotFound { command, status, words } | ProgramError::Refused { command, status, words } => {
                 write!(f, "{command} failed with {status}: {words}")
             }

@@ -12,6 +12,8 @@ const SUBSYSTEM: u16 = 10;
 const GENERATION: u16 = 15;
 /// Longer than any message of the kernel.
 const BUFFER: usize = 64 * 1024;
+/// Room for what kube-proxy changes between two looks.
+const QUEUE: usize = 8 << 20;
 
 /// What was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +24,27 @@ pub struct Change<'a> {
     pub chain: &'a str,
 }
 
+/// What queued notifications say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// Nothing that matters was changed.
+    #[default]
+    None,
+    /// Some were lost: so many changes at a time are rarely about our rules.
+    Lost,
+    /// Something that matters was changed.
+    Changed,
+}
+
 /// Whether kube-proxy changes what belongs to Services. With many of them it does so all the time.
 pub fn is_of_services(change: &Change<'_>) -> bool {
     change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
 }
 
-/// Whether a change may concern our rules in iptables.
+/// Whether a change may concern our rules in iptables: of a table, of a chain that the kernel calls, where our jumps are, or of our own chains.
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
-    matches!(change.table, "nat" | "filter" | "raw" | "mangle") && !is_of_services(change)
+    let calls_ours = matches!(change.chain, "" | "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING");
+    matches!(change.table, "nat" | "filter" | "raw" | "mangle") && (calls_ours || change.chain.starts_with("FLANNEL-"))
 }
 
 /// Whether a change concerns our tables in nftables.
@@ -90,6 +105,8 @@ impl Notices {
     /// Subscribes. None if the kernel does not allow it; the periodic check still runs.
     pub fn open(matters: fn(&Change<'_>) -> bool) -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
+        // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
+        let _ = nix::sys::socket::setsockopt(socket.socket_mut(), nix::sys::socket::sockopt::RcvBufForce, &QUEUE);
         socket.socket_mut().bind(&SocketAddr::new(0, 0)).ok()?;
         socket.socket_mut().add_membership(GROUP).ok()?;
         Some(Self { socket, matters })
@@ -103,17 +120,18 @@ impl Notices {
         }
     }
 
-    /// Discards the notifications that are already queued. Returns whether one of them matters, or some were lost.
-    pub fn drain(&mut self) -> bool {
+    /// Discards the notifications that are already queued. Returns what they say.
+    pub fn drain(&mut self) -> News {
         let mut buffer = Vec::with_capacity(BUFFER);
-        let mut found = false;
+        let mut found = News::None;
         loop {
             match self.socket.socket_mut().recv_from(&mut buffer, libc::MSG_DONTWAIT) {
-                Ok(_) => found |= changes(&buffer).iter().any(self.matters),
+                Ok(_) if changes(&buffer).iter().any(self.matters) => found = News::Changed,
+                Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return found,
                 // Reading goes on behind those that were lost.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => found = true,
-                Err(_) => return true,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => found = found.max(News::Lost),
+                Err(_) => return News::Changed,
             }
             buffer.clear();
         }
@@ -134,6 +152,30 @@ mod tests {
     use std::process::Command;
 
     #[test]
+    fn lost_notifications_are_no_change_of_ours() {
+        let run = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut notices = Notices::open(is_of_iptables).unwrap();
+                nix::sys::socket::setsockopt(notices.socket.socket_mut(), nix::sys::socket::sockopt::RcvBuf, &4096).unwrap();
+                let rules: String = (0..2000).map(|number| format!("add rule ip nat KUBE-SVC-A tcp dport {number} accept\n")).collect();
+                let mut nft = Command::new("nft").args(["-f", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+                let script = format!("add table ip nat\nadd chain ip nat KUBE-SVC-A\n{rules}");
+                std::io::Write::write_all(&mut nft.stdin.take().unwrap(), script.as_bytes()).unwrap();
+                assert!(nft.wait().unwrap().success());
+                let _ = notices.drain();
+                let mut nft = Command::new("nft").args(["-f", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+                std::io::Write::write_all(&mut nft.stdin.take().unwrap(), rules.as_bytes()).unwrap();
+                assert!(nft.wait().unwrap().success());
+                assert_eq!(notices.drain(), News::Lost);
+                assert_eq!(notices.drain(), News::None);
+            });
+        };
+        std::thread::spawn(run).join().unwrap();
+    }
+
+    #[test]
     fn changes_of_services_are_told_from_others() {
         fn nft(script: &str) {
             assert!(Command::new("nft").arg(script).status().unwrap().success(), "{script}");
@@ -146,15 +188,17 @@ mod tests {
                 let mut others = Notices::open(|change| !is_of_services(change)).unwrap();
                 let mut after = |script: &str| {
                     nft(script);
-                    (iptables.drain(), nftables.drain(), others.drain())
+                    [iptables.drain(), nftables.drain(), others.drain()].map(|news| news == News::Changed)
                 };
-                assert_eq!(after("add table ip kube-proxy; add chain ip kube-proxy services"), (false, false, false));
-                assert_eq!(after("add table ip nat; add chain ip nat POSTROUTING; add chain ip nat KUBE-SVC-A"), (true, false, true));
-                assert_eq!(after("add rule ip nat KUBE-SVC-A accept"), (false, false, false));
-                assert_eq!(after("add rule ip nat POSTROUTING accept"), (true, false, true));
-                assert_eq!(after("add table ip flannel-ipv4"), (false, true, true));
-                assert_eq!(after("flush chain ip nat KUBE-SVC-A"), (false, false, false));
-                assert_eq!(after("delete table ip nat"), (true, false, true));
+                assert_eq!(after("add table ip kube-proxy; add chain ip kube-proxy services"), [false, false, false]);
+                assert_eq!(after("add table ip nat; add chain ip nat POSTROUTING; add chain ip nat KUBE-SVC-A"), [true, false, true]);
+                assert_eq!(after("add rule ip nat KUBE-SVC-A accept"), [false, false, false]);
+                assert_eq!(after("add rule ip nat POSTROUTING accept"), [true, false, true]);
+                assert_eq!(after("add table ip flannel-ipv4"), [false, true, true]);
+                assert_eq!(after("flush chain ip nat KUBE-SVC-A"), [false, false, false]);
+                assert_eq!(after("add chain ip nat CNI-HOSTPORT-DNAT; add rule ip nat CNI-HOSTPORT-DNAT accept"), [false, false, true]);
+                assert_eq!(after("add chain ip nat FLANNEL-POSTRTG"), [true, false, true]);
+                assert_eq!(after("delete table ip nat"), [true, false, true]);
             });
         };
         std::thread::spawn(run).join().unwrap();

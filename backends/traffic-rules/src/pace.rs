@@ -1,5 +1,6 @@
 //! How often rules may be listed: with thousands of Services, one listing takes seconds.
 
+use crate::notices::News;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use std::time::{Duration, Instant};
@@ -13,8 +14,12 @@ const LONGEST: Duration = Duration::from_secs(900);
 
 /// How long rules are believed unchanged while no notice says otherwise.
 const UNCHANGED: Duration = Duration::from_secs(60);
-/// A comparison after a notice may come so many times sooner than others.
+/// A comparison after a change of what is ours may come so many times sooner than others ...
 const NOTICED: u32 = 10;
+/// ... and so many times after notices were lost.
+const LOST: u32 = 2;
+/// One part of so many of a processor may go into attempts that fail.
+const RETRIED: u32 = 20;
 
 /// What a listing costs: its programs' processor time, and ours meanwhile. On a busy machine that is far less than the time it takes.
 pub struct Cost {
@@ -46,15 +51,21 @@ pub fn interval(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(SHARE).min(LONGEST)) }
 }
 
-/// The least time between two comparisons of our rules. `noticed` says that the kernel announced a change that may concern them since the last one,
-/// `announces` that it would; a comparison cost so much.
-pub fn comparison(noticed: bool, announces: bool, cost: Duration) -> Duration {
-    match (noticed, announces) {
+/// The time after an attempt that failed, and cost so much.
+pub fn retry(usual: Duration, cost: Duration) -> Duration {
+    if cost < CHEAP { usual } else { usual.max(cost * RETRIED) }
+}
+
+/// The least time between two comparisons of our rules. `news` is what the kernel announced since the last one, `announces` whether it would;
+/// a comparison cost so much.
+pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
+    match (news, announces) {
         // Others rarely touch our chains: a repair is worth more.
-        (true, _) => interval(Duration::ZERO, cost / NOTICED),
-        (false, true) => interval(UNCHANGED, cost),
+        (News::Changed, _) => interval(Duration::ZERO, cost / NOTICED),
+        (News::Lost, true) => interval(Duration::ZERO, cost / LOST),
+        (News::None, true) => interval(UNCHANGED, cost),
         // Nothing else tells that a rule is gone.
-        (false, false) => interval(Duration::ZERO, cost).min(UNCHANGED),
+        (_, false) => interval(Duration::ZERO, cost).min(UNCHANGED),
     }
 }
 
@@ -76,17 +87,25 @@ mod tests {
         let ms = Duration::from_millis;
         let cases = [
             // Few rules: what is noticed, or never announced, is looked at in each round.
-            (true, true, ms(20), Duration::ZERO),
-            (false, false, ms(20), Duration::ZERO),
-            (false, true, ms(20), Duration::from_secs(60)),
+            (News::Changed, true, ms(20), Duration::ZERO),
+            (News::Lost, true, ms(20), Duration::ZERO),
+            (News::None, false, ms(20), Duration::ZERO),
+            (News::None, true, ms(20), Duration::from_secs(60)),
             // Thousands of Services.
-            (true, true, ms(1000), Duration::from_secs(25)),
-            (false, true, ms(1000), Duration::from_secs(250)),
-            (false, false, ms(1000), Duration::from_secs(60)),
+            (News::Changed, true, ms(1000), Duration::from_secs(25)),
+            (News::Lost, true, ms(1000), Duration::from_secs(125)),
+            (News::None, true, ms(1000), Duration::from_secs(250)),
+            (News::None, false, ms(1000), Duration::from_secs(60)),
         ];
-        for (noticed, announces, cost, expected) in cases {
-            assert_eq!(comparison(noticed, announces, cost), expected, "{noticed} {announces} {cost:?}");
+        for (news, announces, cost, expected) in cases {
+            assert_eq!(comparison(news, announces, cost), expected, "{news:?} {announces} {cost:?}");
         }
+    }
+
+    #[test]
+    fn attempt_that_cost_much_is_repeated_later() {
+        let (usual, ms) = (Duration::from_secs(1), Duration::from_millis);
+        assert_eq!([ms(20), ms(40), ms(3000)].map(|cost| retry(usual, cost)), [usual, usual, Duration::from_secs(60)]);
     }
 
     #[test]

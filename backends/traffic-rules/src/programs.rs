@@ -3,14 +3,25 @@
 pub use super::error::ProgramError;
 use super::iptables_text::{others, remains};
 use super::words;
-use crate::error::DEADLINE;
 pub use crate::variant::Variant;
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
+
+/// Longer than any of these programs should take. `-w 5` waits for the xtables lock itself.
+const DEADLINE: Duration = Duration::from_secs(12);
+/// So many deadlines may pass while a program works: on a busy machine it takes long to list the rules of thousands of Services.
+const DEADLINES: u32 = 5;
+/// The processor time that a program uses before each of them, if it works and does not hang.
+const WORK: Duration = Duration::from_millis(50);
 
 /// Both families share the xtables lock, so only one process of ours waits for it at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
@@ -205,10 +216,15 @@ pub async fn nft_table(family: &str, name: &str) -> Result<Option<serde_json::Va
 /// # Errors
 /// The program's error, or that it is not installed.
 pub async fn run(program: &Path, args: &[&str], input: Option<&str>) -> Result<String, ProgramError> {
+    run_within(DEADLINE, program, args, input).await
+}
+
+async fn run_within(deadline: Duration, program: &Path, args: &[&str], input: Option<&str>) -> Result<String, ProgramError> {
     let name = format!("{} {}", program.display(), args.join(" ")).trim_end().to_owned();
     let mut command = Command::new(program);
     command.args(args).stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env("LC_ALL", "C");
+    let pid = AtomicU32::new(0);
     let work = async {
         let mut child = command.spawn().map_err(|error| match Errno::from(error) {
             Errno(libc::EAGAIN | libc::ENOMEM) => ProgramError::NoProcess { program: program.display().to_string() },
@@ -218,14 +234,43 @@ pub async fn run(program: &Path, args: &[&str], input: Option<&str>) -> Result<S
             // A program that exits early closes the pipe. Its own error message is more useful.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
+        pid.store(child.id().unwrap_or(0), Ordering::Relaxed);
         let output = child.wait_with_output().await.map_err(|error| ProgramError::Lost { command: name.clone(), errno: error.into() })?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(words::failure(&program.display().to_string(), name.clone(), output.status, &String::from_utf8_lossy(&output.stderr)))
     };
-    match tokio::time::timeout(DEADLINE, work).await {
-        Ok(result) => result,
-        Err(_) => Err(ProgramError::TimedOut { command: name.clone() }),
+    let mut work = pin!(work);
+    let (mut spent, mut number) = (Duration::ZERO, 0);
+    loop {
+        number += 1;
+        if let Ok(result) = tokio::time::timeout(deadline, &mut work).await {
+            return result;
+        }
+        let before = std::mem::replace(&mut spent, processor_time(pid.load(Ordering::Relaxed)));
+        if spent < before + WORK || number == DEADLINES {
+            return Err(ProgramError::TimedOut { command: name.clone(), seconds: deadline.as_secs() * u64::from(number) });
+        }
+    }
+}
+
+/// The processor time of a process that runs.
+fn processor_time(pid: u32) -> Duration {
+    let clock = i32::try_from(pid).ok().filter(|pid| *pid != 0).and_then(|pid| clock_getcpuclockid(Pid::from_raw(pid)).ok());
+    clock.and_then(|clock| clock.now().ok()).map(Duration::from).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn program_that_works_outlives_the_deadline_and_one_that_sleeps_does_not() {
+        let run = async |script: &str| run_within(Duration::from_millis(400), Path::new("sh"), &["-c", script], None).await;
+        // The processor time that the shell has used ends the loop, however busy the machine is.
+        let busy = "t=0; while [ $t -lt 80 ]; do read -r _ _ _ _ _ _ _ _ _ _ _ _ _ u s _ </proc/$$/stat; t=$((u + s)); done; echo done";
+        assert_eq!(run(busy).await.as_deref(), Ok("done\n"));
+        assert!(matches!(run("exec sleep 60").await, Err(ProgramError::TimedOut { .. })));
     }
 }
