@@ -369,7 +369,7 @@ impl Plan for WireguardPlan {
         let device = self.config.device(family);
         let value = WireguardPeer { endpoint: Some(endpoint), preshared: secrets.preshared.clone(), keepalive: self.config.keepalive };
         vec![
-            (Key::WireguardPeer(device, told.key), Value::WireguardPeer(value)),
+            (Key::WireguardPeer(device, told.key), Value::WireguardPeer(Box::new(value))),
             (Key::AllowedIp(device, peer.subnet.trunc()), Value::AllowedIp(told.key)),
         ]
     }

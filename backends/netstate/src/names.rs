@@ -4,7 +4,7 @@ use std::fmt;
 
 /// An interface name, stored inline: the state of ten thousand peers repeats it thirty thousand times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct LinkName([u8; 16]);
+pub struct LinkName([u8; Self::LONGEST]);
 
 impl LinkName {
     /// The longest name that the kernel accepts (IFNAMSIZ without the terminating zero).
@@ -14,7 +14,7 @@ impl LinkName {
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty() && text.len() <= Self::LONGEST && !text.bytes().any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace());
         fits.then(|| {
-            let mut name = [0; 16];
+            let mut name = [0; Self::LONGEST];
             name.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
             Self(name)
         })

@@ -85,8 +85,8 @@ pub enum Value {
     Fdb(IpAddr),
     /// The MAC.
     Neighbor(Mac),
-    /// A peer of WireGuard.
-    WireguardPeer(WireguardPeer),
+    /// A peer of WireGuard. Boxed, because it is the largest, and ten thousand peers of vxlan have thirty thousand values.
+    WireguardPeer(Box<WireguardPeer>),
     /// The peer that an allowed IP belongs to.
     AllowedIp(PublicKey),
     /// A route.
@@ -162,6 +162,11 @@ impl Op {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn object_is_small() {
+        assert!(size_of::<(Key, Value)>() <= 88, "{} + {}", size_of::<Key>(), size_of::<Value>());
+    }
 
     #[test]
     fn order_is_dependency() {

@@ -115,7 +115,7 @@ impl Tunnel {
             };
             let peer = WireguardPeer { endpoint: status.state.endpoint, preshared: status.state.preshared, keepalive: status.state.keepalive };
             found.sessions.insert((self.name, key), session);
-            found.ours.set(Key::WireguardPeer(self.name, key), Value::WireguardPeer(peer));
+            found.ours.set(Key::WireguardPeer(self.name, key), Value::WireguardPeer(Box::new(peer)));
             status.state.allowed.into_iter().for_each(|net| found.ours.set(Key::AllowedIp(self.name, net), Value::AllowedIp(key)));
         }
     }

@@ -233,10 +233,10 @@ fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
         let key = PublicKey([*key; 32]);
         let value = WireguardPeer { endpoint: Some((public(*endpoint), 51820).into()), preshared: None, keepalive: 0 };
         let id = Key::WireguardPeer(dev, key);
-        if state.0.get(&id).is_some_and(|known| *known != Value::WireguardPeer(value.clone())) {
+        if state.0.get(&id).is_some_and(|known| *known != Value::WireguardPeer(Box::new(value.clone()))) {
             continue;
         }
-        state.set(id, Value::WireguardPeer(value));
+        state.set(id, Value::WireguardPeer(Box::new(value)));
         state.set(Key::AllowedIp(dev, subnet(*peer)), Value::AllowedIp(key));
     }
     state

@@ -152,7 +152,7 @@ impl NetlinkKernel {
                 ours.push((Key::AllowedIp(name, net), Value::AllowedIp(seen.key)));
             }
             sessions.push(((name, seen.key), seen.session));
-            ours.push((Key::WireguardPeer(name, seen.key), Value::WireguardPeer(seen.peer)));
+            ours.push((Key::WireguardPeer(name, seen.key), Value::WireguardPeer(Box::new(seen.peer))));
         }
         found.ours.0.append(&mut ours.into_iter().collect());
         found.sessions.append(&mut sessions.into_iter().collect());
@@ -377,7 +377,7 @@ mod tests {
         let ops: Vec<Op> = (0..200)
             .map(|n| {
                 let peer = WireguardPeer { endpoint: "192.0.2.1:51820".parse().ok(), preshared: Some(Secret::new(SECRET)), keepalive: 0 };
-                Op::Add(Key::WireguardPeer(name, PublicKey([n; KEY])), Value::WireguardPeer(peer))
+                Op::Add(Key::WireguardPeer(name, PublicKey([n; KEY])), Value::WireguardPeer(Box::new(peer)))
             })
             .collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -405,7 +405,7 @@ mod tests {
         for endpoint in ["192.0.2.1:51820", "[2001:db8::1]:7"] {
             let peer = WireguardPeer { endpoint: endpoint.parse().ok(), preshared: Some(Secret::new([3; KEY])), keepalive: 25 };
             let device = told(&[
-                &Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer.clone())),
+                &Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer.clone()))),
                 &Op::Replace(Key::AllowedIp(name, net), Value::AllowedIp(key)),
             ]);
             let [seen] = &device.peers[..] else { panic!("one peer") };
@@ -420,7 +420,7 @@ mod tests {
     fn what_a_peer_has_not_any_more_is_told_to_the_kernel() {
         let (name, key) = (LinkName::parse("flannel-wg").unwrap(), PublicKey([5; KEY]));
         let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
-        let op = Op::Replace(Key::WireguardPeer(name, key), Value::WireguardPeer(peer));
+        let op = Op::Replace(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer)));
         let bytes = peers_of(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])).finish(1);
         let peer = wire::messages(&bytes).find_map(|message| wire::attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())).unwrap();
         // Without these, the kernel would keep what it has.

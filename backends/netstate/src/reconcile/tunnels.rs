@@ -212,7 +212,7 @@ mod tests {
     fn state(endpoint: &str) -> KernelState {
         let mut state = KernelState::default();
         let peer = WireguardPeer { endpoint: endpoint.parse().ok(), preshared: None, keepalive: 0 };
-        state.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(peer));
+        state.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(Box::new(peer)));
         state
     }
 
@@ -333,7 +333,7 @@ mod tests {
         for keepalive in [0, 1, 2, 25, 40] {
             let mut kept = state("192.0.2.1:51820");
             let peer = WireguardPeer { endpoint: None, preshared: None, keepalive };
-            kept.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(peer));
+            kept.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(Box::new(peer)));
             let mut tunnels = Tunnels::default();
             let mut sent = 0;
             let mut look = |tunnels: &mut Tunnels, second: u64, more: u64| {

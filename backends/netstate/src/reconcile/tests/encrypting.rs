@@ -75,7 +75,10 @@ impl Plan for Encrypting {
     fn of_peer(&self, peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
         let key = PublicKey([peer.lease.attrs.public_ip.unwrap().octets()[3]; 32]);
         let value = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
-        vec![(Key::WireguardPeer(device(), key), Value::WireguardPeer(value)), (Key::AllowedIp(device(), peer.subnet), Value::AllowedIp(key))]
+        vec![
+            (Key::WireguardPeer(device(), key), Value::WireguardPeer(Box::new(value))),
+            (Key::AllowedIp(device(), peer.subnet), Value::AllowedIp(key)),
+        ]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
