@@ -10,6 +10,7 @@ pub mod handover;
 pub mod health;
 pub mod identity;
 pub mod logging;
+pub mod memory;
 pub mod mesh;
 pub mod network;
 pub mod probe;

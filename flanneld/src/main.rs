@@ -1,26 +1,15 @@
 //! flanneld: options, logging, the daemon, the exit code.
 
 use flanneld::handover::Inherited;
-use flanneld::{daemon, logging};
+use flanneld::{daemon, logging, memory};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// How long an idle thread for blocking calls is kept.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Returns free memory to the system: with one arena per thread, memory once used for a list of ten thousand leases would stay allocated.
-#[cfg(target_env = "gnu")]
-#[allow(unsafe_code)]
-fn save_memory() {
-    for (option, value) in [(libc::M_ARENA_MAX, 1), (libc::M_TRIM_THRESHOLD, 128 << 10), (libc::M_MMAP_THRESHOLD, 128 << 10)] {
-        // SAFETY: mallopt takes two numbers, and no other thread runs yet. A failure only costs memory.
-        unsafe { libc::mallopt(option, value) };
-    }
-}
-
 fn main() -> ExitCode {
-    #[cfg(target_env = "gnu")]
-    save_memory();
+    memory::save();
     let inherited = Inherited::of_systemd();
     // Only ring: a second provider in the tree would make the first TLS connection fail.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -8,6 +8,7 @@ use crate::api::node;
 use crate::checks::known::NodeAddresses;
 use crate::health::condition::Condition;
 use crate::identity;
+use crate::memory;
 use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, wait_for};
 use crate::underlay::{Found, SelectError, StoreAt};
@@ -47,6 +48,7 @@ impl Daemon {
             let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
             manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
+        memory::give_back();
         self.health.clear(Condition::Lease);
         if let Some(judged) = info.as_ref().and_then(|info| info.subnets).filter(|judged| has_others(&lease.subnets, judged)) {
             // What the host kept of the former subnet was judged before.

@@ -13,7 +13,7 @@ use crate::network::RunningNetwork;
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::UnderlayTrouble;
 use crate::underlay::read::follow;
-use crate::{subnet_env_keeper, systemd};
+use crate::{memory, subnet_env_keeper, systemd};
 use backends::{Backend, Inputs, Network, Renewal, Underlay};
 use ipnet::IpNet;
 use run_dir::{last_words, subnet_env};
@@ -81,6 +81,7 @@ impl Daemon {
         let mesh = mesh.map(|(port, overlay)| Mesh::new(port, &claim.node.id, lease.subnets, overlay, underlay.clone(), self.health.clone()));
 
         let running = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
+        memory::give_back();
 
         // Rules before subnet.env: pods start once it exists, and rely on the rules.
         let wanted = Wanted {
