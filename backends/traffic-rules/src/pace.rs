@@ -6,16 +6,16 @@ use nix::sys::time::TimeVal;
 use std::time::{Duration, Instant};
 
 /// One part of so many of a processor may go into a listing that is repeated.
-const SHARE: u32 = 250;
+const SHARE: u32 = 500;
 /// Listings that cost less are repeated at the usual pace.
 const CHEAP: Duration = Duration::from_millis(75);
 /// Whatever a listing costs: the rules are still looked at.
-const LONGEST: Duration = Duration::from_secs(900);
+const LONGEST: Duration = Duration::from_secs(1800);
 
 /// How long rules are believed unchanged while no notice says otherwise.
 const UNCHANGED: Duration = Duration::from_secs(60);
 /// A comparison after a change of what is ours may come so many times sooner than others ...
-const NOTICED: u32 = 10;
+const NOTICED: u32 = 20;
 /// ... and so many times after notices were lost.
 const LOST: u32 = 2;
 /// One part of so many of a processor may go into attempts that fail.
@@ -61,8 +61,8 @@ pub fn retry(usual: Duration, cost: Duration) -> Duration {
 pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
     match (news, announces) {
         // Others rarely touch our chains: a repair is worth more.
-        (News::Changed, _) => interval(Duration::ZERO, cost / NOTICED),
-        (News::Lost, true) => interval(Duration::ZERO, cost / LOST),
+        (News::Changed, _) => interval(Duration::ZERO, cost) / NOTICED,
+        (News::Lost, true) => interval(Duration::ZERO, cost) / LOST,
         (News::None, true) => interval(UNCHANGED, cost),
         // Nothing else tells that a rule is gone.
         (_, false) => interval(Duration::ZERO, cost).min(UNCHANGED),
@@ -77,7 +77,7 @@ mod tests {
     fn listing_that_costs_much_is_repeated_seldom() {
         let (usual, ms) = (Duration::from_secs(5), Duration::from_millis);
         assert_eq!(interval(usual, ms(20)), usual);
-        assert_eq!(interval(usual, ms(400)), Duration::from_secs(100));
+        assert_eq!(interval(usual, ms(400)), Duration::from_secs(200));
         assert_eq!(interval(usual, ms(9000)), LONGEST);
         assert_eq!(interval(Duration::from_secs(60), ms(80)), Duration::from_secs(60));
     }
@@ -89,12 +89,13 @@ mod tests {
             // Few rules: what is noticed, or never announced, is looked at in each round.
             (News::Changed, true, ms(20), Duration::ZERO),
             (News::Lost, true, ms(20), Duration::ZERO),
+            (News::Changed, true, ms(100), ms(2500)),
             (News::None, false, ms(20), Duration::ZERO),
             (News::None, true, ms(20), Duration::from_secs(60)),
             // Thousands of Services.
             (News::Changed, true, ms(1000), Duration::from_secs(25)),
-            (News::Lost, true, ms(1000), Duration::from_secs(125)),
-            (News::None, true, ms(1000), Duration::from_secs(250)),
+            (News::Lost, true, ms(1000), Duration::from_secs(250)),
+            (News::None, true, ms(1000), Duration::from_secs(500)),
             (News::None, false, ms(1000), Duration::from_secs(60)),
         ];
         for (news, announces, cost, expected) in cases {

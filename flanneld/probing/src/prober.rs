@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 use types::Family;
 use types::reachability::{Harm, State};
 
+/// The pause after all peers were taken over, as a multiple of the time that took: changes of leases cost little, however many come.
+const PAUSE_FACTOR: u32 = 40;
 /// How often a socket that could not be opened is tried again.
 const REOPEN: Duration = Duration::from_secs(10);
 /// From this on the program was kept from running.
@@ -189,13 +191,14 @@ impl Prober {
         let mut sockets = Sockets::new(settings.port, StdRng::from_os_rng().random());
         let mut log = Log::default();
         let (mut reopen, mut calm_at) = (Duration::ZERO, Duration::ZERO);
-        let mut changed = true;
+        let (mut changed, mut follow_at) = (true, Duration::ZERO);
         let (mut peers, mut hosts) = (Vec::new(), (0, 0));
         loop {
             let now = self.now();
-            if changed || now.at >= reopen {
+            let follows = changed && now.at >= follow_at;
+            if follows || now.at >= reopen {
                 let around = surroundings.borrow_and_update().clone();
-                if changed {
+                if follows {
                     let table = leases.borrow_and_update().clone();
                     peers = targets(&table, &settings.own, settings.kinds, &around.local, settings.outer);
                     hosts = host_bits(settings.own.nets().chain(peers.iter().map(|peer| peer.subnet)));
@@ -206,9 +209,11 @@ impl Prober {
                 inner.problems = sockets.problems();
                 let open = sockets.places();
                 inner.node.set_sockets(move |way, family, ping| open.contains(&(way, family, ping)));
-                if changed {
+                if follows {
                     inner.node.set_itself(itself(&settings, &around));
                     inner.node.set_targets(std::mem::take(&mut peers), now.at);
+                    let ended = self.now().at;
+                    (changed, follow_at) = (false, ended + ended.saturating_sub(now.at) * PAUSE_FACTOR);
                 }
             }
             let read = self.drain(&mut sockets);
@@ -226,14 +231,15 @@ impl Prober {
                     () = tokio::time::sleep(BREATH) => {}
                     () = stop.cancelled() => return,
                 }
-                changed = leases.has_changed().unwrap_or(false) || surroundings.has_changed().unwrap_or(false);
+                changed |= leases.has_changed().unwrap_or(false) || surroundings.has_changed().unwrap_or(false);
                 continue;
             }
             let present = self.now().at;
             let waits = present >= calm_at && next.saturating_sub(present) <= NEAR && self.inner().node.is_calm();
             let longest = if sockets.tell(!waits) { LONGEST } else { NEAR };
             let until = next.min(reopen).min(present + longest);
-            changed = tokio::select! {
+            let until = if changed { until.min(follow_at) } else { until };
+            changed |= tokio::select! {
                 () = tokio::time::sleep_until((self.shared.began + until).into()) => {
                     let late = self.now().at.saturating_sub(until);
                     if late >= STALL {
@@ -245,8 +251,8 @@ impl Prober {
                 }
                 () = sockets.readable() => false,
                 () = self.shared.wake.notified() => false,
-                changed = leases.changed() => if changed.is_ok() { true } else { return stop.cancelled().await },
-                changed = surroundings.changed() => if changed.is_ok() { true } else { return stop.cancelled().await },
+                changed = leases.changed(), if !changed => if changed.is_ok() { true } else { return stop.cancelled().await },
+                changed = surroundings.changed(), if !changed => if changed.is_ok() { true } else { return stop.cancelled().await },
                 () = stop.cancelled() => return,
             };
         }

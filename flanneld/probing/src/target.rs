@@ -84,7 +84,10 @@ pub fn targets(leases: &LeaseTable, own: &Subnets, kinds: Kinds, local: &[IpAddr
         };
         found.map(target).collect()
     };
-    leases.others(own, kinds).flat_map(of).collect()
+    // Room for one each: there may be ten thousand.
+    let mut all = Vec::with_capacity(leases.others(own, kinds).count());
+    all.extend(leases.others(own, kinds).flat_map(of));
+    all
 }
 
 #[cfg(test)]

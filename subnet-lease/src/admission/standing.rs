@@ -83,6 +83,8 @@ impl Clear {
             clear.nodes.take(lease);
             clear.identities.take(lease).ok()?;
         }
+        clear.used.pack();
+        clear.nodes.pack();
         Some(clear)
     }
 

@@ -38,6 +38,11 @@ impl UsedSubnets {
         }
     }
 
+    /// Takes as little memory as possible: a map that grew by single insertions has half empty nodes.
+    pub(super) fn pack(&mut self) {
+        self.0 = std::mem::take(&mut self.0).into_iter().collect();
+    }
+
     /// Frees these.
     pub(super) fn free(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
@@ -56,6 +61,11 @@ impl Nodes {
             let (last, times) = self.0.entry(address).or_insert((lease.subnets, 0));
             (*last, *times) = (lease.subnets, *times + 1);
         }
+    }
+
+    /// As [`UsedSubnets::pack`].
+    pub(super) fn pack(&mut self) {
+        self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
 
     pub(super) fn free(&mut self, lease: &Lease) {

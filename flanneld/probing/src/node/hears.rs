@@ -8,7 +8,7 @@ use crate::target::{Way, overlay_addresses};
 use crate::verdict::Heard;
 use crate::who::is_same_node;
 use crate::wire::{Echo, Header, Kind, Message, parse};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -187,9 +187,9 @@ impl Node {
 
     /// Which peer a question comes from: an address of a lease in force, by the way that belongs to it.
     pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&Peer> {
-        let lowest = (datagram.way, datagram.from, IpNet::V4(Ipv4Net::default()));
+        let first = self.addresses.partition_point(|(way, from, _)| (*way, *from) < (datagram.way, datagram.from));
         let same = |(way, from, _): &&(Way, IpAddr, IpNet)| (*way, *from) == (datagram.way, datagram.from);
-        let peers = || self.addresses.range(lowest..).take_while(same).filter_map(|(.., key)| self.peers.get(key));
+        let peers = || self.addresses.iter().skip(first).take_while(same).filter_map(|(.., key)| self.peers.get(key));
         peers().find(|peer| peer.who == from).or_else(|| peers().next()).map(Box::as_ref)
     }
 }

@@ -26,8 +26,8 @@ pub struct Node {
     pub(super) row: Option<(Duration, Vec<u8>)>,
     /// Boxed, because a map that grows by single insertions has half empty nodes.
     pub(super) peers: BTreeMap<IpNet, Box<Peer>>,
-    /// Who asks from where.
-    pub(super) addresses: BTreeSet<(Way, IpAddr, IpNet)>,
+    /// Who asks from where, in order.
+    pub(super) addresses: Vec<(Way, IpAddr, IpNet)>,
     pub(super) waiting: HashMap<u64, Waiting>,
     pub(super) forget: VecDeque<(Duration, u64)>,
     pub(super) closes: BTreeSet<(Duration, IpNet)>,
@@ -61,7 +61,7 @@ impl Node {
             own: Own::default(),
             row: None,
             peers: BTreeMap::new(),
-            addresses: BTreeSet::new(),
+            addresses: Vec::new(),
             waiting: HashMap::new(),
             forget: VecDeque::new(),
             closes: BTreeSet::new(),
@@ -139,12 +139,15 @@ impl Node {
         for (key, who) in new {
             self.walk.add(key, who);
         }
-        // In one go: a set that grows by single insertions has half empty nodes.
         let addresses = self.peers.iter().flat_map(|(key, peer)| {
             let overlay = peer.target.overlay_addresses().map(|address| (Way::Overlay, address, *key));
             overlay.into_iter().chain([(Way::Beside, peer.target.address, *key)])
         });
-        self.addresses = addresses.collect();
+        // Room for all of them, and no more.
+        self.addresses = Vec::new();
+        self.addresses.reserve_exact(self.peers.len() * 3);
+        self.addresses.extend(addresses);
+        self.addresses.sort_unstable();
     }
 
     /// Does what is due. Returns when it wants to be called again.
