@@ -27,8 +27,10 @@ use tokio_util::sync::CancellationToken;
 use types::Family;
 use types::reachability::{Harm, State};
 
-/// The pause after all peers were taken over, as a multiple of the time that took: changes of leases cost little, however many come.
+/// The pause after all peers were taken over, as a multiple of the time that took: changes of leases cost little, however many come ...
 const PAUSE_FACTOR: u32 = 40;
+/// ... and at most this: the machine may have been busy.
+const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 /// How often a socket that could not be opened is tried again.
 const REOPEN: Duration = Duration::from_secs(10);
 /// From this on the program was kept from running.
@@ -213,7 +215,7 @@ impl Prober {
                     inner.node.set_itself(itself(&settings, &around));
                     inner.node.set_targets(std::mem::take(&mut peers), now.at);
                     let ended = self.now().at;
-                    (changed, follow_at) = (false, ended + ended.saturating_sub(now.at) * PAUSE_FACTOR);
+                    (changed, follow_at) = (false, ended + (ended.saturating_sub(now.at) * PAUSE_FACTOR).min(PAUSE_LIMIT));
                 }
             }
             let read = self.drain(&mut sockets);
