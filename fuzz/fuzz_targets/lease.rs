@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(wire::render_value(&again), text);
     }
     for key in [key, "10.5.3.0-24&fd00:5:0:3::-64".to_owned()] {
-        let item = Item::of(Entry { key, value: value.clone(), created: 7, modified: 7, lease: 0 });
+        let item = Item::of(Entry { key, value: value.as_slice().into(), created: 7, modified: 7, lease: 0 });
         if let Some(lease) = item.and_then(|item| item.lease()) {
             admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &TERMS);
         }
