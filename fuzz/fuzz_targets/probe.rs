@@ -33,8 +33,8 @@ fn node() -> Node {
         nonce
     });
     let peer = Target {
-        id: Some("b".to_owned()),
-        name: Some("b".to_owned()),
+        id: Some("b".into()),
+        name: Some("b".into()),
         subnet: "10.5.2.0/24".parse().unwrap(),
         address: [192, 0, 2, 2].into(),
         primary: true,
