@@ -17,6 +17,8 @@ use types::Coded;
 const PATIENCE: Duration = Duration::from_millis(2900);
 /// How long it may take for a probe, which waits for others and for answers.
 const PROBE: Duration = Duration::from_secs(11);
+/// How long it may have no socket while its process is there: it has none yet when it starts, and none any more when it ends.
+const NO_SOCKET: Duration = Duration::from_secs(1);
 /// What it answers at once.
 const ALIVE: &str = "/livez";
 /// The pause before another attempt.
@@ -206,14 +208,18 @@ pub fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
 }
 
 fn get(subnet_file: &Path, path: &Path, target: &str, patience: Duration) -> Result<Vec<u8>, Silence> {
-    let end = Instant::now() + patience;
+    let begun = Instant::now();
+    let end = begun + patience;
     loop {
         let error = match attempt(path, target, end) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
         match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => return Err(absent(subnet_file, path)),
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => match absent(subnet_file, path) {
+                Silence::Foreign { .. } | Silence::Hangs(..) if begun.elapsed() < NO_SOCKET => std::thread::sleep(RETRY),
+                silence => return Err(silence),
+            },
             ErrorKind::PermissionDenied => return Err(Silence::Denied(path.to_owned())),
             // Too many clients at once: the next attempt may be luckier.
             ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => {
@@ -254,7 +260,7 @@ fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
 /// Nobody listens: no daemon, or another one.
 fn absent(subnet_file: &Path, path: &Path) -> Silence {
     if status_file::lives(subnet_file) {
-        return Silence::Hangs(path.to_owned(), PATIENCE);
+        return Silence::Hangs(path.to_owned(), NO_SOCKET);
     }
     // Who is not root cannot tell this host's daemon from those of others.
     match instance::running::running(subnet_file) {

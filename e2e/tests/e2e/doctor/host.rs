@@ -130,6 +130,10 @@ fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
         node.run("ip link delete flannel.1")?;
         let tunnel = hosts[0].netns().run(|| std::net::UdpSocket::bind("0.0.0.0:8472"))??;
         node.start()?;
+        // A daemon that starts or ends has no socket for a moment: it is no other program.
+        for _ in 0..60 {
+            node.doctor()?;
+        }
         node.expect(&["port-taken"])?;
         names_us(&mut node)?;
         drop(tunnel);
