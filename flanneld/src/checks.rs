@@ -110,7 +110,7 @@ impl Checks {
             let mut notices = Notices::open(|change| !is_of_services(change));
             loop {
                 self.pass().await;
-                memory::give_back();
+                memory::trim();
                 let noticed = self.wait(&mut notices).await;
                 if noticed {
                     let busy = self.firewalls.1.map_or(Duration::ZERO, |last| pace::interval(BUSY, self.cost).saturating_sub(last.elapsed()));

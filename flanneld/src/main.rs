@@ -9,7 +9,7 @@ use std::time::Duration;
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 fn main() -> ExitCode {
-    memory::save();
+    memory::configure();
     let inherited = Inherited::of_systemd();
     // Only ring: a second provider in the tree would make the first TLS connection fail.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,27 +1,27 @@
-//! Keeps what the allocator holds small. With ten thousand leases, lists that live for a moment are most of the memory.
+//! Limits what glibc's allocator keeps. With ten thousand leases, short-lived lists leave large gaps in the heap.
 
-/// Sets the allocator up, before other threads run: one arena, and memory goes back to the system early.
+/// Configures one arena and early returns to the system. Call it before other threads start.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
-pub fn save() {
+pub fn configure() {
     for (option, value) in [(libc::M_ARENA_MAX, 1), (libc::M_TRIM_THRESHOLD, 128 << 10), (libc::M_MMAP_THRESHOLD, 128 << 10)] {
         // SAFETY: mallopt takes two numbers, and no other thread runs yet. A failure only costs memory.
         unsafe { libc::mallopt(option, value) };
     }
 }
 
-/// Gives free pages between allocations back to the system: after work on all leases, before other work finds no place in the gaps.
+/// Returns free pages to the system, also those between allocations. Call it after work on all leases.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
-pub fn give_back() {
+pub fn trim() {
     // SAFETY: malloc_trim takes a number, and locks what it works on.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other allocators decide themselves.
+/// Does nothing: only glibc has this call.
 #[cfg(not(target_env = "gnu"))]
-pub fn save() {}
+pub fn configure() {}
 
-/// Other allocators decide themselves.
+/// Does nothing: only glibc has this call.
 #[cfg(not(target_env = "gnu"))]
-pub fn give_back() {}
+pub fn trim() {}

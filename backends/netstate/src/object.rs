@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn object_is_small() {
+    fn key_and_value_take_at_most_88_bytes() {
         assert!(size_of::<(Key, Value)>() <= 88, "{} + {}", size_of::<Key>(), size_of::<Value>());
     }
 

@@ -18,8 +18,10 @@ const UNCHANGED: Duration = Duration::from_secs(60);
 const NOTICED: u32 = 20;
 /// ... and so many times after notices were lost.
 const LOST: u32 = 2;
-/// One part of so many of a processor may go into attempts that fail.
+/// One part of so many of a processor may go into attempts that fail ...
 const RETRIED: u32 = 20;
+/// ... unless they would come later than this: the rules may be missing.
+const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a listing costs: its programs' processor time, and ours meanwhile. On a busy machine that is far less than the time it takes.
 pub struct Cost {
@@ -53,7 +55,7 @@ pub fn interval(usual: Duration, cost: Duration) -> Duration {
 
 /// The time after an attempt that failed, and cost so much.
 pub fn retry(usual: Duration, cost: Duration) -> Duration {
-    if cost < CHEAP { usual } else { usual.max(cost * RETRIED) }
+    if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(RETRIED).min(RETRY_LIMIT)) }
 }
 
 /// The least time between two comparisons of our rules. `news` is what the kernel announced since the last one, `announces` whether it would;
@@ -106,7 +108,8 @@ mod tests {
     #[test]
     fn attempt_that_cost_much_is_repeated_later() {
         let (usual, ms) = (Duration::from_secs(1), Duration::from_millis);
-        assert_eq!([ms(20), ms(40), ms(3000)].map(|cost| retry(usual, cost)), [usual, usual, Duration::from_secs(60)]);
+        assert_eq!([ms(20), ms(100), ms(1000), ms(50_000)].map(|cost| retry(usual, cost)), [ms(1000), ms(2000), ms(20_000), ms(30_000)]);
+        assert_eq!(retry(ms(25_000), ms(1000)), ms(25_000));
     }
 
     #[test]

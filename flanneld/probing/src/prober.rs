@@ -215,7 +215,7 @@ impl Prober {
                     inner.node.set_itself(itself(&settings, &around));
                     inner.node.set_targets(std::mem::take(&mut peers), now.at);
                     let ended = self.now().at;
-                    (changed, follow_at) = (false, ended + (ended.saturating_sub(now.at) * PAUSE_FACTOR).min(PAUSE_LIMIT));
+                    (changed, follow_at) = (false, ended + pause_after(ended.saturating_sub(now.at)));
                 }
             }
             let read = self.drain(&mut sockets);
@@ -296,6 +296,11 @@ impl Prober {
     }
 }
 
+/// The pause after all peers were taken over, which took so long.
+fn pause_after(took: Duration) -> Duration {
+    took.saturating_mul(PAUSE_FACTOR).min(PAUSE_LIMIT)
+}
+
 /// The address in the overlay network from which a subnet's node asks.
 fn overlay_address(settings: &Settings, subnet: &IpNet) -> IpAddr {
     let [device, bridge] = overlay_addresses(subnet);
@@ -326,5 +331,16 @@ fn itself(settings: &Settings, around: &Surroundings) -> Itself {
         clear: settings.clear,
         mtu_v4: around.mtu.0,
         mtu_v6: around.mtu.1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_follows_the_work_up_to_a_second() {
+        let ms = Duration::from_millis;
+        assert_eq!([ms(0), ms(2), ms(2000), Duration::MAX].map(pause_after), [ms(0), ms(80), ms(1000), ms(1000)]);
     }
 }

@@ -48,7 +48,7 @@ impl Daemon {
             let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
             manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
-        memory::give_back();
+        memory::trim();
         self.health.clear(Condition::Lease);
         if let Some(judged) = info.as_ref().and_then(|info| info.subnets).filter(|judged| has_others(&lease.subnets, judged)) {
             // What the host kept of the former subnet was judged before.

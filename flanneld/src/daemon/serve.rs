@@ -81,7 +81,7 @@ impl Daemon {
         let mesh = mesh.map(|(port, overlay)| Mesh::new(port, &claim.node.id, lease.subnets, overlay, underlay.clone(), self.health.clone()));
 
         let running = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
-        memory::give_back();
+        memory::trim();
 
         // Rules before subnet.env: pods start once it exists, and rely on the rules.
         let wanted = Wanted {

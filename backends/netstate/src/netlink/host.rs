@@ -71,6 +71,7 @@ impl HostReader {
                 list.extend(main_route(message).filter(wanted));
             });
             match all.await {
+                // No second list: there may be ten thousand.
                 Ok(all) if routes.is_empty() => routes = all,
                 Ok(all) => routes.extend(all),
                 Err(error) if family.is_v6() => tracing::debug!("IPv6 routes cannot be read: {error}"),
