@@ -2,6 +2,7 @@
 
 use crate::secret_error::PRESHARED_VARIABLE;
 use std::fmt;
+use subnet_lease::json::{JsonFault, MemberError};
 use types::problem::text;
 use types::{Coded, Detail, Family, Subnets};
 
@@ -46,15 +47,9 @@ pub enum ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The text is not a JSON object.
-    NotAnObject {
-        /// The parser's words.
-        words: String,
-    },
+    NotAnObject(JsonFault),
     /// A value has another type.
-    Member {
-        /// The reader's words, with the key.
-        words: String,
-    },
+    Member(MemberError),
     /// A number is out of range.
     Range {
         /// The key.
@@ -176,7 +171,8 @@ impl std::error::Error for ConfigError {}
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::NotAnObject { words } | Fault::Member { words } => f.write_str(words),
+            Fault::NotAnObject(fault) => fault.fmt(f),
+            Fault::Member(error) => error.fmt(f),
             Fault::Range { key, value, least, most } => write!(f, "{key} is {value}: it must be between {least} and {most}"),
             Fault::Mtu { mtu, least } => {
                 write!(f, "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's")
@@ -196,12 +192,7 @@ impl fmt::Display for Fault {
 
 impl Fault {
     /// The text is not a JSON object.
-    pub(crate) fn not_an_object(error: impl fmt::Display) -> Self {
-        Fault::NotAnObject { words: error.to_string() }
-    }
-
-    /// A value has another type.
-    pub(crate) fn member(error: impl fmt::Display) -> Self {
-        Fault::Member { words: error.to_string() }
+    pub(crate) fn not_an_object(error: &serde_json::Error) -> Self {
+        Fault::NotAnObject(JsonFault::Parser(error.to_string()))
     }
 }

@@ -61,8 +61,8 @@ impl Ipip {
     /// The key that is invalid, or a network without IPv4.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let bad = |fault| ConfigError::Key { backend: "IPIP", fault };
-        let object = Object::parse(setup.config.backend_config.as_str()).map_err(|error| bad(Fault::not_an_object(error)))?;
-        let direct_routing = object.read::<bool>("DirectRouting").map_err(|error| bad(Fault::member(error)))?.unwrap_or_default();
+        let object = Object::parse(setup.config.backend_config.as_str()).map_err(|error| bad(Fault::not_an_object(&error)))?;
+        let direct_routing = object.read::<bool>("DirectRouting").map_err(|error| bad(Fault::Member(error)))?.unwrap_or_default();
         let networks = setup.config.networks;
         if networks.v4().is_none() {
             return Err(ConfigError::IpipWithoutV4 { networks }.into());

@@ -3,6 +3,7 @@
 use netstate::names::Mac;
 use netstate::wireguard::PublicKey;
 use std::fmt;
+use subnet_lease::json::JsonFault;
 use types::problem::text;
 use types::{Coded, Family};
 
@@ -26,10 +27,7 @@ pub enum Refusal {
     /// It has no data of its family.
     NoData,
     /// Its data is not a JSON object.
-    NotAnObject {
-        /// What the parser says.
-        words: String,
-    },
+    NotAnObject(JsonFault),
     /// Its data lacks a key.
     Absent {
         /// The key.
@@ -72,7 +70,7 @@ impl fmt::Display for Refusal {
             Refusal::NoCarrier { family } => write!(f, "it has no public {family} address, over which this network's Mode sends all packets"),
             Refusal::OtherFamilies => f.write_str("its families are not those of the network"),
             Refusal::NoData => f.write_str("it has no backend data of its family"),
-            Refusal::NotAnObject { words } => write!(f, "its backend data is not a JSON object: {words}"),
+            Refusal::NotAnObject(fault) => write!(f, "its backend data is not a JSON object: {fault}"),
             Refusal::Absent { key } => write!(f, "its backend data has no {key}"),
             Refusal::NotAString { key } => write!(f, "its {key} is not a string"),
             Refusal::NotAMac => f.write_str("its VtepMAC is not a MAC address"),

@@ -32,7 +32,7 @@ use secrets::{Files, Secrets};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::json::Object;
+use subnet_lease::json::{JsonFault, Object};
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Profile};
@@ -241,7 +241,7 @@ struct Told {
 
 impl Told {
     fn read(data: &RawJson) -> Result<Told, Refusal> {
-        let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject { words: subnet_lease::json::fault(&error) })?;
+        let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject(JsonFault::silent(&error)))?;
         let text =
             object.read::<String>(PUBLIC_KEY).map_err(|_| Refusal::NotAString { key: PUBLIC_KEY })?.ok_or(Refusal::Absent { key: PUBLIC_KEY })?;
         let key = PublicKey::parse(&text).ok_or(Refusal::NotAKey)?;

@@ -57,7 +57,7 @@ impl<'a> Object<'a> {
             Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| MemberError {
                 member: name.to_owned(),
                 value: Some(excerpt(raw.get())),
-                fault: error.to_string(),
+                fault: JsonFault::Parser(error.to_string()),
             }),
         }
     }
@@ -70,7 +70,7 @@ impl<'a> Object<'a> {
         match self.get(name) {
             None => Ok(Vec::new()),
             Some(raw) if raw.get() == "null" => Ok(Vec::new()),
-            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError { member: name.to_owned(), value: None, fault: fault(&error) }),
+            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError { member: name.to_owned(), value: None, fault: JsonFault::silent(&error) }),
         }
     }
 }
@@ -82,8 +82,8 @@ pub struct MemberError {
     pub member: String,
     /// The beginning of its value, unless that may be a secret.
     pub value: Option<String>,
-    /// What the JSON parser says.
-    pub fault: String,
+    /// What is wrong with its value.
+    pub fault: JsonFault,
 }
 
 impl Coded for MemberError {
@@ -113,12 +113,37 @@ pub fn same_name(a: &str, b: &str) -> bool {
     a.chars().map(fold).eq(b.chars().map(fold))
 }
 
-/// Describes the error in a text and its position, without quoting the text.
-pub fn fault(error: &serde_json::Error) -> String {
-    match error.classify() {
-        // The parser quotes the value that it found.
-        serde_json::error::Category::Data => format!("another type of value at line {} column {}", error.line(), error.column()),
-        _ => error.to_string(),
+/// What is wrong with a JSON text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JsonFault {
+    /// A value has another type, and may be a secret.
+    OtherType {
+        /// The line, from 1 on.
+        line: usize,
+        /// The column, from 1 on.
+        column: usize,
+    },
+    /// Whatever the parser says, in its words.
+    Parser(String),
+}
+
+impl JsonFault {
+    /// What is wrong, without a value of the text.
+    pub fn silent(error: &serde_json::Error) -> Self {
+        match error.classify() {
+            // The parser quotes the value that it found.
+            serde_json::error::Category::Data => Self::OtherType { line: error.line(), column: error.column() },
+            _ => Self::Parser(error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for JsonFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherType { line, column } => write!(f, "another type of value at line {line} column {column}"),
+            Self::Parser(words) => f.write_str(words),
+        }
     }
 }
 

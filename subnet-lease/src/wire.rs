@@ -4,7 +4,7 @@
 //! for `udp` and `alloc`, `&` between the halves of a dual-stack key, `0.0.0.0-0&` before an IPv6-only one, and Go's
 //! escaping of `&`, `<` and `>`. Go flannel ignores members that it does not know, which is where NodeID travels.
 
-use crate::json::{Object, fault, same_name};
+use crate::json::{JsonFault, Object, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
@@ -102,8 +102,8 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
 pub enum ValueError {
     /// It has so many bytes.
     TooLong(usize),
-    /// It is no JSON object, as the parser says.
-    NoObject(String),
+    /// It is no JSON object.
+    NoObject(JsonFault),
     /// The IPv4 address is none.
     PublicIp,
     /// The IPv6 address is none.
@@ -148,7 +148,7 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if text.trim_matches([' ', '\t', '\r', '\n']) == "null" {
         return Ok(LeaseAttrs::default());
     }
-    let object = Object::parse(&text).map_err(|error| ValueError::NoObject(fault(&error)))?;
+    let object = Object::parse(&text).map_err(|error| ValueError::NoObject(JsonFault::silent(&error)))?;
     let public_ip = match object.get("PublicIP") {
         None => None,
         Some(raw) => Some(v4_address(raw.get()).ok_or(ValueError::PublicIp)?),

@@ -24,8 +24,8 @@ impl Config {
     /// Go flannel's text, the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let bad = |fault| ConfigError::Key { backend: "UDP", fault };
-        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(error)))?;
-        let port = object.read::<i64>("Port").map_err(|error| bad(Fault::member(error)))?.unwrap_or(0);
+        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
+        let port = object.read::<i64>("Port").map_err(|error| bad(Fault::Member(error)))?.unwrap_or(0);
         let port = u16::try_from(port).map_err(|_| bad(Fault::Range { key: "Port", value: port, least: 1, most: 65535 }))?;
         Ok(Self { port: if port == 0 { PORT } else { port }, checks: checks(&object).map_err(bad)? })
     }

@@ -9,7 +9,7 @@ use subnet_lease::json::Object;
 /// # Errors
 /// The key and the remedy.
 pub fn checks(object: &Object) -> Result<Checks, Fault> {
-    match object.read::<String>("Checks").map_err(Fault::member)?.unwrap_or_default().to_ascii_lowercase().as_str() {
+    match object.read::<String>("Checks").map_err(Fault::Member)?.unwrap_or_default().to_ascii_lowercase().as_str() {
         "" | "cluster" => Ok(Checks::Cluster),
         "strict" => Ok(Checks::Strict),
         "off" => Ok(Checks::Off),

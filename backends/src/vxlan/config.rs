@@ -57,8 +57,8 @@ impl Config {
     /// Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let bad = |fault| ConfigError::Key { backend: "VXLAN", fault };
-        let member = |error| bad(Fault::member(error));
-        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(error)))?;
+        let member = |error| bad(Fault::Member(error));
+        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let number = |key: &'static str, most: u32| -> Result<u32, ConfigError> {
             let value = object.read::<i64>(key).map_err(member)?.unwrap_or(0);
             u32::try_from(value).ok().filter(|value| *value <= most).ok_or_else(|| bad(Fault::Range { key, value, least: 0, most }))

@@ -71,8 +71,8 @@ impl Config {
     /// Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let bad = |fault| ConfigError::Key { backend: "WireGuard", fault };
-        let member = |error| bad(Fault::member(error));
-        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(error)))?;
+        let member = |error| bad(Fault::Member(error));
+        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let number = |key: &'static str, default: u16, least: u16| -> Result<u16, ConfigError> {
             let value = object.read::<i64>(key).map_err(member)?.unwrap_or(i64::from(default));
             let fits = u16::try_from(value).ok().filter(|value| *value >= least);

@@ -1,6 +1,6 @@
 //! Why a network configuration cannot be used.
 
-use crate::json::MemberError;
+use crate::json::{JsonFault, MemberError};
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use types::{Coded, Detail};
 pub enum ConfigError {
     /// It is not valid JSON.
     Json {
-        /// What the JSON parser says.
-        fault: String,
+        /// What is wrong with it.
+        fault: JsonFault,
         /// How it begins.
         beginning: String,
     },
@@ -108,8 +108,8 @@ pub enum ValueFault {
         /// What is wrong with that.
         why: AddressFault,
     },
-    /// The backend is no object, as the JSON parser says.
-    Backend(String),
+    /// The backend is no object.
+    Backend(JsonFault),
     /// The backend's type is no text.
     BackendType,
 }

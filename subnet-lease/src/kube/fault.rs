@@ -1,6 +1,6 @@
 //! What can be wrong with a Node, with an annotation of one, and with what the API sends of them.
 
-use crate::json::MemberError;
+use crate::json::{JsonFault, MemberError};
 use std::fmt;
 use types::Coded;
 use types::Subnets;
@@ -9,8 +9,8 @@ use types::problem::text;
 /// A text that should be a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeError {
-    /// It is no JSON object, as the parser says.
-    Json(String),
+    /// It is no JSON object.
+    Json(JsonFault),
     /// It has no metadata.
     NoMetadata,
     /// It has no name.
@@ -30,7 +30,7 @@ impl Coded for NodeError {
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            Self::Json(fault) => f.write_str(fault),
+            Self::Json(fault) => fault.fmt(f),
             Self::NoMetadata => f.write_str("it has no metadata"),
             Self::NoName => f.write_str("it has no name"),
         })
@@ -137,8 +137,8 @@ impl std::error::Error for PrefixError {}
 /// An answer that is not the Kubernetes API's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nonsense {
-    /// It is no JSON, as the parser says.
-    Json(String),
+    /// It is no JSON.
+    Json(JsonFault),
     /// An event has no type.
     NoType,
     /// An event has no object.
@@ -162,7 +162,8 @@ pub enum Nonsense {
 impl fmt::Display for Nonsense {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(fault) | Self::Request(fault) => f.write_str(fault),
+            Self::Json(fault) => fault.fmt(f),
+            Self::Request(words) => f.write_str(words),
             Self::NoType => f.write_str("it has no type"),
             Self::NoObject => f.write_str("it has no object"),
             Self::BookmarkWithoutMetadata => f.write_str("a bookmark without metadata"),
