@@ -1,5 +1,6 @@
 //! What can go wrong in the daemon itself. What goes wrong below it has the enums of its crates.
 
+use crate::underlay::Better;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -67,10 +68,7 @@ pub enum DaemonProblem {
     /// The network configuration has changed.
     ConfigChanged,
     /// Another interface is better.
-    BetterInterface {
-        /// Why, as a sentence.
-        why: String,
-    },
+    BetterInterface(Better),
     /// A task of the daemon panicked or was aborted.
     TaskFailed {
         /// The runtime's words.
@@ -140,7 +138,7 @@ impl Coded for DaemonProblem {
             Self::BackendNotTaken { .. } => "backend-not-taken",
             Self::SubnetChanged { .. } | Self::SubnetChangedWhileWaiting => "subnet-changed",
             Self::ConfigChanged => "config-changed",
-            Self::BetterInterface { .. } => "better-interface",
+            Self::BetterInterface(_) => "better-interface",
             Self::TaskFailed { .. } => "task-failed",
             Self::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => "port-taken",
             Self::Listen { .. } => "cannot-listen",
@@ -204,7 +202,7 @@ impl fmt::Display for DaemonProblem {
             }
             Self::SubnetChangedWhileWaiting => f.write_str("this node got another subnet while it waited for an interface"),
             Self::ConfigChanged => f.write_str("the network configuration has changed"),
-            Self::BetterInterface { why } => f.write_str(why),
+            Self::BetterInterface(why) => why.fmt(f),
             Self::TaskFailed { error } => write!(f, "a task of the daemon failed: {error}"),
             Self::Listen { way: way @ WayIn::Health, address, error } => {
                 write!(f, "the health server cannot listen on {address}: {error}; {}", way.remedy(*address, error))

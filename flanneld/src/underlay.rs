@@ -1,6 +1,7 @@
 //! Selection of the interface that carries packets between nodes: pure, based on facts read elsewhere.
 
 mod arp;
+mod better;
 mod candidate;
 mod choice;
 mod facts;
@@ -16,6 +17,7 @@ mod tests;
 mod trouble;
 mod whose;
 
+pub use better::{Against, Better, NoBetter, Unheard};
 pub use choice::{Chosen, Rule};
 pub use facts::{HostFacts, NoWay};
 pub use follow::followed;

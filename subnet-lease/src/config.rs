@@ -122,7 +122,8 @@ impl NetworkConfig {
     }
 
     fn read(text: &str, pool: impl Fn(&Object<'_>, &Family) -> Result<Pool, ConfigError>, assigned: bool) -> Result<Self, ConfigError> {
-        let object = Object::parse(text).map_err(|error| ConfigError::Json { fault: JsonFault::Parser(error.to_string()), beginning: excerpt(text) })?;
+        let object =
+            Object::parse(text).map_err(|error| ConfigError::Json { fault: JsonFault::Parser(error.to_string()), beginning: excerpt(text) })?;
         let value = |result: Result<_, MemberError>| result.map_err(ConfigError::from);
         let ipv4 = value(object.read::<bool>("EnableIPv4"))?.unwrap_or(true);
         let ipv6 = value(object.read::<bool>("EnableIPv6"))?.unwrap_or(false);

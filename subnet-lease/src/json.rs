@@ -70,7 +70,11 @@ impl<'a> Object<'a> {
         match self.get(name) {
             None => Ok(Vec::new()),
             Some(raw) if raw.get() == "null" => Ok(Vec::new()),
-            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError { member: name.to_owned(), value: None, fault: JsonFault::silent(&error) }),
+            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError {
+                member: name.to_owned(),
+                value: None,
+                fault: JsonFault::silent(&error),
+            }),
         }
     }
 }

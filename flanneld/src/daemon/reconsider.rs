@@ -11,7 +11,7 @@ use crate::checks::known::{Known, NodeAddresses};
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, neighbours, received};
-use crate::underlay::{Chosen, doubt, select};
+use crate::underlay::{Against, Better, Chosen, NoBetter, Unheard, doubt, select};
 use options::Settings;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,6 +22,7 @@ use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
+use types::Coded;
 
 /// How often it is noted whether something came in; the least time between two looks at the choice.
 const LISTEN: Duration = Duration::from_secs(5);
@@ -49,7 +50,7 @@ pub struct Reconsider {
 impl Reconsider {
     /// Returns when another choice is better.
     pub async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
-        let mut told = String::new();
+        let mut told: Option<NoBetter> = None;
         let (mut silence, mut silent) = (Silence::new(Instant::now()), false);
         let mut looked = Instant::now();
         loop {
@@ -72,13 +73,13 @@ impl Reconsider {
             let Ok(Some(info)) = self.manager.node_info(&self.config).await else { continue };
             NodeAddresses::from(&info).tell(&self.known);
             match self.better(&info, silent).await {
-                Better::Nothing => told.clear(),
-                Better::Choice(why) => return Err(End::start_over(DaemonProblem::BetterInterface { why })),
-                Better::Wanted(why) => {
-                    if why != told {
-                        warn!("{why}");
-                        self.manager.tell_operator(&why).await;
-                        told = why;
+                Outcome::Stays => told = None,
+                Outcome::Better(why) => return Err(End::start_over(DaemonProblem::BetterInterface(why))),
+                Outcome::Wanted(why) => {
+                    if told.as_ref() != Some(&why) {
+                        warn!(code = why.code(), "{why}");
+                        self.manager.tell_operator(&why.to_string()).await;
+                        told = Some(why);
                     }
                 }
             }
@@ -103,49 +104,49 @@ impl Reconsider {
         neighbours(index).await.map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))
     }
 
-    async fn better(&self, info: &NodeInfo, silent: bool) -> Better {
+    async fn better(&self, info: &NodeInfo, silent: bool) -> Outcome {
         let present = self.network.underlay.borrow().clone();
-        let Some(subnets) = info.subnets else { return Better::Nothing };
+        let Some(subnets) = info.subnets else { return Outcome::Stays };
         let all = families(&subnets);
         let wish = async |families| wish_of(&self.manager, &self.settings, info, families, self.left.recent(Instant::now())).await.0;
         if !present.addresses.same_families(&all) && wish(all).await.choose().await.is_ok() {
-            return Better::Choice("an address of the other family has come".to_owned());
+            return Outcome::Better(Better::OtherFamily);
         }
         if self.chosen.named || info.overwritten || !silent {
-            return Better::Nothing;
+            return Outcome::Stays;
         }
         let wish = wish(present.addresses.map(|_| (), |_| ())).await;
-        let Some(known) = wish.known.clone() else { return Better::Nothing };
+        let Some(known) = wish.known.clone() else { return Outcome::Stays };
         // What this node published is what is in doubt.
         let wish = Wish { known: Some(crate::underlay::KnownAddresses { published: Vec::new(), ..known.clone() }), ..wish };
-        let Ok((request, facts)) = wish.look().await else { return Better::Nothing };
+        let Ok((request, facts)) = wish.look().await else { return Outcome::Stays };
         let doubt = doubt(&present, &known, &facts);
         let claimed = doubt.claimed.iter().find(|(_, claimant)| claimant.served);
-        let why = match (claimed, doubt.is_nat) {
-            (Some((ip, claimant)), _) => format!("{ip} of {} is the Node {}'s, too", present.name, claimant.node),
-            (None, true) => format!("{} is behind a NAT in which this machine is alone", present.name),
-            (None, false) => return Better::Nothing,
+        let against = match (claimed, doubt.is_nat) {
+            (Some((ip, claimant)), _) => Against::Claimed { ip: *ip, node: claimant.node.clone() },
+            (None, true) => Against::Nat,
+            (None, false) => return Outcome::Stays,
         };
-        let why = format!("no peer has answered for {} s, and {why}", SILENCE.as_secs());
+        let unheard = Unheard { interface: present.name.clone(), silence: SILENCE, against };
         match select(&request, &facts) {
             Ok(chosen) if chosen.underlay.addresses != present.addresses => {
                 let addresses = [present.addresses.v4().copied().map(IpAddr::V4), present.addresses.v6().copied().map(IpAddr::V6)];
                 self.left.note(addresses.into_iter().flatten(), Instant::now());
-                Better::Choice(format!("{why}; {}: {}", chosen.underlay.name, chosen.why))
+                Outcome::Better(Better::Than { unheard, interface: chosen.underlay.name, why: chosen.why })
             }
-            _ if claimed.is_none() => Better::Nothing,
-            Ok(_) => Better::Wanted(format!("{why}; this host has no better interface")),
-            Err(error) => Better::Wanted(error.to_string()),
+            _ if claimed.is_none() => Outcome::Stays,
+            Ok(_) => Outcome::Wanted(NoBetter::Same(unheard)),
+            Err(error) => Outcome::Wanted(NoBetter::None(error)),
         }
     }
 }
 
 /// What a look brings.
-enum Better {
+enum Outcome {
     /// The choice stands.
-    Nothing,
-    /// Another one is better; this is why.
-    Choice(String),
+    Stays,
+    /// Another one is better.
+    Better(Better),
     /// Another one would be better, and there is none.
-    Wanted(String),
+    Wanted(NoBetter),
 }
