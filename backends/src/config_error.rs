@@ -193,6 +193,6 @@ impl fmt::Display for Fault {
 impl Fault {
     /// The text is not a JSON object.
     pub(crate) fn not_an_object(error: &serde_json::Error) -> Self {
-        Fault::NotAnObject(JsonFault::Parser(error.to_string()))
+        Fault::NotAnObject(JsonFault::quoted(error))
     }
 }

@@ -235,7 +235,7 @@ const VTEP_MAC: &str = "VtepMAC";
 
 /// The MAC in the data of a lease.
 fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
-    let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject(JsonFault::silent(&error)))?;
+    let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
     let text = object.read::<String>(VTEP_MAC).map_err(|_| Refusal::NotAString { key: VTEP_MAC })?.ok_or(Refusal::Absent { key: VTEP_MAC })?;
     let mac = Mac::parse(&text).ok_or(Refusal::NotAMac)?;
     if mac.is_station() { Ok(mac) } else { Err(Refusal::NotAStation(mac)) }

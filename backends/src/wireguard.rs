@@ -241,7 +241,7 @@ struct Told {
 
 impl Told {
     fn read(data: &RawJson) -> Result<Told, Refusal> {
-        let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject(JsonFault::silent(&error)))?;
+        let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
         let text =
             object.read::<String>(PUBLIC_KEY).map_err(|_| Refusal::NotAString { key: PUBLIC_KEY })?.ok_or(Refusal::Absent { key: PUBLIC_KEY })?;
         let key = PublicKey::parse(&text).ok_or(Refusal::NotAKey)?;

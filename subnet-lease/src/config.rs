@@ -122,8 +122,7 @@ impl NetworkConfig {
     }
 
     fn read(text: &str, pool: impl Fn(&Object<'_>, &Family) -> Result<Pool, ConfigError>, assigned: bool) -> Result<Self, ConfigError> {
-        let object =
-            Object::parse(text).map_err(|error| ConfigError::Json { fault: JsonFault::Parser(error.to_string()), beginning: excerpt(text) })?;
+        let object = Object::parse(text).map_err(|error| ConfigError::Json { fault: JsonFault::quoted(&error), beginning: excerpt(text) })?;
         let value = |result: Result<_, MemberError>| result.map_err(ConfigError::from);
         let ipv4 = value(object.read::<bool>("EnableIPv4"))?.unwrap_or(true);
         let ipv6 = value(object.read::<bool>("EnableIPv6"))?.unwrap_or(false);
@@ -186,10 +185,10 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     if raw.get() == "null" {
         return Ok((String::new(), RawJson::of(&serde_json::Map::new())));
     }
-    let inner = Object::parse(raw.get()).map_err(|error| ValueFault::Backend(JsonFault::silent(&error)))?;
+    let inner = Object::parse(raw.get()).map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
     // What stands there may hold a key: it is not quoted.
     let kind = inner.read::<String>("Type").map_err(|_| ValueFault::BackendType)?;
-    let raw = RawJson::parse(raw.get()).map_err(|error| ValueFault::Backend(JsonFault::silent(&error)))?;
+    let raw = RawJson::parse(raw.get()).map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 

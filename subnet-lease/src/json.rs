@@ -57,7 +57,7 @@ impl<'a> Object<'a> {
             Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| MemberError {
                 member: name.to_owned(),
                 value: Some(excerpt(raw.get())),
-                fault: JsonFault::Parser(error.to_string()),
+                fault: JsonFault::quoted(&error),
             }),
         }
     }
@@ -73,7 +73,7 @@ impl<'a> Object<'a> {
             Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError {
                 member: name.to_owned(),
                 value: None,
-                fault: JsonFault::silent(&error),
+                fault: JsonFault::unquoted(&error),
             }),
         }
     }
@@ -120,24 +120,29 @@ pub fn same_name(a: &str, b: &str) -> bool {
 /// What is wrong with a JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JsonFault {
-    /// A value has another type, and may be a secret.
+    /// A value has another type.
     OtherType {
         /// The line, from 1 on.
         line: usize,
         /// The column, from 1 on.
         column: usize,
     },
-    /// Whatever the parser says, in its words.
+    /// The parser's words.
     Parser(String),
 }
 
 impl JsonFault {
-    /// What is wrong, without a value of the text.
-    pub fn silent(error: &serde_json::Error) -> Self {
+    /// Keeps the parser's words, which may quote a value of the text.
+    pub fn quoted(error: &serde_json::Error) -> Self {
+        Self::Parser(error.to_string())
+    }
+
+    /// Quotes no value of the text: it may be a secret.
+    pub fn unquoted(error: &serde_json::Error) -> Self {
         match error.classify() {
             // The parser quotes the value that it found.
             serde_json::error::Category::Data => Self::OtherType { line: error.line(), column: error.column() },
-            _ => Self::Parser(error.to_string()),
+            _ => Self::quoted(error),
         }
     }
 }

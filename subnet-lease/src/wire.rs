@@ -148,7 +148,7 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if text.trim_matches([' ', '\t', '\r', '\n']) == "null" {
         return Ok(LeaseAttrs::default());
     }
-    let object = Object::parse(&text).map_err(|error| ValueError::NoObject(JsonFault::silent(&error)))?;
+    let object = Object::parse(&text).map_err(|error| ValueError::NoObject(JsonFault::unquoted(&error)))?;
     let public_ip = match object.get("PublicIP") {
         None => None,
         Some(raw) => Some(v4_address(raw.get()).ok_or(ValueError::PublicIp)?),

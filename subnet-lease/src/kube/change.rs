@@ -41,7 +41,7 @@ impl Change {
     /// # Errors
     /// It is no event of a watch.
     pub fn read(line: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
-        let json = |error| Nonsense::Json(crate::json::JsonFault::silent(&error));
+        let json = |error| Nonsense::Json(crate::json::JsonFault::unquoted(&error));
         let event = Object::parse(line).map_err(json)?;
         let kind: String = event.read("type").ok().flatten().ok_or(Nonsense::NoType)?;
         let text = event.get("object").ok_or(Nonsense::NoObject)?.get();

@@ -369,7 +369,7 @@ struct Page {
 
 impl Page {
     fn read(text: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
-        let list = Object::parse(text).map_err(|error| Nonsense::Json(crate::json::JsonFault::silent(&error)))?;
+        let list = Object::parse(text).map_err(|error| Nonsense::Json(crate::json::JsonFault::unquoted(&error)))?;
         let metadata = list.get("metadata").and_then(|raw| Object::parse(raw.get()).ok()).ok_or(Nonsense::ListWithoutMetadata)?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
         let items: Vec<&RawValue> = list.read_raw_list("items").map_err(Nonsense::Items)?;

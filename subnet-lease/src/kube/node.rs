@@ -42,7 +42,7 @@ impl Node {
     /// # Errors
     /// The text is no JSON object, or has no name.
     pub fn read(text: &str, prefix: &Prefix) -> Result<Self, NodeError> {
-        let node = Object::parse(text).map_err(|error| NodeError::Json(crate::json::JsonFault::silent(&error)))?;
+        let node = Object::parse(text).map_err(|error| NodeError::Json(crate::json::JsonFault::unquoted(&error)))?;
         let part = |name: &str| node.get(name).and_then(object);
         let metadata = part("metadata").ok_or(NodeError::NoMetadata)?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
