@@ -9,11 +9,11 @@ use netstate::names::LinkName;
 use netstate::plan::Announced;
 use netstate::reconcile::questions::Inspector;
 use netstate::reconcile::{Inputs, Options};
-use netstate::scope::{FormerNetworks, Scope};
+use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::features::Features;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig, Subnets};
 use tokio::sync::{Notify, watch};
 use types::{Encapsulation, Family, Profile};
 
@@ -34,7 +34,7 @@ pub struct Setup {
     /// Options of the reconciler.
     pub options: Options,
     /// The networks of the previous run on this host. What is left of them is removed.
-    pub former: FormerNetworks,
+    pub former: Option<Subnets>,
     /// Devices of earlier backends on this host. Once the new one works, they are removed: routes through them would still lead somewhere.
     pub left_behind: Vec<LinkName>,
     /// Whether secrets that others can read are an error; otherwise they are a warning.
@@ -77,12 +77,19 @@ pub struct Overlay {
     pub device: bool,
     /// The family of the tunnels' own packets, if one serves all families.
     pub outer: Option<Family>,
-    /// Whether it carries IPv6.
-    pub carries_ipv6: bool,
+    /// The family whose packets it carries, if it is only one.
+    pub family: Option<Family>,
     /// Whether anything may go from node to node that is not encrypted.
     pub clear: bool,
     /// The MTU of the network, from that of the underlay and the family.
     pub mtu: Arc<dyn Fn(u32, Family) -> u32 + Send + Sync>,
+}
+
+impl Overlay {
+    /// The subnets of the families that it carries: nobody asks or answers in another.
+    pub fn carried(&self, own: Subnets) -> Subnets {
+        own.only(|family| self.family.is_none_or(|only| only == family)).unwrap_or(own)
+    }
 }
 
 /// Asks a running network to make itself another identity, because an older node has the same.

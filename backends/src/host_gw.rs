@@ -67,7 +67,7 @@ impl Backend for HostGw {
 
     fn overlay(&self) -> Option<Overlay> {
         // There is no device; pods' packets are as large as the underlay's.
-        Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer: None, carries_ipv6: true, clear: true, mtu: Arc::new(|underlay, _| underlay) })
+        Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer: None, family: None, clear: true, mtu: Arc::new(|underlay, _| underlay) })
     }
 
     fn accepts(&self) -> Accepts {

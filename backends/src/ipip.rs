@@ -87,7 +87,7 @@ impl Backend for Ipip {
 
     fn overlay(&self) -> Option<Overlay> {
         let mtu = Arc::new(|underlay, _| device_mtu(underlay));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: Some(Family::V4), carries_ipv6: false, clear: true, mtu })
+        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: Some(Family::V4), family: Some(Family::V4), clear: true, mtu })
     }
 
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {

@@ -94,7 +94,7 @@ impl Backend for Udp {
     fn overlay(&self) -> Option<Overlay> {
         let outer = self.outer();
         let mtu = Arc::new(move |underlay, _| device_mtu(underlay, outer));
-        Some(Overlay { kinds: Kinds::Any, device: true, outer: Some(outer), carries_ipv6: true, clear: true, mtu })
+        Some(Overlay { kinds: Kinds::Any, device: true, outer: Some(outer), family: None, clear: true, mtu })
     }
 
     async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
@@ -128,7 +128,7 @@ impl Backend for Udp {
             port: self.config.port,
             spread: false,
             features: self.setup.features,
-            sources: (own.subnets.v4().map(|net| net.network()), own.subnets.v6().map(|net| net.network())),
+            sources: Some(own.subnets.network_addresses()),
         };
         let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
         kernel.engine(device, config, plan.outer, plan.settings(underlay.mtu));

@@ -102,7 +102,7 @@ impl Vxlan {
             port: self.port(),
             spread: true,
             features: self.setup.features,
-            sources: (own.v4().filter(|_| family.is_v4()).map(|net| net.network()), own.v6().filter(|_| family.is_v6()).map(|net| net.network())),
+            sources: own.only(|of| of == family).map(|own| own.network_addresses()),
         })
     }
 
@@ -113,7 +113,7 @@ impl Vxlan {
         }
         // The device of a family that the network no longer has is ours too. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
-        let is_used = |family: &Family| networks.has(*family) || family.pick(former.0.is_some(), former.1.is_some());
+        let is_used = |family: &Family| networks.has(*family) || former.is_some_and(|former| former.has(*family));
         let links = Family::ALL.into_iter().filter(is_used).map(|family| self.config.link(family)).collect();
         let scope = Scope { checksum_offload: self.config.checksum_offload.is_some(), ..self.setup.scope(links) };
         Ok(VxlanPlan { scope, own, config: self.config.clone(), port: self.port(), macs, userspace: self.userspace })
@@ -147,7 +147,7 @@ impl Backend for Vxlan {
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
         let mtu = Arc::new(move |underlay, family| config.device_mtu(underlay, family));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: None, carries_ipv6: true, clear: true, mtu })
+        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: None, family: None, clear: true, mtu })
     }
 
     async fn announce(&mut self, underlay: &Underlay, stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {

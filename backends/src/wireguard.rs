@@ -133,7 +133,7 @@ impl Backend for Wireguard {
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
         let mtu = Arc::new(move |underlay, _| config.device_mtu(underlay));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: self.config.outer_family(), carries_ipv6: true, clear: false, mtu })
+        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: self.config.outer_family(), family: None, clear: false, mtu })
     }
 
     fn encapsulation(&self) -> Encapsulation {

@@ -10,6 +10,7 @@ mod show;
 mod traffic;
 
 use anyhow::{Result, bail};
+use types::Family;
 
 use crate::lab::build::Network;
 use crate::lab::plan::{Backend, Plan, StoreKind};
@@ -65,7 +66,8 @@ fn demonstrate(args: &Args) -> Result<()> {
         let (images, manifest) = (&args.kube.images, &args.kube.manifest);
         return kube::demonstrate(&kube::Plan { nodes: args.hosts, vagrant: args.vagrant, images, manifest, keep: args.keep }, screen);
     }
-    let plan = Plan { backend: args.backend, hosts: args.hosts, store: args.store, ipv6: args.ipv6, vagrant: args.vagrant };
+    let families = if args.ipv6 { &Family::ALL[..] } else { &[Family::V4] };
+    let plan = Plan { backend: args.backend, hosts: args.hosts, store: args.store, families, vagrant: args.vagrant };
     screen.heading(plan.title());
     screen.step("requirements of the lab", || checks::require(&plan).map(|()| ((), String::new())))?;
     let mut network = Network::build(&plan, screen)?;

@@ -37,11 +37,7 @@ pub struct Mesh {
 impl Mesh {
     /// Prepares to ask and answer on this port.
     pub fn new(port: u16, id: &str, own: Subnets, overlay: Overlay, underlay: watch::Receiver<Underlay>, health: Health) -> Self {
-        // Nobody answers in a family that the network does not carry.
-        let own = match own {
-            Subnets::Both(v4, _) if !overlay.carries_ipv6 => Subnets::V4(v4),
-            own => own,
-        };
+        let own = overlay.carried(own);
         let settings =
             Settings { port, id: id.to_owned(), own, kinds: overlay.kinds, device: overlay.device, outer: overlay.outer, clear: overlay.clear };
         let prober = Prober::new(settings, &surroundings(&underlay.borrow(), &own, &overlay, tunnel_on(port)));
@@ -162,7 +158,7 @@ mod tests {
             kinds: Kinds::Any,
             device: true,
             outer,
-            carries_ipv6: true,
+            family: None,
             clear: true,
             mtu: Arc::new(|mtu, family| mtu - family.pick(50, 70)),
         };

@@ -27,7 +27,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
-use subnet_lease::Subnets;
 use tokio::sync::Semaphore;
 use types::Family;
 use whom::{Around, Whom, whom};
@@ -80,11 +79,7 @@ impl Tracer {
         let local: Vec<IpAddr> = self.running.underlay.borrow().local.iter().map(IpNet::addr).collect();
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let unused: Vec<(String, String)> = self.health.unused().iter().map(|unused| (unused.lease.clone(), unused.text.clone())).collect();
-        // Nobody is asked in a family that the network does not carry.
-        let carried = match self.running.network.own {
-            Subnets::Both(v4, _) if !self.overlay.carries_ipv6 => Subnets::V4(v4),
-            own => own,
-        };
+        let carried = self.overlay.carried(self.running.network.own);
         let around = Around {
             targets: &targets(&self.running.leases.borrow(), &carried, self.overlay.kinds, &local, self.overlay.outer),
             own: &self.running.network.own,

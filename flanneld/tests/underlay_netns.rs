@@ -38,8 +38,7 @@ fn wish(selectors: Vec<Selector>, store: Option<&str>) -> Wish {
     Wish {
         families: Dual::V4(()),
         selectors,
-        public_ip: None,
-        public_ipv6: None,
+        public: None,
         store: store.map(|host| (host.to_owned(), 2379)),
         wait: Some(Duration::from_secs(20)),
         known: None,

@@ -56,7 +56,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 pub use tool::{Listed, Tool};
 use trouble::{KubeTrouble, NetConfFault};
-use types::Subnets;
+use types::{Dual, Subnets};
 use watching::Watching;
 
 /// How long one question about this node waits for the answer of the API.
@@ -339,7 +339,7 @@ impl SubnetManager for KubeManager {
     async fn node_info(&self, config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
         let (node, assigned) = self.assigned(config).await.map_err(Error::Unavailable)?;
         self.refuse_typos(&node).map_err(Error::Unavailable)?;
-        let public = (
+        let public = Dual::from_options(
             annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP).ok().flatten(),
             annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6).ok().flatten(),
         );

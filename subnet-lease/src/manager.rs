@@ -10,11 +10,11 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use types::Subnets;
+use types::{Addresses, Subnets};
 use types::{Coded, Problem};
 
 /// The state of a held lease, published whenever it changes.
@@ -175,7 +175,7 @@ pub struct NodeInfo {
     /// The subnets that the store assigned, of the families of the network.
     pub subnets: Option<Subnets>,
     /// The public addresses that an operator chose there; they beat the flags.
-    pub public: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    pub public: Option<Addresses>,
     /// The addresses that this node published last.
     pub published: Vec<IpAddr>,
     /// The addresses that the store has for this node from elsewhere (a Node's InternalIPs), the preferred first.

@@ -1,12 +1,9 @@
 //! Which kernel objects are ours.
 
 use crate::names::LinkName;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use std::net::IpAddr;
 use subnet_lease::Subnets;
-
-/// The networks of this node's previous run, from subnet.env.
-pub type FormerNetworks = (Option<Ipv4Net>, Option<Ipv6Net>);
 
 /// Which kernel objects are ours.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,8 +12,8 @@ pub struct Scope {
     pub links: Vec<LinkName>,
     /// Only objects inside these networks are ours.
     pub networks: Subnets,
-    /// The networks of the previous run. What is left of them is ours too, and is removed.
-    pub former: FormerNetworks,
+    /// The networks of the previous run, from subnet.env. What is left of them is ours too, and is removed.
+    pub former: Option<Subnets>,
     /// The protocol number of our routes.
     pub protocol: u8,
     /// Whether the checksum offload of our links must be read.
@@ -26,19 +23,12 @@ pub struct Scope {
 impl Scope {
     /// Whether a destination is inside our networks.
     pub fn covers(&self, net: &IpNet) -> bool {
-        match net {
-            IpNet::V4(net) => self.networks.v4().is_some_and(|network| network.contains(net)),
-            IpNet::V6(net) => self.networks.v6().is_some_and(|network| network.contains(net)),
-        }
+        self.networks.contains(net)
     }
 
     /// Whether a destination was inside the networks of the previous run and is not inside ours now.
     pub fn covered(&self, net: &IpNet) -> bool {
-        let inside = match net {
-            IpNet::V4(net) => self.former.0.is_some_and(|network| network.contains(net)),
-            IpNet::V6(net) => self.former.1.is_some_and(|network| network.contains(net)),
-        };
-        inside && !self.covers(net)
+        self.former.is_some_and(|former| former.contains(net)) && !self.covers(net)
     }
 
     /// Whether an address is inside our networks.
@@ -54,7 +44,7 @@ mod tests {
     #[test]
     fn what_a_former_network_left_is_told_from_what_others_have() {
         let networks = Subnets::V4("10.6.0.0/17".parse().unwrap());
-        let former = (Some("10.6.0.0/16".parse().unwrap()), Some("fd00:5::/48".parse().unwrap()));
+        let former = Some(Subnets::Both("10.6.0.0/16".parse().unwrap(), "fd00:5::/48".parse().unwrap()));
         let scope = Scope { links: Vec::new(), networks, former, protocol: 241, checksum_offload: false };
         for (net, covers, covered) in [
             ("10.6.1.0/24", true, false),

@@ -7,7 +7,6 @@ mod errors;
 mod handshakes;
 mod inward;
 mod io;
-pub mod listen;
 mod log_limit;
 mod outward;
 mod priority;
@@ -26,11 +25,11 @@ use crate::framing::Framing;
 use crate::wireguard::Device as WireGuard;
 use arc_swap::ArcSwap;
 use config::EngineConfig;
-use listen::Listen;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use types::Addresses;
 use types::Errno;
 use wake::Wake;
 
@@ -62,7 +61,7 @@ pub struct Engine {
 /// Bound sockets.
 #[derive(Clone)]
 struct Sockets {
-    listen: Listen,
+    listen: Addresses,
     port: u16,
     /// For each address one for each queue.
     receive: Vec<Arc<Socket>>,
@@ -71,7 +70,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn are(&self, listen: Listen, port: u16) -> bool {
+    fn are(&self, listen: Addresses, port: u16) -> bool {
         (self.listen, self.port) == (listen, port)
     }
 }
@@ -124,13 +123,13 @@ impl Engine {
     }
 
     /// Adopts the files of the previous process and returns whether there was a device. Unusable files are closed and opened again.
-    pub fn adopt(&mut self, listen: impl Into<Listen>) -> bool {
+    pub fn adopt(&mut self, listen: impl Into<Addresses>) -> bool {
         let listen = listen.into();
         let Inheritance { queues, mut sockets } = std::mem::take(&mut self.inherited);
         let (features, port) = (self.config.features, self.config.port);
         let tun = |fd| Tun::inherit(fd, &self.config.device, &features).map(Arc::new);
         let mut problem = None;
-        let addresses: Vec<_> = listen.addresses().flat_map(|address| std::iter::repeat_n(address, features.queues)).collect();
+        let addresses: Vec<_> = listen.ips().flat_map(|address| std::iter::repeat_n(address, features.queues)).collect();
         let all = sockets.len() == addresses.len();
         // systemd returns files in another order than they were stored in: the last comes first.
         sockets.sort_by_cached_key(|fd| {
@@ -160,7 +159,7 @@ impl Engine {
     ///
     /// # Errors
     /// The failed step, and the remedy.
-    pub fn open(&mut self, listen: impl Into<Listen>) -> Result<(), EngineError> {
+    pub fn open(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         self.stop();
         self.bind(listen.into())?;
         if self.index().is_none() {
@@ -186,7 +185,7 @@ impl Engine {
     ///
     /// # Errors
     /// The failed step, and the remedy. The old sockets are kept.
-    pub fn rebind(&mut self, listen: impl Into<Listen>) -> Result<(), EngineError> {
+    pub fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
         if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, self.config.port)) {
             return Ok(());
@@ -197,13 +196,13 @@ impl Engine {
         result.and(started)
     }
 
-    fn bind(&mut self, listen: Listen) -> Result<(), EngineError> {
+    fn bind(&mut self, listen: Addresses) -> Result<(), EngineError> {
         let port = self.config.port;
         if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, port)) {
             return Ok(());
         }
         let mut receive = Vec::new();
-        for address in listen.addresses() {
+        for address in listen.ips() {
             for _ in 0..self.config.features.queues {
                 let socket = Socket::bind(address, port, &self.config.features)
                     .map_err(|error| refused(SocketAddr::new(address, port), &self.config.framing, &error))?;
@@ -220,8 +219,8 @@ impl Engine {
         Ok(())
     }
 
-    fn spread(&self, listen: Listen) -> Result<Vec<Arc<Socket>>, EngineError> {
-        let Some(address) = listen.addresses().next().filter(|_| self.config.spread) else { return Ok(Vec::new()) };
+    fn spread(&self, listen: Addresses) -> Result<Vec<Arc<Socket>>, EngineError> {
+        let Some(address) = listen.ips().next().filter(|_| self.config.spread) else { return Ok(Vec::new()) };
         let bound: Result<Vec<_>, _> = (0..SPREAD).map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new)).collect();
         bound.map_err(|error| EngineError::BindSender { address, errno: error.into() })
     }
@@ -253,7 +252,7 @@ impl Engine {
             };
             self.thread(format!("flannel-tx-{number}"), true, move || out.run())?;
             for socket in receive {
-                let name = format!("flannel-rx{}-{number}", if socket.is_ipv6() && sockets.listen.v4.is_some() { "6" } else { "" });
+                let name = format!("flannel-rx{}-{number}", if socket.is_ipv6() && sockets.listen.v4().is_some() { "6" } else { "" });
                 let inward = inward::Inward {
                     config: config.clone(),
                     tun: tun.clone(),

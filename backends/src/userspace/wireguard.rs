@@ -18,7 +18,6 @@ use netstate::underlay::Underlay;
 use netstate::wireguard::{Session, WireguardPeer};
 use packet_engine::counters::Counters;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::engine::listen::Listen;
 use packet_engine::engine::{Engine, Inheritance};
 use packet_engine::error::EngineError;
 use packet_engine::features::Features;
@@ -28,11 +27,11 @@ use packet_engine::table::{Checks, Networks, Table, TableSettings};
 use packet_engine::tun::Tun;
 use packet_engine::wireguard as engine;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
-use types::Coded;
 use types::Problem;
+use types::{Addresses, Coded};
 
 /// An engine and its state.
 struct Tunnel {
@@ -40,7 +39,7 @@ struct Tunnel {
     engine: Engine,
     /// The engine's peers, keys and allowed IPs.
     device: Arc<engine::Device>,
-    listen: Listen,
+    listen: Addresses,
     /// The key and the port that were set.
     spec: WireguardSpec,
     /// Whether the adopted device waits for its peers.
@@ -200,14 +199,7 @@ impl<K: Kernel> WireguardUserspace<K> {
     ///
     /// # Errors
     /// This build has no WireGuard in user space.
-    pub fn device(
-        &mut self,
-        name: LinkName,
-        port: u16,
-        listen: Listen,
-        features: Features,
-        sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
-    ) -> Result<(), Error> {
+    pub fn device(&mut self, name: LinkName, port: u16, listen: Addresses, features: Features, sources: Option<Addresses>) -> Result<(), Error> {
         let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
         let left = (inherited.queues.len(), inherited.sockets.len());
         let config = EngineConfig { device: name.to_string(), framing: Framing::WireGuard, port, spread: false, features, sources };

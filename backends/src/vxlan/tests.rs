@@ -298,7 +298,7 @@ fn peers_without_shared_objects_change_alone() {
 #[test]
 fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-    let former = (Some("10.244.0.0/16".parse().unwrap()), Some("fd10:244::/48".parse().unwrap()));
+    let former = Some(Subnets::Both("10.244.0.0/16".parse().unwrap(), "fd10:244::/48".parse().unwrap()));
     let setup = Setup {
         config: NetworkConfig::parse(text).unwrap(),
         node_id: "n".into(),

@@ -3,11 +3,11 @@
 use crate::config_error::{ConfigError, Fault};
 use netstate::names::LinkName;
 use netstate::wireguard::Secret;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use subnet_lease::json::Object;
 use subnet_lease::{LeaseAttrs, Subnets};
-use types::Family;
+use types::{Addresses, Dual, Family};
 
 /// The device, or that of IPv4 if each family has one.
 pub(super) const DEVICE: &str = "flannel-wg";
@@ -168,27 +168,29 @@ impl Config {
             Mode::Separate => peer.public_for(family),
             Mode::Ipv4 => peer.public_for(Family::V4),
             Mode::Ipv6 => peer.public_for(Family::V6),
-            Mode::Auto => peer.public_for(best((peer.public_ip, peer.public_ipv6), (own.public_ip, own.public_ipv6))),
+            Mode::Auto => peer.public_for(best(peer.public(), own.public())),
         }
     }
 }
 
 /// Go flannel's choice between the addresses of a peer: an IPv4 address of the internet, then an IPv6 address of the internet if we have one
 /// too, then IPv4.
-fn best(peer: (Option<Ipv4Addr>, Option<Ipv6Addr>), own: (Option<Ipv4Addr>, Option<Ipv6Addr>)) -> Family {
-    let is_local = |ip: Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
+fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
+    let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
+    let (own_v4, own_v6) = own.as_ref().map_or((None, None), |own| (own.v4(), own.v6()));
     match peer {
-        (_, None) => Family::V4,
-        (None, Some(_)) => Family::V6,
-        (Some(v4), Some(_)) if !v4.is_private() && own.0.is_some() => Family::V4,
-        (Some(_), Some(v6)) if !is_local(v6) && own.1.is_some_and(|own| !is_local(own)) => Family::V6,
-        _ => Family::V4,
+        None | Some(Dual::V4(_)) => Family::V4,
+        Some(Dual::V6(_)) => Family::V6,
+        Some(Dual::Both(v4, _)) if !v4.is_private() && own_v4.is_some() => Family::V4,
+        Some(Dual::Both(_, v6)) if !is_local(&v6) && own_v6.is_some_and(|own| !is_local(own)) => Family::V6,
+        Some(Dual::Both(..)) => Family::V4,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::parse(text, &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()))
@@ -245,7 +247,8 @@ mod tests {
             ((None, v6("fd00::1")), local, Family::V6),
             ((v4("10.0.0.1"), None), global, Family::V4),
         ] {
-            assert_eq!(best(peer, own), family, "{peer:?} {own:?}");
+            let dual = |(v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>)| Dual::from_options(v4, v6);
+            assert_eq!(best(dual(peer), dual(own)), family, "{peer:?} {own:?}");
         }
     }
 }

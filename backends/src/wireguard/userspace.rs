@@ -5,9 +5,8 @@ use crate::backend::{Error, Setup};
 use crate::userspace::wireguard::WireguardUserspace;
 use netstate::kernel::Kernel;
 use netstate::underlay::Underlay;
-use packet_engine::engine::listen::Listen;
 use subnet_lease::Subnets;
-use types::Family;
+use types::{Addresses, Family};
 
 /// A kernel with a device for each family of the lease, or one for both.
 ///
@@ -29,21 +28,20 @@ pub(super) fn kernel<K: Kernel>(
         }
         done.push(name);
         // The addresses of the families that this device has, from which it tells pods of errors.
-        let has = |family| config.device(family) == name;
-        let sources = (own.v4().filter(|_| has(Family::V4)).map(|net| net.network()), own.v6().filter(|_| has(Family::V6)).map(|net| net.network()));
+        let sources = own.only(|family| config.device(family) == name).map(|own| own.network_addresses());
         kernel.device(name, config.port(family), listen(config, family, underlay), setup.features, sources)?;
     }
     Ok(kernel)
 }
 
 /// A device listens on all addresses of the families that carry its datagrams, as the kernel's does: a peer may use any of them.
-fn listen(config: &Config, family: Family, underlay: &Underlay) -> Listen {
-    let (v4, v6) = match config.mode {
-        Mode::Separate => (family.is_v4(), family.is_v6()),
-        Mode::Ipv4 => (true, false),
-        Mode::Ipv6 => (false, true),
+fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
+    let listens = |of: Family| match config.mode {
+        Mode::Separate => of == family,
+        Mode::Ipv4 => of.is_v4(),
+        Mode::Ipv6 => of.is_v6(),
         // A host may have IPv6 disabled altogether.
-        Mode::Auto => (underlay.tunnel_source(Family::V4).is_some(), underlay.tunnel_source(Family::V6).is_some()),
+        Mode::Auto => underlay.tunnel_source(of).is_some(),
     };
-    Listen { v4: Listen::ANY.v4.filter(|_| v4), v6: Listen::ANY.v6.filter(|_| v6) }
+    Addresses::UNSPECIFIED.only(listens).unwrap_or(Addresses::UNSPECIFIED)
 }

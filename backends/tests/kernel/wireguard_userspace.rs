@@ -6,7 +6,6 @@ use netstate::inspect::State;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sched::{CloneFlags, setns};
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::engine::listen::Listen;
 use packet_engine::engine::{Engine, Inheritance};
 use packet_engine::features::Features;
 use packet_engine::framing::Framing;
@@ -52,7 +51,7 @@ impl Other {
             setns(std::fs::File::open(path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
             let features = Features { queues: 1, ..Features::offload() };
             let config =
-                EngineConfig { device: "other".to_owned(), framing: Framing::WireGuard, port: 51820, spread: false, features, sources: (None, None) };
+                EngineConfig { device: "other".to_owned(), framing: Framing::WireGuard, port: 51820, spread: false, features, sources: None };
             let settings = TableSettings {
                 networks: Networks::default(),
                 own: Networks::default(),
@@ -63,7 +62,7 @@ impl Other {
                 address: None,
             };
             let mut engine = Engine::new(config, Table::build(settings, []), Inheritance::default());
-            engine.open(Listen { v4: Some(Ipv4Addr::UNSPECIFIED), v6: None }).unwrap();
+            engine.open(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)).unwrap();
             engine
         });
         let engine = opened.join().unwrap();

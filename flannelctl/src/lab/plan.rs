@@ -2,6 +2,7 @@
 
 use backends::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use clap::ValueEnum;
+use types::Family;
 
 /// How packets travel between hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,8 +41,8 @@ pub struct Plan {
     pub hosts: u8,
     /// Where leases are kept.
     pub store: StoreKind,
-    /// Whether pods have IPv6 addresses too.
-    pub ipv6: bool,
+    /// The families in which pods have addresses.
+    pub families: &'static [Family],
     /// Whether the hosts are set up as Vagrant does.
     pub vagrant: bool,
 }
@@ -61,7 +62,7 @@ impl Plan {
 
     /// The text of net-conf.json.
     pub fn net_conf(&self) -> String {
-        let v6 = if self.ipv6 { r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","# } else { "" };
+        let v6 = if self.families.contains(&Family::V6) { r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","# } else { "" };
         let mode = if self.backend == Backend::VxlanUserspace { r#","Mode":"userspace""# } else { "" };
         format!(r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{{"Type":"{}"{mode}}}}}"#, self.backend_type())
     }
@@ -72,7 +73,7 @@ impl Plan {
             StoreKind::Dir => "leases in a directory",
             StoreKind::Etcd => "leases in etcd",
         };
-        let families = if self.ipv6 { "IPv4 and IPv6" } else { "IPv4" };
+        let families = self.families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         let hosts = if self.vagrant { "Vagrant hosts" } else { "hosts" };
         let mode = if self.backend == Backend::VxlanUserspace { " in userspace" } else { "" };
         format!("{} {hosts}, {}{mode}, {store}, {families}", self.hosts, self.backend_type())
@@ -86,8 +87,8 @@ mod tests {
     #[test]
     fn every_plan_is_a_configuration_that_the_daemon_accepts() {
         for backend in Backend::value_variants().iter().copied() {
-            for ipv6 in [false, true] {
-                let plan = Plan { backend, hosts: 3, store: StoreKind::Dir, ipv6, vagrant: false };
+            for families in [&[Family::V4][..], &Family::ALL] {
+                let plan = Plan { backend, hosts: 3, store: StoreKind::Dir, families, vagrant: false };
                 subnet_lease::NetworkConfig::parse(&plan.net_conf()).unwrap();
             }
         }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use lab::Pod;
+use types::Family;
 
 use crate::lab::build::Network;
 use crate::lab::plan::{Backend, Plan};
@@ -32,7 +33,7 @@ pub fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
         Ok(())
     };
     show("ip", &["-4", "route"])?;
-    if plan.ipv6 {
+    if plan.families.contains(&Family::V6) {
         show("ip", &["-6", "route", "show", "root", "fd00:5::/56"])?;
     }
     if plan.backend == Backend::Vxlan && host.netns().link("flannel.1")?.is_some() {

@@ -30,7 +30,6 @@ use crate::facts::pods::{Env, Pods};
 use run_dir::subnet_env;
 use std::path::Path;
 use std::time::Instant;
-use subnet_lease::Subnets;
 use tally::Tally;
 
 /// Looks at the host, again and again.
@@ -114,11 +113,5 @@ fn env(path: &Path) -> Fact<Env> {
         Ok(_) => {}
     }
     let read = subnet_env::read(path);
-    Fact::Known(Env {
-        networks: Subnets::from_options(read.network, read.v6_network),
-        subnets: Subnets::from_options(read.subnet, read.v6_subnet),
-        mtu: read.mtu,
-        obstacle: None,
-        warnings: read.warnings,
-    })
+    Fact::Known(Env { networks: read.networks(), subnets: read.subnets(), mtu: read.mtu, obstacle: None, warnings: read.warnings })
 }

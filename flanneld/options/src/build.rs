@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use traffic_rules::rules::{GuardOptions, RuleOptions};
-use types::Family;
+use types::{Addresses, Family};
 
 /// What the flags ask for.
 #[derive(Debug)]
@@ -55,8 +55,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader, backends: &[&str]) -> Resu
         selectors.retain(|selector| *selector != Selector::Auto);
         reader.warnings.push(Warning::Auto);
     }
-    let public_ip = reader.address(public_ip, Family::V4);
-    let public_ipv6 = reader.address(public_ipv6, Family::V6);
+    let public = Addresses::from_options(reader.address(public_ip, Family::V4), reader.address(public_ipv6, Family::V6));
     let LeaseFlags { subnet_lease_renew_margin } = lease;
     let margin = reader.ranged(subnet_lease_renew_margin, 1, 1439, "minutes, less than the lease's 24 hours");
     let iface_wait = reader.ranged(iface_wait, 0, 31_536_000, "seconds; 0 waits forever");
@@ -89,8 +88,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader, backends: &[&str]) -> Resu
         store,
         renew_margin: Duration::from_secs(margin.saturating_mul(60)),
         selectors,
-        public_ip,
-        public_ipv6,
+        public,
         iface_wait: (iface_wait > 0).then(|| Duration::from_secs(iface_wait)),
         subnet_file,
         cni_conf,

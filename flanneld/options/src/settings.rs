@@ -4,10 +4,11 @@ use crate::mistake::Warning;
 use crate::selector::Selector;
 use crate::store::Store;
 use packet_engine::features::Features;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use traffic_rules::rules::RuleOptions;
+use types::Addresses;
 
 /// Everything the daemon was told, validated.
 #[derive(Clone, Debug)]
@@ -18,10 +19,8 @@ pub struct Settings {
     pub renew_margin: Duration,
     /// Which interface is wanted, in the order in which to try; empty means nobody named one.
     pub selectors: Vec<Selector>,
-    /// `--public-ip`.
-    pub public_ip: Option<Ipv4Addr>,
-    /// `--public-ipv6`.
-    pub public_ipv6: Option<Ipv6Addr>,
+    /// `--public-ip` and `--public-ipv6`.
+    pub public: Option<Addresses>,
     /// How long to wait for the interface; `None` for ever.
     pub iface_wait: Option<Duration>,
     /// Where subnet.env is written.

@@ -209,11 +209,7 @@ pub fn set_aside(path: &Path) -> Result<(), WriteError> {
 /// Reads what this node served last: the file of an earlier run, or the one that was set aside.
 pub fn last_served(path: &Path) -> Previous {
     let present = read(path);
-    if present.subnet.is_some() || present.v6_subnet.is_some() {
-        present
-    } else {
-        Previous { warnings: present.warnings, ..read(&former_path(path)) }
-    }
+    if present.subnets().is_some() { present } else { Previous { warnings: present.warnings, ..read(&former_path(path)) } }
 }
 
 /// Removes temporary files left by a daemon that was killed while writing. The caller must hold the lock.

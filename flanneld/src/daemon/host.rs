@@ -57,7 +57,7 @@ impl Daemon {
     /// The store gave this node another subnet, perhaps while no daemon ran: no pod may get an address of the old one, and no bridge may keep
     /// its gateway. Where nodes choose their subnets, one that loses its subnet ends, and its operator decides what becomes of its pods.
     async fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) -> Vec<String> {
-        let was: Vec<IpNet> = previous.subnet.map(IpNet::V4).into_iter().chain(previous.v6_subnet.map(IpNet::V6)).collect();
+        let was: Vec<IpNet> = previous.subnets().iter().flat_map(Subnets::nets).collect();
         if was.iter().all(|net| subnets.nets().any(|now| now == net.trunc())) {
             return Vec::new();
         }
@@ -72,7 +72,7 @@ impl Daemon {
     /// What the backend is made of.
     pub(super) async fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
         let previous = subnet_env::last_served(&self.settings.subnet_file);
-        let former = (previous.network, previous.v6_network);
+        let former = previous.networks();
         Setup {
             config: config.clone(),
             node_id: node.id.to_string(),

@@ -18,7 +18,7 @@ use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
-use subnet_lease::{Dual, NetworkConfig, NodeId, Subnets, Term};
+use subnet_lease::{NetworkConfig, NodeId, Subnets, Term};
 use tokio::sync::watch;
 use tracing::{info, warn};
 use types::Problem;
@@ -119,7 +119,7 @@ impl Daemon {
         }
         let leading = found.clone();
         let host = HostFacts {
-            previous: Dual::from_options(previous.subnet, previous.v6_subnet),
+            previous: previous.subnets(),
             released,
             macs: identity::flannel_macs().await,
             named: found.chosen.named,

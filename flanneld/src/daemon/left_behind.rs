@@ -4,15 +4,13 @@
 use ipnet::IpNet;
 use netstate::names::LinkName;
 use netstate::netlink::NetlinkKernel;
-use netstate::scope::FormerNetworks;
 use run_dir::instance::running;
 use subnet_lease::Subnets;
 use tracing::{info, warn};
 
 /// The devices of flannel's with an address inside our networks, except those that another running daemon uses.
-pub async fn devices(networks: Subnets, former: FormerNetworks) -> Vec<LinkName> {
-    let before = former.0.map(IpNet::V4).into_iter().chain(former.1.map(IpNet::V6));
-    let ours: Vec<IpNet> = networks.nets().chain(before).collect();
+pub async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
+    let ours: Vec<IpNet> = networks.nets().chain(former.iter().flat_map(Subnets::nets)).collect();
     if running::foreign_flanneld() {
         info!("another implementation of flanneld runs on this host: devices of earlier backends stay");
         return Vec::new();

@@ -100,7 +100,7 @@ impl Daemon {
                 () = tokio::time::sleep(AGAIN) => continue,
             };
             let present = found.chosen.underlay.addresses;
-            let config = whole.only(&subnets).only(&matching(&subnets, present.v4().is_some(), present.v6().is_some()));
+            let config = whole.only(&subnets).only(&subnets.only(|family| present.has(family)).unwrap_or(subnets));
             for net in subnets.nets().filter(|net| !config.networks.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())) {
                 let family = if net.addr().is_ipv6() { "IPv6" } else { "IPv4" };
                 warn!(
@@ -164,7 +164,7 @@ pub(super) async fn wish_of(
 
 /// Withdraws an address that this node published and no longer has, unless flags or annotations decide what it publishes.
 async fn withdraw(manager: &Arc<dyn SubnetManager>, wish: &Wish, info: &NodeInfo, local: &[IpAddr]) {
-    let decided = wish.public_ip.is_some() || wish.public_ipv6.is_some();
+    let decided = wish.public.is_some();
     // A host whose addresses could not be read has them still.
     if !decided && !local.is_empty() && info.published.iter().any(|ip| !local.contains(ip)) {
         manager.withdraw(local).await;
@@ -174,11 +174,6 @@ async fn withdraw(manager: &Arc<dyn SubnetManager>, wish: &Wish, info: &NodeInfo
 /// Which families there are.
 pub(super) fn families(subnets: &Subnets) -> Families {
     subnets.map(|_| (), |_| ())
-}
-
-/// The subnets of these families; all of them if there is none.
-fn matching(subnets: &Subnets, v4: bool, v6: bool) -> Subnets {
-    Dual::from_options(subnets.v4().copied().filter(|_| v4), subnets.v6().copied().filter(|_| v6)).unwrap_or(*subnets)
 }
 
 /// Returns when the store says something else that concerns this host. Nodes change all the time, mostly in ways that do not matter here.

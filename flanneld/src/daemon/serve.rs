@@ -30,7 +30,7 @@ use tracing::{info, warn};
 use traffic_rules::Wanted;
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::RuleOptions;
-use types::Problem;
+use types::{Problem, Subnets};
 
 /// Audits at least this frequent serve as a heartbeat of the network.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
@@ -249,7 +249,7 @@ impl Daemon {
     /// rules are written.
     async fn keep_rules(&mut self, wanted: Wanted, nodes: Nodes) -> watch::Receiver<u64> {
         let previous = subnet_env::last_served(&self.settings.subnet_file);
-        let before = previous.network.map(IpNet::V4).into_iter().chain(previous.v6_network.map(IpNet::V6)).collect();
+        let before = previous.networks().iter().flat_map(Subnets::nets).collect();
         let keeper = Keeper::new(wanted, nodes, before, self.rights.devices.clone(), self.health.clone());
         let written = keeper.written();
         let (applied_out, applied) = oneshot::channel();

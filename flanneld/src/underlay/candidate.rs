@@ -99,7 +99,8 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
     let ip4 = v4.as_ref().and_then(|(ip, _)| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None });
     let ip6 = v6.as_ref().and_then(|(ip, _)| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None });
     let addresses = Dual::from_options(ip4, ip6).ok_or(Unfit::NoFamily)?;
-    let public = addresses.map(|ip| request.public_ip.unwrap_or(ip), |ip| request.public_ipv6.unwrap_or(ip));
+    let told = request.told();
+    let public = told.map_or(addresses, |told| told.or(addresses));
     Ok(Chosen {
         underlay: Underlay {
             index: interface.index,
@@ -112,9 +113,9 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
         },
         why: candidate.why,
         flag: candidate.flag,
-        named: named || request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6(),
+        named: named || told.is_some(),
         by_default: candidate.by_default,
-        told: Dual::from_options(request.public_ip, request.public_ipv6),
+        told: request.public,
         warnings: candidate.warnings,
         rule_v4: v4.map_or(Rule::Best, |(_, rule)| rule),
         rule_v6: v6.map_or(Rule::Best, |(_, rule)| rule),

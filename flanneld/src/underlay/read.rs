@@ -13,14 +13,14 @@ use backends::Underlay;
 use netstate::netlink::host::{HostEvents, HostReader};
 use options::Selector;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 use subnet_lease::manager::NodeInfo;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use types::Coded;
+use types::{Addresses, Coded};
 
 /// How long events are gathered before the kernel is read: a link that comes up sends several.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -67,10 +67,8 @@ pub struct Wish {
     pub families: Families,
     /// Ways of naming the interface.
     pub selectors: Vec<Selector>,
-    /// `--public-ip`.
-    pub public_ip: Option<Ipv4Addr>,
-    /// `--public-ipv6`.
-    pub public_ipv6: Option<Ipv6Addr>,
+    /// `--public-ip` and `--public-ipv6`, or what an operator chose in the store.
+    pub public: Option<Addresses>,
     /// Host and port of the store's first endpoint; `None` if the store is always on this host.
     pub store: Option<(String, u16)>,
     /// How long to wait for what is missing; `None` forever.
@@ -85,8 +83,7 @@ impl Wish {
         Self {
             families,
             selectors: settings.selectors.clone(),
-            public_ip: settings.public_ip,
-            public_ipv6: settings.public_ipv6,
+            public: settings.public,
             store: settings.store.host().map(|(host, port)| (host.to_owned(), port)),
             wait: settings.iface_wait,
             known: None,
@@ -96,8 +93,10 @@ impl Wish {
     /// The same for a node that the store knows. An operator's addresses there beat the flags.
     #[must_use]
     pub fn for_node(mut self, info: &NodeInfo) -> Self {
-        self.public_ip = info.public.0.or(self.public_ip);
-        self.public_ipv6 = info.public.1.or(self.public_ipv6);
+        self.public = match (info.public, self.public) {
+            (Some(there), Some(here)) => Some(there.or(here)),
+            (there, here) => there.or(here),
+        };
         self.known = Some(KnownAddresses {
             published: info.published.clone(),
             internal: info.internal.clone(),
@@ -142,8 +141,7 @@ impl Wish {
         Request {
             families: self.families,
             selectors: self.selectors.clone(),
-            public_ip: self.public_ip,
-            public_ipv6: self.public_ipv6,
+            public: self.public,
             store: store_at(self.store.as_ref(), patience).await,
             known: self.known.clone(),
         }

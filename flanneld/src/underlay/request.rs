@@ -3,11 +3,11 @@
 use options::Selector;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use subnet_lease::Dual;
 use subnet_lease::manager::Claimant;
-use types::Family;
 use types::problem::{Coded, text};
+use types::{Addresses, Family};
 
 /// The address families that the network uses.
 pub type Families = Dual<(), ()>;
@@ -59,10 +59,8 @@ pub struct Request {
     pub families: Families,
     /// Selectors of the interface; the first match wins. Empty if none was given.
     pub selectors: Vec<Selector>,
-    /// `--public-ip`.
-    pub public_ip: Option<Ipv4Addr>,
-    /// `--public-ipv6`.
-    pub public_ipv6: Option<Ipv6Addr>,
+    /// `--public-ip` and `--public-ipv6`, or what an operator chose in the store.
+    pub public: Option<Addresses>,
     /// Where the store is.
     pub store: StoreAt,
     /// What a store that knows its nodes says of this one.
@@ -100,6 +98,11 @@ impl Request {
     /// Whether a family is used.
     pub fn uses(&self, family: Family) -> bool {
         family.pick(self.v4(), self.v6())
+    }
+
+    /// The public addresses that were given, of the families that the network uses.
+    pub fn told(&self) -> Option<Addresses> {
+        self.public.and_then(|public| public.only(|family| self.uses(family)))
     }
 
     /// Whether IPv4 is used.

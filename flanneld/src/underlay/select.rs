@@ -17,8 +17,7 @@ use types::Family;
 /// # Errors
 /// Lists the selectors that were tried and why they failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
-    let told = request.public_ip.is_some() && request.v4() || request.public_ipv6.is_some() && request.v6();
-    if let Some(known) = request.known.as_ref().filter(|_| request.selectors.is_empty() && !told) {
+    if let Some(known) = request.known.as_ref().filter(|_| request.selectors.is_empty() && request.told().is_none()) {
         return whose::choose(known, request, facts).map_err(SelectError::Unnamed);
     }
     if request.selectors.is_empty() {
@@ -39,8 +38,8 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
 
 /// The interface if none was named: the one with the public addresses, else that of the default route.
 fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
-    let v4 = request.public_ip.filter(|_| request.v4()).map(IpAddr::V4);
-    let v6 = request.public_ipv6.filter(|_| request.v6()).map(IpAddr::V6);
+    let public = |family| request.told().and_then(|told| told.of(family));
+    let (v4, v6) = (public(Family::V4), public(Family::V6));
     let owner = |ip: Option<IpAddr>| ip.and_then(|ip| facts.owner(ip).map(|interface| (interface, ip)));
     match (owner(v4), owner(v6)) {
         (Some((a, _)), Some((b, _))) if a.index != b.index => {
@@ -79,7 +78,7 @@ fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -
         Selector::Address(ip) => {
             let interface = facts.owner(*ip).ok_or_else(|| Unfit::NoOwner { address: *ip, host: host(facts) })?;
             let mut candidate = Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
-            if let Some(public) = request.public_ipv6.filter(|_| request.v4() && request.v6() && ip.is_ipv4()).map(IpAddr::V6)
+            if let Some(public) = request.told().filter(|_| request.v4() && ip.is_ipv4()).and_then(|told| told.of(Family::V6))
                 && let Some(other) = facts.owner(public)
             {
                 if other.index != interface.index {

@@ -58,7 +58,7 @@ const V6: Families = Dual::V6(());
 const BOTH: Families = Dual::Both((), ());
 
 fn request(families: Families, selectors: Vec<Selector>) -> Request {
-    Request { families, selectors, public_ip: None, public_ipv6: None, store: StoreAt::Here, known: None }
+    Request { families, selectors, public: None, store: StoreAt::Here, known: None }
 }
 
 fn name(text: &str) -> Selector {
@@ -227,8 +227,7 @@ fn order_of_addresses() {
 fn public_addresses() {
     let facts = vagrant();
     let public = |families, v4: Option<&str>, v6: Option<&str>, selectors| Request {
-        public_ip: v4.map(|text| text.parse().unwrap()),
-        public_ipv6: v6.map(|text| text.parse().unwrap()),
+        public: Dual::from_options(v4.map(|text| text.parse().unwrap()), v6.map(|text| text.parse().unwrap())),
         ..request(families, selectors)
     };
     for (request, want, told, named, warnings) in [
@@ -401,7 +400,7 @@ fn following() {
     }
 
     // What a flag tells the peers stays, even where it was the interface's own address.
-    let told = select(&Request { public_ip: Some("192.168.56.11".parse().unwrap()), ..request(BOTH, vec![name("enp0s8")]) }, &facts).unwrap();
+    let told = select(&Request { public: Some(Dual::V4("192.168.56.11".parse().unwrap())), ..request(BOTH, vec![name("enp0s8")]) }, &facts).unwrap();
     assert_eq!(followed(&told, &told.underlay, &now).public.to_string(), "192.168.56.11 and fd00:56::99");
 }
 

@@ -65,6 +65,25 @@ impl<A, B> Dual<A, B> {
         self.v4().is_some() == other.v4().is_some() && self.v6().is_some() == other.v6().is_some()
     }
 
+    /// The halves of the families that `keep` names; `None` where neither is kept.
+    pub fn only(self, keep: impl Fn(Family) -> bool) -> Option<Self> {
+        let (v4, v6) = (keep(Family::V4), keep(Family::V6));
+        match self {
+            Dual::V4(_) => v4.then_some(self),
+            Dual::V6(_) => v6.then_some(self),
+            Dual::Both(a, b) => Self::from_options(v4.then_some(a), v6.then_some(b)),
+        }
+    }
+
+    /// Its halves, and those of the other value that it lacks.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Dual::V4(a), Dual::V6(b) | Dual::Both(_, b)) | (Dual::V6(b), Dual::V4(a) | Dual::Both(a, _)) => Dual::Both(a, b),
+            (own, _) => own,
+        }
+    }
+
     /// Each half through its own function.
     pub fn map<C, D>(self, v4: impl FnOnce(A) -> C, v6: impl FnOnce(B) -> D) -> Dual<C, D> {
         match self {
@@ -111,6 +130,16 @@ impl Subnets {
         family.pick(self.v4().copied().map(IpNet::V4), self.v6().copied().map(IpNet::V6))
     }
 
+    /// Whether a network lies inside one of them.
+    pub fn contains(&self, net: &IpNet) -> bool {
+        self.of(Family::from(net)).is_some_and(|own| own.contains(net))
+    }
+
+    /// The network addresses of the subnets.
+    pub fn network_addresses(&self) -> Addresses {
+        self.map(|net| net.network(), |net| net.network())
+    }
+
     /// Whether a subnet of one and a subnet of the other share an address.
     pub fn overlaps(&self, other: &Subnets) -> bool {
         self.nets().any(|ours| other.of(Family::from(ours)).is_some_and(|theirs| nets_overlap(&ours, &theirs)))
@@ -118,6 +147,9 @@ impl Subnets {
 }
 
 impl Addresses {
+    /// The unspecified addresses: a socket bound to them receives at all addresses of the host.
+    pub const UNSPECIFIED: Self = Dual::Both(Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED);
+
     /// The addresses, IPv4 first.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> + use<> {
         Family::ALL.map(|family| self.of(family)).into_iter().flatten()
@@ -151,5 +183,36 @@ impl fmt::Display for Addresses {
             Dual::V6(b) => write!(f, "{b}"),
             Dual::Both(a, b) => write!(f, "{a} and {b}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_keeps_the_named_families() {
+        let both = Dual::Both(4, 6);
+        assert_eq!(both.only(|_| true), Some(both));
+        assert_eq!(both.only(Family::is_v4), Some(Dual::V4(4)));
+        assert_eq!(both.only(Family::is_v6), Some(Dual::V6(6)));
+        assert_eq!(both.only(|_| false), None);
+        assert_eq!(Dual::<i32, i32>::V4(4).only(Family::is_v6), None);
+    }
+
+    #[test]
+    fn or_takes_only_what_is_missing() {
+        let (v4, v6, both) = (Dual::V4(4), Dual::V6(6), Dual::Both(44, 66));
+        assert_eq!((v4.or(v6), v6.or(v4)), (Dual::Both(4, 6), Dual::Both(4, 6)));
+        assert_eq!((v4.or(both), v6.or(both)), (Dual::Both(4, 66), Dual::Both(44, 6)));
+        assert_eq!((both.or(v4), both.or(Dual::Both(1, 2))), (both, both));
+        assert_eq!(v4.or(Dual::V4(5)), v4);
+    }
+
+    #[test]
+    fn contains_asks_the_family_of_the_network() {
+        let nets = Subnets::V4("10.6.0.0/16".parse().unwrap());
+        let inside = |text: &str| nets.contains(&text.parse().unwrap());
+        assert_eq!((inside("10.6.1.0/24"), inside("10.0.0.0/8"), inside("fd00::/64")), (true, false, false));
     }
 }

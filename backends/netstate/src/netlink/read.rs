@@ -260,6 +260,6 @@ impl NetlinkKernel {
 }
 
 pub(super) fn families(scope: &Scope) -> impl Iterator<Item = u8> + use<> {
-    let (v4, v6) = (scope.networks.v4().is_some() || scope.former.0.is_some(), scope.networks.v6().is_some() || scope.former.1.is_some());
-    v4.then_some(AF_INET).into_iter().chain(v6.then_some(AF_INET6))
+    let nets = scope.former.map_or(scope.networks, |former| scope.networks.or(former));
+    nets.families().map(|family| family.pick(AF_INET, AF_INET6))
 }

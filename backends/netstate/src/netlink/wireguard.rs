@@ -433,7 +433,7 @@ mod tests {
         let scope = Scope {
             links: Vec::new(),
             networks: subnet_lease::Subnets::V4("10.244.0.0/16".parse().unwrap()),
-            former: (Some("10.5.0.0/16".parse().unwrap()), None),
+            former: Some(subnet_lease::Subnets::V4("10.5.0.0/16".parse().unwrap())),
             protocol: 241,
             checksum_offload: false,
         };

@@ -24,13 +24,8 @@ struct Routes {
 }
 
 fn routes() -> Routes {
-    let scope = Scope {
-        links: Vec::new(),
-        networks: Subnets::V4("10.244.0.0/16".parse().unwrap()),
-        former: (None, None),
-        protocol: 241,
-        checksum_offload: false,
-    };
+    let scope =
+        Scope { links: Vec::new(), networks: Subnets::V4("10.244.0.0/16".parse().unwrap()), former: None, protocol: 241, checksum_offload: false };
     Routes { scope, own: subnets(1), device: None }
 }
 

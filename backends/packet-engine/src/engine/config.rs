@@ -2,7 +2,7 @@
 
 use crate::features::Features;
 use crate::framing::Framing;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use types::Addresses;
 
 /// The configuration of an engine.
 #[derive(Clone, Debug)]
@@ -18,5 +18,5 @@ pub struct EngineConfig {
     /// How packets are read and sent.
     pub features: Features,
     /// The tunnel's own addresses, the source of ICMP errors to pods.
-    pub sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    pub sources: Option<Addresses>,
 }

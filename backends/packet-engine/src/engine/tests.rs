@@ -26,6 +26,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+use types::Addresses;
 use types::problem::PortPurpose;
 use types::{Coded, Detail};
 
@@ -187,7 +188,7 @@ fn table(own: bool) -> Table {
 
 fn config() -> Arc<EngineConfig> {
     let features = Features { queues: 1, ..Features::offload() };
-    Arc::new(EngineConfig { device: "flannel0".to_owned(), framing: Framing::Udp, port: 8285, spread: false, features, sources: (None, None) })
+    Arc::new(EngineConfig { device: "flannel0".to_owned(), framing: Framing::Udp, port: 8285, spread: false, features, sources: None })
 }
 
 fn inward<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Inward<FakeTun, P> {
@@ -555,8 +556,8 @@ fn inherited_sockets_are_known_by_their_addresses() {
     let first = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = first.local_addr().unwrap().port();
     drop(first);
-    let listen = Listen { v4: Some(Ipv4Addr::LOCALHOST), v6: Some(Ipv6Addr::LOCALHOST) };
-    let stored: Vec<_> = listen.addresses().flat_map(|address| [address; 2]).map(|address| Socket::bind(address, port, &features).unwrap()).collect();
+    let listen = Addresses::Both(Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
+    let stored: Vec<_> = listen.ips().flat_map(|address| [address; 2]).map(|address| Socket::bind(address, port, &features).unwrap()).collect();
     let copies = || stored.iter().map(|socket| socket.as_fd().try_clone_to_owned().unwrap());
     let orders: [Vec<OwnedFd>; 3] = [copies().collect(), copies().rev().collect(), copies().skip(1).chain(copies().take(1)).collect()];
     for sockets in orders {

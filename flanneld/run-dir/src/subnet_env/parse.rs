@@ -3,6 +3,7 @@
 //! The CNI plugin has a reader of its own (`cni/src/subnet_env.rs`), small and as strict as Go flannel's. Its tests compare the two.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use types::Subnets;
 
 /// The contents written by an earlier run, as far as they can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +42,16 @@ pub fn parse(bytes: &[u8]) -> Previous {
 }
 
 impl Previous {
+    /// The networks.
+    pub fn networks(&self) -> Option<Subnets> {
+        Subnets::from_options(self.network, self.v6_network)
+    }
+
+    /// This node's subnets.
+    pub fn subnets(&self) -> Option<Subnets> {
+        Subnets::from_options(self.subnet, self.v6_subnet)
+    }
+
     fn take(&mut self, key: &str, value: &str) {
         match key {
             "FLANNEL_NETWORK" => self.network = self.v4(key, value),

@@ -100,14 +100,7 @@ impl HostOf {
     }
 
     fn select(mut self) -> Result<Chosen, crate::underlay::SelectError> {
-        let request = Request {
-            families: self.families,
-            selectors: Vec::new(),
-            public_ip: None,
-            public_ipv6: None,
-            store: StoreAt::Here,
-            known: Some(self.known),
-        };
+        let request = Request { families: self.families, selectors: Vec::new(), public: None, store: StoreAt::Here, known: Some(self.known) };
         for target in request.targets() {
             let near = self.facts.interfaces.iter().find_map(|interface| {
                 let net = interface.addresses.iter().find(|address| address.net.contains(&target))?;
@@ -239,11 +232,16 @@ fn error_names_the_nodes_and_the_remedies_without_the_pods_links() {
 fn flags_and_annotations_take_precedence() {
     let lab = vagrant().others(&["10.0.2.15"], &["192.168.56.11"]);
     let (facts, known) = (lab.facts, lab.known);
-    let request =
-        |selectors, public_ip| Request { families: V4, selectors, public_ip, public_ipv6: None, store: StoreAt::Here, known: Some(known.clone()) };
+    let request = |selectors, public: Option<[u8; 4]>| Request {
+        families: V4,
+        selectors,
+        public: public.map(|ip| Dual::V4(ip.into())),
+        store: StoreAt::Here,
+        known: Some(known.clone()),
+    };
     let chosen = select(&request(vec![Selector::Name("enp0s3".to_owned())], None), &facts).unwrap();
     assert_eq!((chosen.underlay.name.as_str(), chosen.named), ("enp0s3", true));
-    let chosen = select(&request(Vec::new(), Some([192, 168, 56, 11].into())), &facts).unwrap();
+    let chosen = select(&request(Vec::new(), Some([192, 168, 56, 11])), &facts).unwrap();
     assert_eq!((chosen.underlay.name.as_str(), chosen.named), ("enp0s8", true));
 }
 
