@@ -11,6 +11,7 @@ mod change;
 mod claims;
 mod crowd;
 mod daemon_pods;
+mod events;
 mod failure;
 pub mod fault;
 mod follow;
@@ -39,12 +40,13 @@ use crate::table::LeaseEvent;
 use api::Api;
 use assigned::Assigned;
 use async_trait::async_trait;
+use events::{NodeEvent, PostedEvents};
 use follow::Follower;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
 pub use options::{Identity, KubeOptions, UrlError, server_url};
 use publish::{Holding, Publisher};
-use requests::{EventReason, Extras, PostedEvents};
+use requests::Extras;
 use state::{All, AllSink, Own, OwnSink, OwnState};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -56,7 +58,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 pub use tool::{Listed, Tool};
 use trouble::{KubeTrouble, NetConfFault};
-use types::{Dual, Subnets};
+use types::{Dual, Problem, Subnets};
 use watching::Watching;
 
 /// How long one question about this node waits for the answer of the API.
@@ -230,23 +232,21 @@ impl KubeManager {
         match assigned {
             Ok(assigned) => Ok((node, assigned)),
             Err(why) => {
-                self.tell_once(&node, EventReason::PodCidr, &why.to_string());
+                self.tell_once(&node, NodeEvent::PodCidr(why.clone()));
                 Err(why.into())
             }
         }
     }
 
     /// Posts an Event about something that was not told yet, at most one a minute for one reason. Nothing waits for it: the API may not answer.
-    fn tell_once(&self, node: &Node, reason: EventReason, text: &str) {
-        let lock =
-            |told: &Mutex<PostedEvents>, act: &dyn Fn(&mut PostedEvents) -> bool| act(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
-        if !lock(&self.told, &|told| told.take(reason, text, Instant::now())) {
+    fn tell_once(&self, node: &Node, event: NodeEvent) {
+        if !self.told.lock().unwrap_or_else(PoisonError::into_inner).take(&event, Instant::now()) {
             return;
         }
-        let (api, extras, told, node, text) = (self.api.clone(), self.extras.clone(), self.told.clone(), node.clone(), text.to_owned());
+        let (api, extras, told, node) = (self.api.clone(), self.extras.clone(), self.told.clone(), node.clone());
         tokio::spawn(async move {
-            if !extras.event(&api, &node, reason, &text).await {
-                lock(&told, &|told| told.retract(&text));
+            if !extras.event(&api, &node, &event).await {
+                told.lock().unwrap_or_else(PoisonError::into_inner).retract(&event);
             }
         });
     }
@@ -262,7 +262,7 @@ impl KubeManager {
             let key = self.api.options().prefix.key(typo.name);
             let value = crate::json::excerpt(&typo.value);
             let trouble = KubeTrouble::Typo { node: name.clone(), key, value, family: typo.family };
-            self.tell_once(node, EventReason::Interface, &trouble.to_string());
+            self.tell_once(node, NodeEvent::Typo(trouble.clone()));
             if typo.names_interface {
                 // Whoever waits for this node logs why.
                 return Err(trouble.into());
@@ -374,9 +374,9 @@ impl SubnetManager for KubeManager {
         }
     }
 
-    async fn tell_operator(&self, text: &str) {
+    async fn tell_operator(&self, problem: &Problem) {
         let Own::Present(node) = self.own.borrow().own.clone() else { return };
-        self.tell_once(&node, EventReason::Interface, text);
+        self.tell_once(&node, NodeEvent::Interface(problem.clone()));
     }
 
     async fn stored(&self, _: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
@@ -480,18 +480,10 @@ impl KubeManager {
         else {
             return;
         };
-        let text = format!(
-            "this Node's podCIDR is {} now and was {before}: its pods with addresses of the old one reach nobody until they are restarted \
-             (kubectl delete pods --all-namespaces --field-selector spec.nodeName={}){}",
-            lease.subnets,
-            self.name,
-            match claim.host.released.as_slice() {
-                [] => String::new(),
-                bridges => format!(". flanneld removed the old gateway address from {}; the next pod brings the new one", bridges.join(", ")),
-            }
-        );
-        tracing::warn!("{text}");
-        self.tell_once(node, EventReason::PodCidrChanged, &text);
+        let (node_name, released) = (self.name.to_string(), claim.host.released.clone());
+        let event = NodeEvent::PodCidrChanged { node: node_name, now: lease.subnets, before, released };
+        tracing::warn!("{event}");
+        self.tell_once(node, event);
     }
 }
 

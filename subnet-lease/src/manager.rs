@@ -250,7 +250,7 @@ pub trait SubnetManager: LeaseStore {
     async fn withdraw(&self, _local: &[IpAddr]) {}
 
     /// Tells the operators of the store what they have to do about this node's interface.
-    async fn tell_operator(&self, _text: &str) {}
+    async fn tell_operator(&self, _problem: &Problem) {}
 
     /// What this node published last time (MAC, keys), if a lease is its own.
     ///

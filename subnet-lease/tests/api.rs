@@ -13,6 +13,7 @@ use subnet_lease::NetworkConfig;
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeManager, KubeOptions, Tool, server_url};
 use subnet_lease::manager::{Error, SubnetManager};
+use types::Problem;
 
 /// Ten times what the client may take between two attempts.
 const SOON: Duration = Duration::from_secs(100);
@@ -200,7 +201,7 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
             None => std::fs::remove_file(bed.path("token")).unwrap(),
         }
         later(Duration::from_secs(61)).await;
-        manager.tell_operator(&format!("{want} {}", text.is_some())).await;
+        manager.tell_operator(&Problem::in_words(format!("{want} {}", text.is_some()))).await;
         until("the Event is posted", || server.asked().iter().filter(|asked| asked.is_event()).count() > known).await;
         assert_eq!(last(), want);
     }
@@ -313,7 +314,7 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
     let events = || server.asked().iter().filter(|asked| asked.is_event()).count();
     let tell = async |times: usize| {
         for _ in 0..times {
-            manager.tell_operator("no interface").await;
+            manager.tell_operator(&Problem::in_words("no interface")).await;
             tokio::time::sleep(ANSWERED).await;
         }
     };

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 use types::Detail;
+use types::Problem;
 
 /// Delay between two questions, unless the store reports a change. The configuration is read again each time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
@@ -122,7 +123,7 @@ impl Daemon {
             }
             *told = Some(why.clone());
             self.wait_for_interface(why);
-            let (manager, why) = (manager.clone(), why.to_string());
+            let (manager, why) = (manager.clone(), Problem::of(why));
             tokio::spawn(async move { manager.tell_operator(&why).await });
         };
         if wish.families == Dual::Both((), ()) {

@@ -22,7 +22,7 @@ use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
-use types::Coded;
+use types::{Coded, Problem};
 
 /// How often it is noted whether something came in; the least time between two looks at the choice.
 const LISTEN: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ impl Reconsider {
                 Outcome::Wanted(why) => {
                     if told.as_ref() != Some(&why) {
                         warn!(code = why.code(), "{why}");
-                        self.manager.tell_operator(&why.to_string()).await;
+                        self.manager.tell_operator(&Problem::of(&why)).await;
                         told = Some(why);
                     }
                 }

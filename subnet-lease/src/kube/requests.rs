@@ -1,73 +1,19 @@
 //! What the manager asks and tells the API beside following Nodes.
 
 use super::api::{Api, Call};
+use super::events::NodeEvent;
 use super::failure::Failure;
 use super::node::Node;
 use super::patches;
 use crate::json::Object;
 use http::{Method, StatusCode};
 use serde_json::value::RawValue;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
-use types::problem::MUTE;
-
-/// What an Event is about: its `reason`, in the manner of Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EventReason {
-    /// The podCIDR is missing, outside the network, or another Node's.
-    PodCidr,
-    /// The node got another podCIDR.
-    PodCidrChanged,
-    /// There is no interface that reaches the other nodes.
-    Interface,
-}
-
-impl EventReason {
-    /// The `reason` of the Event.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            EventReason::PodCidr => "FlannelPodCIDR",
-            EventReason::PodCidrChanged => "FlannelPodCIDRChanged",
-            EventReason::Interface => "FlannelInterface",
-        }
-    }
-}
-
-/// The Events that were posted.
-#[derive(Debug, Default)]
-pub struct PostedEvents {
-    texts: BTreeSet<String>,
-    /// When the last one of each reason was posted.
-    last: BTreeMap<EventReason, Instant>,
-}
-
-impl PostedEvents {
-    /// Notes an Event, unless it was posted before or another one of its reason was, less than a minute ago. Returns whether it is to be posted.
-    pub fn take(&mut self, reason: EventReason, text: &str, now: Instant) -> bool {
-        const EVERY: Duration = Duration::from_secs(60);
-        /// Texts are few, unless somebody makes many: then some are posted again.
-        const KEPT: usize = 50;
-        if self.texts.contains(text) || self.last.get(&reason).is_some_and(|last| now.duration_since(*last) < EVERY) {
-            return false;
-        }
-        if self.texts.len() >= KEPT {
-            self.texts.clear();
-        }
-        self.texts.insert(text.to_owned());
-        self.last.insert(reason, now);
-        true
-    }
-
-    /// Forgets one that could not be posted, so that it is posted later. Its minute counts all the same: the server may have too much to do.
-    /// Returns whether it was known.
-    pub fn retract(&mut self, text: &str) -> bool {
-        self.texts.remove(text)
-    }
-}
 
 /// Rights that old manifests do not grant: without them the node does without, and says so once.
 #[derive(Debug, Default)]
@@ -98,21 +44,21 @@ impl Extras {
 
     /// Posts an Event on a Node, for people who look there first.
     /// Returns whether it was posted.
-    pub async fn event(&self, api: &Api, node: &Node, reason: EventReason, text: &str) -> bool {
+    pub async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
         if self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at.elapsed() < REFUSED) {
             return false;
         }
         let now = jiff::Timestamp::now();
         let stamp = format!("{:.0}", now);
         // Longer ones are refused.
-        let text: String = if MUTE { reason.as_str().to_owned() } else { text.chars().take(1000).collect() };
+        let text: String = event.to_string().chars().take(1000).collect();
         let body = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": { "name": format!("{}.flannel.{:x}", node.name, now.as_nanosecond()), "namespace": "default" },
             // The kubelet's own Events on a Node have its name as uid: `kubectl describe node` looks for either.
             "involvedObject": { "kind": "Node", "name": node.name, "uid": node.name },
-            "reason": reason.as_str(),
+            "reason": event.reason().as_str(),
             "message": text,
             "type": "Warning",
             "source": { "component": "flannel", "host": node.name },
@@ -232,18 +178,6 @@ pub async fn node_of_pod(api: &Api, namespace: &str, pod: &str) -> Result<Option
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn event_is_posted_once_and_one_a_minute_for_a_reason() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut posted = PostedEvents::default();
-        assert!(posted.take(EventReason::Interface, "a", at(5)));
-        assert!(!posted.take(EventReason::Interface, "b", at(64)) && posted.take(EventReason::PodCidr, "c", at(6)));
-        assert!(posted.take(EventReason::Interface, "b", at(65)) && !posted.take(EventReason::Interface, "a", at(1000)));
-        // The API did not answer: it is posted a minute later.
-        assert!(posted.retract("b") && !posted.take(EventReason::Interface, "b", at(66)) && posted.take(EventReason::Interface, "b", at(125)));
-    }
 
     #[test]
     fn addresses_of_endpoint_slices() {

@@ -247,7 +247,7 @@ fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
             if option.negated && code.is_some() {
                 return vec![Condition::unknown()];
             }
-            let kind = numbers(Key::IcmpType(family), words::icmp_type(kind, family.is_v6()).map(Ranges::one));
+            let kind = numbers(Key::IcmpType(family), words::icmp_type(kind, family).map(Ranges::one));
             return [kind].into_iter().chain(code.map(|code| numbers(Key::IcmpCode, words::number(code).map(Ranges::one)))).collect();
         }
         // A module whose condition is in its options.

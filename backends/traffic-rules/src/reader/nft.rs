@@ -367,7 +367,7 @@ fn number(key: &Key, json: &Json) -> Option<u32> {
         Key::Protocol => words::protocol(text),
         Key::State => words::state_of(text),
         Key::DestinationKind => words::kind(text),
-        Key::IcmpType(family) => words::icmp_type(text, family.is_v6()),
+        Key::IcmpType(family) => words::icmp_type(text, *family),
         _ => words::number(text),
     }
 }

@@ -1,5 +1,7 @@
 //! The names that listings use for numbers.
 
+use types::Family;
+
 /// TCP.
 pub const TCP: u32 = 6;
 /// What an address is to this host (rtnetlink's RTN_*).
@@ -60,32 +62,32 @@ pub fn protocol(name: &str) -> Option<u32> {
 }
 
 /// The number of a type of ICMP.
-pub fn icmp_type(name: &str, is_v6: bool) -> Option<u32> {
-    Some(match (name, is_v6) {
-        ("echo-reply", false) => 0,
-        ("destination-unreachable", false) => 3,
-        ("source-quench", false) => 4,
-        ("redirect", false) => 5,
-        ("echo-request", false) => 8,
-        ("router-advertisement", false) => 9,
-        ("router-solicitation", false) => 10,
-        ("time-exceeded", false) => 11,
-        ("parameter-problem", false) => 12,
-        ("timestamp-request", false) => 13,
-        ("timestamp-reply", false) => 14,
-        ("destination-unreachable", true) => 1,
-        ("packet-too-big", true) => 2,
-        ("time-exceeded", true) => 3,
-        ("parameter-problem", true) => 4,
-        ("echo-request", true) => 128,
-        ("echo-reply", true) => 129,
-        ("mld-listener-query", true) => 130,
-        ("mld-listener-report", true) => 131,
-        ("nd-router-solicit", true) => 133,
-        ("nd-router-advert", true) => 134,
-        ("nd-neighbor-solicit", true) => 135,
-        ("nd-neighbor-advert", true) => 136,
-        ("nd-redirect", true) => 137,
+pub fn icmp_type(name: &str, family: Family) -> Option<u32> {
+    Some(match (name, family) {
+        ("echo-reply", Family::V4) => 0,
+        ("destination-unreachable", Family::V4) => 3,
+        ("source-quench", Family::V4) => 4,
+        ("redirect", Family::V4) => 5,
+        ("echo-request", Family::V4) => 8,
+        ("router-advertisement", Family::V4) => 9,
+        ("router-solicitation", Family::V4) => 10,
+        ("time-exceeded", Family::V4) => 11,
+        ("parameter-problem", Family::V4) => 12,
+        ("timestamp-request", Family::V4) => 13,
+        ("timestamp-reply", Family::V4) => 14,
+        ("destination-unreachable", Family::V6) => 1,
+        ("packet-too-big", Family::V6) => 2,
+        ("time-exceeded", Family::V6) => 3,
+        ("parameter-problem", Family::V6) => 4,
+        ("echo-request", Family::V6) => 128,
+        ("echo-reply", Family::V6) => 129,
+        ("mld-listener-query", Family::V6) => 130,
+        ("mld-listener-report", Family::V6) => 131,
+        ("nd-router-solicit", Family::V6) => 133,
+        ("nd-router-advert", Family::V6) => 134,
+        ("nd-neighbor-solicit", Family::V6) => 135,
+        ("nd-neighbor-advert", Family::V6) => 136,
+        ("nd-redirect", Family::V6) => 137,
         _ => return name.parse().ok().filter(|number| *number < 256),
     })
 }
