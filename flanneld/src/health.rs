@@ -4,6 +4,7 @@ pub mod condition;
 mod datapath;
 mod figures;
 mod last_hour;
+mod metrics;
 mod probes;
 mod unused;
 
@@ -11,6 +12,7 @@ use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use condition::Condition;
 use doctor::Report;
+use figures::Counts;
 pub use figures::Figures;
 
 use jiff::Timestamp;
@@ -411,10 +413,16 @@ impl Health {
         change(&mut self.inner().figures);
     }
 
+    /// What the daemon counts.
+    fn counted(&self) -> Counts {
+        let inner = self.inner();
+        let network = inner.network.borrow();
+        inner.figures.counts(network.as_ref(), inner.store.as_deref(), &inner.unused)
+    }
+
     /// The text of /metrics.
     pub fn metrics(&self) -> String {
-        let inner = self.inner();
-        inner.figures.render(&inner.conditions, inner.started.elapsed(), inner.network.borrow().as_ref(), inner.store.as_deref(), &inner.unused)
+        metrics::text(&self.document(), &self.counted())
     }
 
     /// The document of /status for clients elsewhere: nothing of peers, addresses or rules.
@@ -429,11 +437,6 @@ impl Health {
     /// The document of /status for clients on this host: the node's document in the form of before, with the figures.
     pub fn status(&self) -> serde_json::Value {
         let node = self.document();
-        let figures = {
-            let inner = self.inner();
-            let network = inner.network.borrow();
-            inner.figures.json(network.as_ref(), inner.store.as_deref(), &inner.unused)
-        };
         let reasons: BTreeMap<&str, &str> = node.reasons.iter().map(|reason| (reason.condition.as_str(), reason.text.as_str())).collect();
         let subnets: Vec<String> = node.subnets.iter().map(ToString::to_string).collect();
         let mut status = serde_json::json!({
@@ -443,7 +446,7 @@ impl Health {
             "uptime_seconds": node.uptime_seconds,
             "version": node.version,
             "refused": node.unused,
-            "figures": figures,
+            "figures": self.counted(),
         });
         let findings = self.report().map(|report| report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>());
         let known = [

@@ -409,7 +409,7 @@ fn metrics_are_those_of_the_code() {
     let name = Regex::new("^[a-z][a-z_]*$").unwrap();
     let mut code = Names::new();
     for (file, prefix) in
-        [("flanneld/src/health/figures.rs", ""), ("flanneld/src/health/datapath.rs", "datapath_"), ("flanneld/src/health/probes.rs", "")]
+        [("flanneld/src/health/metrics.rs", ""), ("flanneld/src/health/datapath.rs", "datapath_"), ("flanneld/src/health/probes.rs", "")]
     {
         // A metric is a name and its help.
         let literals = literals(&without_tests(&read(file)));

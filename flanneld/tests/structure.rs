@@ -34,8 +34,7 @@ const LAW: &[(&str, &[&str])] = &[
 ];
 
 /// Files that have the name of a backend and mean something else by it: a kind of the kernel's interfaces, a protocol, a key of a document.
-const NO_BACKENDS: &[(&str, &str)] =
-    &[("flanneld/doctor/src", "facts::host"), ("flanneld/doctor/src", "checks::daemon"), ("flanneld/src", "health::figures")];
+const NO_BACKENDS: &[(&str, &str)] = &[("flanneld/doctor/src", "facts::host"), ("flanneld/doctor/src", "checks::daemon")];
 
 /// What a crate must not even have below it.
 const WITHOUT: &[(&str, &[&str])] = &[

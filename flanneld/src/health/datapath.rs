@@ -5,6 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use serde::{Serialize, Serializer};
 use subnet_lease::printable;
 
 type Labels = Vec<(&'static str, String)>;
@@ -71,8 +72,15 @@ pub fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     registry.register("datapath_info", "Mode of the packet engine", info);
 }
 
-/// The engines by device.
-pub fn json(engines: &[EngineStatus]) -> serde_json::Value {
+/// Writes the engines by device.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<S: Serializer>(engines: &[EngineStatus], serializer: S) -> Result<S::Ok, S::Error> {
+    json(engines).serialize(serializer)
+}
+
+fn json(engines: &[EngineStatus]) -> serde_json::Value {
     let direction = |direction: &Traffic| {
         let mut out: serde_json::Map<_, _> =
             COUNTED.into_iter().zip(counted(direction)).map(|((name, _), value)| (name.to_owned(), value.into())).collect();

@@ -1,17 +1,17 @@
 //! The counters of the prober, for /metrics: none is by peer.
 
-use probing::prober::Prober;
+use probing::view::Traffic;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use types::reachability::State;
 
 type Labels = Vec<(&'static str, &'static str)>;
 
 /// Adds the prober's metrics.
-pub fn register(registry: &mut Registry, prober: &Prober) {
-    let (traffic, counts) = prober.figures();
+pub fn register(registry: &mut Registry, traffic: &Traffic, counts: &BTreeMap<State, u32>) {
     for (name, help, value) in [
         ("probe_sent", "Questions sent to peers", traffic.sent),
         ("probe_pings", "Pings sent to peers", traffic.pings),
