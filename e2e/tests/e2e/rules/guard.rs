@@ -160,7 +160,7 @@ fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
         };
         // What came in before the rules were there is tracked for half a minute; the peer's probes keep alive what is tracked now.
         let as_expected = || tracked().is_none_or(|tracked| tracked == (mode == "off"));
-        eventually(DEADLINE, &format!("{config} {mode}: packets of a peer are tracked only without a guard"), as_expected).unwrap();
+        eventually(2 * DEADLINE, &format!("{config} {mode}: packets of a peer are tracked only without a guard"), as_expected).unwrap();
     }
     // Who becomes a node is let in.
     let one = hosts[0].flanneld(&plain.clone().arg("--encap-peers=drop").arg(GUARDS[0]).arg(GUARDS[1])).unwrap();
