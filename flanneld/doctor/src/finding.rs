@@ -1,5 +1,6 @@
 //! What the doctor says: findings, what it could not look at, and the report of both.
 
+use crate::command::{ActsOn, Command};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -83,6 +84,9 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// What to type.
     pub remedy: Remedy,
+    /// What each command of the remedy acts on, until the remedy says where to type them.
+    #[serde(skip)]
+    pub acts_on: Vec<ActsOn>,
     /// When it was found first; `None` where nobody keeps watch.
     pub since: Option<Timestamp>,
     /// The check whose finding explains this one. Such a finding needs no remedy of its own.
@@ -101,6 +105,7 @@ impl Finding {
             why: said(check, why),
             evidence: Vec::new(),
             remedy: Remedy { commands: Vec::new(), on: HERE.to_owned() },
+            acts_on: Vec::new(),
             since: None,
             explained_by: None,
         }
@@ -122,22 +127,24 @@ impl Finding {
 
     /// Adds a command.
     #[must_use]
-    pub fn run(mut self, command: impl Into<String>) -> Self {
-        self.remedy.commands.push(command.into());
+    pub fn run(mut self, command: impl Into<Command>) -> Self {
+        let Command { text, acts_on } = command.into();
+        self.remedy.commands.push(text);
+        self.acts_on.push(acts_on);
         self
     }
 
     /// Adds commands.
     #[must_use]
-    pub fn run_all(mut self, commands: impl IntoIterator<Item = String>) -> Self {
-        self.remedy.commands.extend(commands);
-        self
+    pub fn run_all<C: Into<Command>>(self, commands: impl IntoIterator<Item = C>) -> Self {
+        commands.into_iter().fold(self, Self::run)
     }
 
     /// Adds what to know of the commands, as a comment of the shell. Comments come last.
     #[must_use]
-    pub fn note(self, text: &str) -> Self {
-        self.run(format!("# {text}"))
+    pub fn note(mut self, text: &str) -> Self {
+        self.remedy.commands.push(format!("# {text}"));
+        self
     }
 
     /// Says where the commands belong.

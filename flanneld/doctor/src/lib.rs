@@ -5,6 +5,7 @@
 
 pub mod check;
 pub mod checks;
+pub mod command;
 pub mod correct;
 pub mod encapsulation;
 pub mod fact;

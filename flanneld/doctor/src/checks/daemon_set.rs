@@ -1,5 +1,6 @@
 //! Commands for a daemon that a DaemonSet starts: one of them serves all nodes. They extend what is there and replace nothing else.
 
+use crate::command::{ActsOn, Command};
 use crate::facts::Facts;
 use crate::facts::argument::Argument;
 use crate::facts::daemon::Launch;
@@ -11,18 +12,20 @@ const SET: &str = "kube-flannel-ds";
 const CONTAINER: &str = "kube-flannel";
 
 /// Gives the container a variable; the shell reads the value. An argument of the same name would beat it.
-pub fn set_env(namespace: &str, variable: &str, value: &str) -> String {
-    format!("kubectl -n {} set env daemonset/{SET} -c {CONTAINER} {variable}={value}", word(namespace))
+pub fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
+    Command::in_namespace(namespace, |kubectl| format!("{kubectl} set env daemonset/{SET} -c {CONTAINER} {variable}={value}"))
 }
 
 /// Changes the DaemonSet by a script of sed. Without the version, whose change since would be a conflict.
-fn rewrite(namespace: &str, script: &str) -> String {
-    let object = format!("kubectl -n {}", word(namespace));
-    format!("{object} get daemonset {SET} -o json | sed -E -e '/\"resourceVersion\":/d' -e {} | {object} replace -f -", word(script))
+fn rewrite(namespace: &str, script: &str) -> Command {
+    let script = word(script);
+    Command::in_namespace(namespace, |kubectl| {
+        format!("{kubectl} get daemonset {SET} -o json | sed -E -e '/\"resourceVersion\":/d' -e {script} | {kubectl} replace -f -")
+    })
 }
 
 /// Puts another argument in the place of one.
-pub fn replace_argument(namespace: &str, argument: &Argument, flag: &str, value: &str) -> String {
+pub fn replace_argument(namespace: &str, argument: &Argument, flag: &str, value: &str) -> Command {
     let (old, new) = (pattern(&json(&argument.word())), replacement(&json(&argument.instead(flag, value))));
     if argument.joined {
         return rewrite(namespace, &format!("s|{old}|{new}|"));
@@ -33,26 +36,27 @@ pub fn replace_argument(namespace: &str, argument: &Argument, flag: &str, value:
 }
 
 /// Moves the health endpoints: their port stands in an argument or a variable, and the kubelet asks there.
-pub fn move_health_port(namespace: &str, from: u16, to: u16) -> String {
+pub fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     rewrite(namespace, &format!(r#"s/(healthz-port=|[pP]ort": |"value": "){from}\b/\1{to}/"#))
 }
 
 /// Starts the daemon of a node anew.
-pub fn restart(namespace: &str, node: &str) -> String {
-    format!("kubectl -n {} delete pod -l app=flannel --field-selector {}", word(namespace), word(&format!("spec.nodeName={node}")))
+pub fn restart(namespace: &str, node: &str) -> Command {
+    let on_node = word(&format!("spec.nodeName={node}"));
+    Command::in_namespace(namespace, |kubectl| format!("{kubectl} delete pod -l app=flannel --field-selector {on_node}"))
 }
 
 /// Says where commands of kubectl belong, and whether the namespace in them is a guess.
 pub fn tell_place(finding: &mut Finding, facts: &Facts) {
-    let mut commands = finding.remedy.commands.iter().filter(|command| !command.starts_with('#')).peekable();
-    if commands.peek().is_none() || !commands.all(|command| command.contains("kubectl ")) {
+    let acts_on = std::mem::take(&mut finding.acts_on);
+    if acts_on.is_empty() || acts_on.contains(&ActsOn::Host) {
         return;
     }
     if [HERE, EVERYWHERE].contains(&finding.remedy.on.as_str()) {
         finding.remedy.on = WITH_KUBECTL.to_owned();
     }
     let Launch::Kubernetes { namespace, assumed: true } = &facts.daemon.launch else { return };
-    if finding.remedy.commands.iter().any(|command| command.contains(&format!("-n {} ", word(namespace)))) {
+    if acts_on.contains(&ActsOn::Namespace) {
         let text = format!("nothing on this node tells flannel's namespace: the commands name {namespace}, the manifest's");
         finding.evidence.push(Evidence { text, from: "ls /var/log/pods".to_owned() });
     }
@@ -107,7 +111,7 @@ mod tests {
 "port": 80810
 "value": "8181"
 "#;
-        assert_eq!(edited(&move_health_port("kube-flannel", 8081, 8181), text), want);
+        assert_eq!(edited(&move_health_port("kube-flannel", 8081, 8181).text, text), want);
     }
 
     proptest! {
@@ -125,7 +129,7 @@ mod tests {
                 false => (lines(&[&value, "--iface-regex", &value]), lines(&[&value, "--iface", "e&t|h1"])),
             };
             let command = replace_argument("kube-flannel", &argument, "iface", "e&t|h1");
-            prop_assert_eq!(edited(&command, &format!("{others}{old}")), format!("{others}{new}"));
+            prop_assert_eq!(edited(&command.text, &format!("{others}{old}")), format!("{others}{new}"));
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
 }
 
 /// What starts the daemon where it gave up.
-fn start(facts: &Facts) -> Option<String> {
+fn start(facts: &Facts) -> Option<crate::command::Command> {
     (facts.daemon.running.known() == Some(&false)).then(|| restart(facts))
 }
 

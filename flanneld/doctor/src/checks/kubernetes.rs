@@ -4,6 +4,7 @@ use super::daemon_set;
 use super::rights;
 use super::way_out::restart;
 use crate::check::Check;
+use crate::command::Command;
 use crate::facts::Facts;
 use crate::facts::daemon::{DaemonPod, Launch, NAMESPACE};
 use crate::finding::{Finding, Severity};
@@ -69,7 +70,7 @@ fn api_by_service(facts: &Facts) -> Vec<Finding> {
     .seen("no answer", format!("curl -k https://{server}/livez"));
     vec![match &facts.daemon.launch {
         Launch::Kubernetes { namespace, .. } => finding.run(daemon_set::set_env(namespace, "FLANNELD_KUBE_API_URL", OWN_ADDRESS)),
-        Launch::Systemd => finding.run("kubectl -n kube-system get pods -l k8s-app=kube-proxy -o wide"),
+        Launch::Systemd => finding.run(Command::kubectl("-n kube-system get pods -l k8s-app=kube-proxy -o wide")),
     }]
 }
 
@@ -92,7 +93,7 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
         (None, Launch::Systemd) => None,
     };
     // A new pod gets a new token.
-    let command = if unknown { restart(facts) } else { grant.unwrap_or_else(|| "kubectl describe clusterrole flannel".to_owned()) };
+    let command = if unknown { restart(facts) } else { grant.unwrap_or_else(|| Command::kubectl("describe clusterrole flannel")) };
     vec![
         Finding::new("rbac", Severity::Broken, "", what, "without the Nodes flanneld knows neither this node's subnet nor its peers")
             .seen(problem.to_string(), "the API server")
@@ -126,7 +127,7 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
                 .run(format!("grep -e --cluster-cidr {CONTROLLER_MANAGER} || sed -E -i {} {CONTROLLER_MANAGER}", word(&script)))
                 .on("each node of the control plane")
         }
-        None => finding.run("kubectl -n kube-system get pods -l component=kube-controller-manager -o yaml | grep cidr"),
+        None => finding.run(Command::kubectl("-n kube-system get pods -l component=kube-controller-manager -o yaml | grep cidr")),
     }]
 }
 
@@ -144,7 +145,8 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
         Launch::Systemd => NAMESPACE,
     };
     let kubectl = format!("kubectl -n {}", word(namespace));
-    let label = format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-");
+    let label = Command::in_namespace(namespace, |kubectl| format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-"));
+    let list = || Command::in_namespace(namespace, |kubectl| format!("{kubectl} get daemonsets -o wide"));
     let show = |pod: &DaemonPod| {
         let labels: Vec<String> = pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         (
@@ -164,8 +166,8 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
         )
         .seen(text, from);
         findings.push(match pod.labels.contains_key(LABEL) {
-            false => finding.run(&label),
-            true => finding.run(format!("{kubectl} get daemonsets -o wide")),
+            false => finding.run(label.clone()),
+            true => finding.run(list()),
         });
     }
     let owners: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.owner.as_deref()).collect();
@@ -179,7 +181,7 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
             "two daemons undo each other's work; delete the DaemonSet that you do not want",
         );
         let seen = pods.iter().map(show);
-        findings.push(seen.fold(finding, |finding, (text, from)| finding.seen(text, from)).run(format!("{kubectl} get daemonsets -o wide")));
+        findings.push(seen.fold(finding, |finding, (text, from)| finding.seen(text, from)).run(list()));
     }
     if let (true, Some(pod)) = (findings.is_empty(), pods.iter().find(|pod| !pod.charted && !pod.labels.contains_key(LABEL))) {
         let (text, from) = show(pod);
@@ -193,8 +195,9 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
                  these commands replace it and keep its pods running. For a release of Helm, use helm upgrade instead"
             ),
         );
-        let apply = "kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf";
-        findings.push(finding.seen(text, from).run(label).run(format!("{kubectl} {KEEP_PODS}")).run(apply));
+        let apply = Command::kubectl("apply -f conf/kube-flannel.yml --selector component!=net-conf");
+        findings
+            .push(finding.seen(text, from).run(label).run(Command::in_namespace(namespace, |kubectl| format!("{kubectl} {KEEP_PODS}"))).run(apply));
     }
     findings
 }

@@ -2,6 +2,7 @@
 
 use super::way_out::with_store;
 use crate::check::Check;
+use crate::command::Command;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::leases::Peer;
@@ -133,8 +134,8 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
             let subnet = peer.subnets.nets().next()?;
             let command = match &facts.daemon.launch {
                 // It shows the lease and asks: only people know whether the machine comes back.
-                Launch::Systemd => with_store(facts, &format!("flannelctl release {subnet}")),
-                Launch::Kubernetes { .. } => format!("kubectl get node {} -o wide", word(&peer.name)),
+                Launch::Systemd => Command::from(with_store(facts, &format!("flannelctl release {subnet}"))),
+                Launch::Kubernetes { .. } => Command::kubectl(format!("get node {} -o wide", word(&peer.name))),
             };
             Some(
                 Finding::new(

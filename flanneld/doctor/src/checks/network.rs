@@ -1,6 +1,7 @@
 //! Addresses and MTUs that do not fit the network.
 
 use crate::check::Check;
+use crate::command::Command;
 use crate::facts::daemon::Launch;
 use crate::facts::host::{FLANNELD, Interface};
 use crate::facts::mesh::State;
@@ -313,23 +314,27 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The command that puts the MTU into the network's configuration and keeps the rest. What cannot be read is not written.
-fn configure_mtu(facts: &Facts, mtu: u32) -> Option<String> {
+fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
     let filter = format!("jq -ce '.Backend.MTU = {mtu}'");
     match &facts.store.access {
         Access::Etcd(_) => {
             let (etcdctl, key) = super::store::etcdctl(facts);
             let password = super::store::password(facts).map(|line| format!("{line}; ")).unwrap_or_default();
-            Some(format!(r#"{password}new=$({etcdctl} get --print-value-only {key} | {filter}) && [ -n "$new" ] && {etcdctl} put {key} "$new""#))
+            Some(
+                format!(r#"{password}new=$({etcdctl} get --print-value-only {key} | {filter}) && [ -n "$new" ] && {etcdctl} put {key} "$new""#)
+                    .into(),
+            )
         }
         Access::Directory(folder) => {
             let file = word(&folder.join("config").display().to_string());
-            Some(format!(r#"new=$({filter} {file}) && [ -n "$new" ] && printf '%s\n' "$new" > {file}.new && mv {file}.new {file}"#))
+            Some(format!(r#"new=$({filter} {file}) && [ -n "$new" ] && printf '%s\n' "$new" > {file}.new && mv {file}.new {file}"#).into())
         }
         Access::Kubernetes => {
             let Launch::Kubernetes { namespace, .. } = &facts.daemon.launch else { return None };
-            let kubectl = format!("kubectl -n {}", word(namespace));
             let filter = format!(r#"jq '.data["net-conf.json"] |= (fromjson | .Backend.MTU = {mtu} | tojson)'"#);
-            Some(format!("{kubectl} get configmap kube-flannel-cfg -o json | {filter} | {kubectl} replace -f -"))
+            Some(Command::in_namespace(namespace, |kubectl| {
+                format!("{kubectl} get configmap kube-flannel-cfg -o json | {filter} | {kubectl} replace -f -")
+            }))
         }
         Access::Unknown => None,
     }

@@ -1,5 +1,6 @@
 //! What the API server allows flanneld, what it said it does not, and the command that grants it.
 
+use crate::command::Command;
 use crate::shell::word;
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ pub const ANONYMOUS: &str = "system:anonymous";
 
 /// The command that grants a user what flanneld needs. It adds to the ClusterRole and to its binding, and takes nothing away. None for users
 /// that are everybody: who is not known, and the account of all pods that name none.
-pub fn grant(user: &str) -> Option<String> {
+pub fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let account = user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
     if user == ANONYMOUS || account.is_some_and(|(_, name)| name == "default") {
@@ -32,7 +33,8 @@ pub fn grant(user: &str) -> Option<String> {
     let role = json!({ "apiGroup": GROUP, "kind": "ClusterRole", "name": "flannel" });
     let both =
         [object("ClusterRole", ("rules", rules()), None), object("ClusterRoleBinding", ("roleRef", role), Some(("subjects", json!([subject]))))];
-    Some(format!("echo {} | kubectl auth reconcile -f -", word(&json!({ "apiVersion": "v1", "kind": "List", "items": both }).to_string())))
+    let list = word(&json!({ "apiVersion": "v1", "kind": "List", "items": both }).to_string());
+    Some(Command::on_cluster(format!("echo {list} | kubectl auth reconcile -f -")))
 }
 
 #[cfg(test)]
@@ -44,9 +46,10 @@ mod tests {
         assert!(
             grant("system:serviceaccount:kube-flannel:flannel")
                 .unwrap()
+                .text
                 .contains(r#""subjects":[{"kind":"ServiceAccount","name":"flannel","namespace":"kube-flannel"}]"#)
         );
-        assert!(grant("jane").unwrap().contains(r#""kind":"User""#));
+        assert!(grant("jane").unwrap().text.contains(r#""kind":"User""#));
         assert!(["system:anonymous", "system:serviceaccount:kube-flannel:default"].iter().all(|user| grant(user).is_none()));
     }
 

@@ -1,6 +1,7 @@
 //! The interface that the nodes should use, and how to say so.
 
 use super::daemon_set;
+use crate::command::Command;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, names_store};
 use crate::facts::daemon::Launch;
@@ -81,12 +82,12 @@ pub fn lead_out(mut finding: Finding, facts: &Facts, chosen: &Interface, candida
 }
 
 /// The commands that make flannel take an interface.
-pub fn choose(facts: &Facts, interface: &str) -> Vec<String> {
+pub fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
     let Some(argument) = facts.daemon.naming() else { return set_option(facts, "iface", interface) };
     match &facts.daemon.launch {
         Launch::Kubernetes { namespace, .. } => vec![daemon_set::replace_argument(namespace, argument, "iface", interface)],
         // A variable would change nothing.
-        Launch::Systemd => edit_unit(argument, "iface", interface).into_iter().chain([restart(facts)]).collect(),
+        Launch::Systemd => edit_unit(argument, "iface", interface).into_iter().map(Command::from).chain([restart(facts)]).collect(),
     }
 }
 
@@ -114,12 +115,12 @@ pub fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
 }
 
 /// The commands that give the daemon an option with a value.
-pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<String> {
+pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command> {
     let variable = format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"));
     match (&facts.daemon.launch, facts.daemon.argument(flag)) {
-        (Launch::Systemd, Some(argument)) => edit_unit(argument, flag, value).into_iter().chain([restart(facts)]).collect(),
+        (Launch::Systemd, Some(argument)) => edit_unit(argument, flag, value).into_iter().map(Command::from).chain([restart(facts)]).collect(),
         (Launch::Systemd, None) => {
-            vec![add_line(&word(&format!("{variable}={value}"))), restart(facts)]
+            vec![add_line(&word(&format!("{variable}={value}"))).into(), restart(facts)]
         }
         (Launch::Kubernetes { namespace, .. }, Some(argument)) => vec![daemon_set::replace_argument(namespace, argument, flag, value)],
         (Launch::Kubernetes { namespace, .. }, None) => vec![daemon_set::set_env(namespace, &variable, &word(value))],
@@ -145,9 +146,9 @@ pub fn with_store(facts: &Facts, command: &str) -> String {
 }
 
 /// The command that starts the daemon anew.
-pub fn restart(facts: &Facts) -> String {
+pub fn restart(facts: &Facts) -> Command {
     match &facts.daemon.launch {
-        Launch::Systemd => "systemctl restart flanneld".to_owned(),
+        Launch::Systemd => "systemctl restart flanneld".into(),
         Launch::Kubernetes { namespace, .. } => {
             let node = facts.kubernetes.known().map(|kubernetes| kubernetes.node.as_str()).filter(|node| !node.is_empty());
             daemon_set::restart(namespace, node.unwrap_or(&facts.host.name))

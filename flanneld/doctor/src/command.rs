@@ -1,0 +1,53 @@
+//! Commands of remedies.
+
+use crate::shell::word;
+use std::fmt;
+
+/// What a command acts on, which says where it can be typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActsOn {
+    /// The host where it is typed.
+    Host,
+    /// The cluster, by kubectl.
+    Cluster,
+    /// flannel's own objects in the cluster, by kubectl with their namespace.
+    Namespace,
+}
+
+/// A command for a shell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// As it is typed.
+    pub text: String,
+    /// What it acts on.
+    pub acts_on: ActsOn,
+}
+
+impl Command {
+    /// kubectl with these arguments, which name flannel's namespace nowhere.
+    pub fn kubectl(arguments: impl fmt::Display) -> Self {
+        Self::on_cluster(format!("kubectl {arguments}"))
+    }
+
+    /// A line of a shell that reaches the cluster by kubectl.
+    pub fn on_cluster(text: impl Into<String>) -> Self {
+        Self { text: text.into(), acts_on: ActsOn::Cluster }
+    }
+
+    /// A line of a shell about objects in flannel's namespace. `line` gets kubectl with that namespace.
+    pub fn in_namespace(namespace: &str, line: impl FnOnce(&str) -> String) -> Self {
+        Self { text: line(&format!("kubectl -n {}", word(namespace))), acts_on: ActsOn::Namespace }
+    }
+}
+
+impl<T: Into<String>> From<T> for Command {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), acts_on: ActsOn::Host }
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
