@@ -104,6 +104,7 @@ bench: ## How packets move, scale, healing and memory against the goals [ARGS=--
 	$(AS_ROOT) ./target/release/bench $(ARGS)
 
 soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load, WireGuard's keys and NAT
+	./e2e/setup.sh soak
 	cargo build --workspace
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off noticed_by_packets
 	RULES_SEED=1000 RULES_SETS=3000 cargo test -p traffic-rules --test kernel -- --nocapture
