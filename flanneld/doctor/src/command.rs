@@ -24,7 +24,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// kubectl with these arguments, which name flannel's namespace nowhere.
+    /// kubectl with these arguments, which do not name flannel's namespace.
     pub fn kubectl(arguments: impl fmt::Display) -> Self {
         Self::on_cluster(format!("kubectl {arguments}"))
     }

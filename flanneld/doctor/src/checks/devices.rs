@@ -2,6 +2,7 @@
 
 use super::way_out::restart;
 use crate::check::Check;
+use crate::command::Command;
 use crate::facts::Facts;
 use crate::facts::host::Interface;
 use crate::finding::{Finding, Severity};
@@ -44,7 +45,7 @@ pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
 }
 
 /// What starts the daemon where it gave up.
-fn start(facts: &Facts) -> Option<crate::command::Command> {
+fn start(facts: &Facts) -> Option<Command> {
     (facts.daemon.running.known() == Some(&false)).then(|| restart(facts))
 }
 
