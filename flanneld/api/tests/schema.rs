@@ -26,6 +26,8 @@ fn finding() -> Finding {
     let mut finding = Finding::new("mtu", Severity::Degraded, "eth1", "what", "why").seen("text", "from").run("true");
     finding.since = Some(jiff::Timestamp::UNIX_EPOCH);
     finding.explained_by = Some(String::new());
+    // The doctor's table uses this up, and no document has it.
+    finding.acts_on.clear();
     finding
 }
 
