@@ -8,6 +8,7 @@ mod hunt;
 mod hunts;
 mod machine;
 mod message;
+mod moment;
 mod peer;
 mod rounds;
 mod session;

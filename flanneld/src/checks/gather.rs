@@ -18,7 +18,6 @@ use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
 use doctor::surroundings::Surroundings;
 use netstate::object::Key;
-use probing::prober::Prober;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
@@ -52,14 +51,14 @@ pub(super) async fn facts(
     let kernel = running.and_then(|running| running.observer.status().kernel.trouble);
     let notices = health.notices();
     let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
-    // What the prober shows of ten thousand peers is gone before the leases are listed, and made when the reconciler needs little memory.
+    // The facts about ten thousand peers are megabytes: they are made when the reconciler needs little memory.
     if let Some(running) = running {
         compared(&running.observer).await;
     }
     let (mesh, probes) = match running {
         None => (Fact::unavailable("this node has no lease yet"), Vec::new()),
-        Some(running) => match running.prober.as_ref().map(Prober::view) {
-            Some(view) => (Fact::Known(mesh::mesh(&view)), mesh::taken_ports(&view)),
+        Some(running) => match &running.prober {
+            Some(prober) => (Fact::Known(mesh::mesh(prober)), mesh::taken_ports(&prober.problems())),
             None => (Fact::unavailable("this node does not probe its peers"), Vec::new()),
         },
     };

@@ -3,27 +3,28 @@
 use doctor::facts::host::Port;
 use doctor::facts::mesh::{Mesh, Path};
 use doctor::look::owner;
-use probing::view::{self, Peer};
+use probing::prober::Prober;
+use probing::view::{Peer, Problem};
 use run_dir::instance::lent::tunnel_on;
 use std::collections::BTreeSet;
 use types::problem::PortPurpose;
 use types::reachability::{Harm, State};
 
 /// Each peer and family is a path.
-pub(super) fn mesh(view: &view::Mesh) -> Mesh {
-    Mesh { paths: view.peers.iter().map(path).collect(), port: view.port }
+pub(super) fn mesh(prober: &Prober) -> Mesh {
+    Mesh { paths: prober.peers(path), port: prober.port() }
 }
 
 /// The ports of the probes that another program has.
-pub(super) fn taken_ports(view: &view::Mesh) -> Vec<Port> {
-    let numbers: BTreeSet<u16> = view.problems.iter().filter(|problem| problem.taken).filter_map(|problem| Some(problem.address?.port())).collect();
+pub(super) fn taken_ports(problems: &[Problem]) -> Vec<Port> {
+    let numbers: BTreeSet<u16> = problems.iter().filter(|problem| problem.taken).filter_map(|problem| Some(problem.address?.port())).collect();
     // A socket of the kernel's vxlan is no process's.
     let owner = |number| tunnel_on(number).or_else(|| owner(number, true));
     let port = |number| Port { number, udp: true, purpose: PortPurpose::Probes, owner: owner(number) };
     numbers.into_iter().map(port).collect()
 }
 
-fn path(peer: &Peer) -> Path {
+fn path(peer: Peer) -> Path {
     let verdict = peer.verdict();
     let is_heard = !matches!(verdict.state, State::CutOff | State::Unknown);
     // What they said before this began is of no use.
@@ -36,12 +37,12 @@ fn path(peer: &Peer) -> Path {
     let spoke_ms = [peer.hears_us_age_ms, peer.hears_us_beside_age_ms].into_iter().flatten().min();
     let age_ms = spoke_ms.filter(|_| verdict.ping_only).map_or(peer.state_age_ms, |spoke_ms| spoke_ms.min(peer.state_age_ms));
     Path {
-        node: peer.title(),
+        node: peer.name.filter(|name| !name.is_empty()).unwrap_or_else(|| peer.address.to_string().into()),
         ours: peer.id.is_some(),
         subnet: peer.subnet,
         address: peer.address,
         verdict,
-        answered_by: peer.answered_by.clone(),
+        answered_by: peer.answered_by,
         // What was heard once is not heard for ever: the verdict counts.
         ever: [peer.answered_age_ms, peer.beside_age_ms, peer.heard_age_ms, peer.heard_beside_age_ms].iter().any(Option::is_some),
         underlay: is_heard,

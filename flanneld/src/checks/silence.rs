@@ -1,7 +1,7 @@
 //! Since when the holders of leases have been silent: the store is asked about peers that answer no probe, and only about them.
 
 use ipnet::IpNet;
-use probing::view::{Mesh, Peer};
+use probing::view::Peer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,24 +68,28 @@ impl Book {
     }
 }
 
+/// The subnet of each peer that is asked, and for how many milliseconds the peer has been cut off, if it is.
+pub type Asked = Vec<(IpNet, Option<u64>)>;
+
+/// The part of a peer in [`Asked`].
+pub fn asked(peer: &Peer) -> (IpNet, Option<u64>) {
+    (peer.subnet, (peer.state == State::CutOff).then_some(peer.state_age_ms))
+}
+
 /// The peers that are cut off in every family in which they are asked, with how long they have been.
-fn cut(mesh: &Mesh, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Duration> {
-    if mesh.peers.iter().all(|peer| peer.state != State::CutOff) {
-        return BTreeMap::new();
-    }
-    let asked: BTreeMap<IpNet, &Peer> = mesh.peers.iter().map(|peer| (peer.subnet, peer)).collect();
+fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Duration> {
+    let asked: BTreeMap<IpNet, Option<u64>> = asked.into_iter().collect();
     let age = |lease: &Lease| {
         let ways = lease.subnets.nets().filter_map(|net| asked.get(&net));
-        let ages = ways.map(|peer| (peer.state == State::CutOff).then_some(peer.state_age_ms));
-        ages.collect::<Option<Vec<_>>>()?.into_iter().min()
+        ways.copied().collect::<Option<Vec<_>>>()?.into_iter().min()
     };
     leases.others(own, Kinds::Any).filter_map(|lease| Some((lease.subnets, Duration::from_millis(age(lease)?)))).collect()
 }
 
-/// Asks until it is dropped. `mesh` gives nothing while nobody is cut off.
+/// Asks until it is dropped. `asked` gives nothing while nobody is cut off.
 pub async fn ask(
     manager: Arc<dyn SubnetManager>,
-    mesh: impl Fn() -> Option<Arc<Mesh>> + Send,
+    asked: impl Fn() -> Option<Asked> + Send,
     leases: watch::Receiver<Arc<LeaseTable>>,
     own: Subnets,
     heard: watch::Sender<Heard>,
@@ -93,7 +97,7 @@ pub async fn ask(
     let mut book = Book { spread: rand::random_range(Duration::ZERO..SPREAD), ..Book::default() };
     loop {
         let table = leases.borrow().clone();
-        let cut = mesh().map(|mesh| cut(&mesh, &table, &own)).unwrap_or_default();
+        let cut = asked().map(|asked| cut(asked, &table, &own)).unwrap_or_default();
         let due = book.due(&cut, boot_time());
         for subnets in due {
             let ago = tokio::time::timeout(PATIENCE, manager.last_heard(&subnets)).await.unwrap_or_default();

@@ -155,7 +155,7 @@ impl Daemon {
         if let (Some(mesh), Some(prober)) = (mesh, prober) {
             let asks = silence::ask(
                 manager.clone(),
-                move || prober.anybody_cut_off().then(|| prober.view()),
+                move || prober.anybody_cut_off().then(|| prober.peers(|peer| silence::asked(&peer))),
                 leases.table.clone(),
                 lease.subnets,
                 heard_out,

@@ -97,7 +97,7 @@ fn about(path: &Path) -> String {
 }
 
 fn there(path: &Path) -> String {
-    path.node.clone()
+    path.node.to_string()
 }
 
 /// Whether one cause at this end is enough for all of it.
@@ -292,8 +292,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     // A closed port refuses, and so do some firewalls; most of them drop.
     let (refusing, filtered): (Vec<&Path>, Vec<&Path>) = silent.partition(|path| path.refuses);
     let (port, all) = (mesh.port, mesh.paths.len());
-    let names =
-        |paths: &[&Path]| paths.iter().take(4).map(|path| path.node.clone()).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+    let names = |paths: &[&Path]| paths.iter().take(4).map(|path| &*path.node).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
     let unseen = "loss in one direction, wrong nodes and the usable MTU are not noticed there";
     let mut findings = Vec::new();
     if let Some(first) = filtered.first() {

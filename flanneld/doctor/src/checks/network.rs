@@ -260,7 +260,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
     let small: Vec<_> = mesh.paths.iter().filter(|path| path.verdict.state == State::SmallMtu).collect();
     let Some(least) = small.iter().filter_map(|path| path.carries).min() else { return Vec::new() };
-    let names: BTreeSet<&str> = small.iter().map(|path| path.node.as_str()).collect();
+    let names: BTreeSet<&str> = small.iter().map(|path| &*path.node).collect();
     let nodes: Vec<&str> = names.iter().copied().take(4).collect();
     let more = if names.len() > nodes.len() { format!(" and {} more", names.len() - nodes.len()) } else { String::new() };
     let wanted = network.mtu.map(|mtu| format!(", and pods send up to {mtu}")).unwrap_or_default();
@@ -277,7 +277,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
         }
     }
     // Those that answer nothing say nothing of sizes.
-    let whole: BTreeSet<&str> = mesh.paths.iter().filter(|path| path.verdict.state.passes()).map(|path| path.node.as_str()).collect();
+    let whole: BTreeSet<&str> = mesh.paths.iter().filter(|path| path.verdict.state.passes()).map(|path| &*path.node).collect();
     let whole = whole.difference(&names).count();
     if whole > 0 {
         let text = format!("{whole} other peers get whole packets from here: the link of {}{more} carries less, or the way there", nodes.join(", "));

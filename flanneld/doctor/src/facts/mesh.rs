@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use types::reachability::Harm;
 pub use types::reachability::{State, Verdict};
 
@@ -18,7 +19,7 @@ pub struct Mesh {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The peer's name; foreign text.
-    pub node: String,
+    pub node: Arc<str>,
     /// Whether it runs this program, as its lease says; Go flannel answers ping alone.
     pub ours: bool,
     /// Its subnet.

@@ -439,7 +439,7 @@ pub fn rename(facts: &mut Facts, name: &str) {
         interfaces.iter_mut().filter(|interface| interface.name == "eth9").for_each(|interface| interface.name = text());
     }
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths.iter_mut().for_each(|path| path.node = text());
+        mesh.paths.iter_mut().for_each(|path| path.node = text().into());
     }
     if let Fact::Known(wireguard) = &mut facts.wireguard {
         wireguard.silent.iter_mut().filter_map(|peer| peer.holder.as_mut()).for_each(|holder| holder.name = text());

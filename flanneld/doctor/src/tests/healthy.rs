@@ -41,7 +41,7 @@ pub fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
 
 pub fn path(node: &str, subnet: &str, address: &str) -> Path {
     Path {
-        node: node.to_owned(),
+        node: node.into(),
         ours: true,
         subnet: subnet.parse().unwrap(),
         address: address.parse().unwrap(),
@@ -206,7 +206,7 @@ pub fn healthy() -> Facts {
             docker: Fact::Absent,
         },
         kubernetes: Fact::Known(Kubernetes {
-            node: "node-1".to_owned(),
+            node: "node-1".into(),
             pod_cidrs: Some(vec!["10.244.1.0/24".to_owned()]),
             cluster_cidr: None,
             internal: vec!["192.0.2.1".parse().unwrap()],

@@ -35,8 +35,8 @@ impl Node {
         let mut heard = if is_peer { peer.heard_at } else { (None, None) };
         match datagram.way {
             _ if !counts => {}
-            Way::Overlay => heard.0 = Some(datagram.at),
-            Way::Beside => heard.1 = Some(datagram.at),
+            Way::Overlay => heard.0 = Some(datagram.at.into()),
+            Way::Beside => heard.1 = Some(datagram.at.into()),
         }
         if is_peer && counts {
             peer.heard_at = heard;
@@ -50,8 +50,8 @@ impl Node {
         }
         let age = |at: Option<Duration>| at.map(|at| u32::try_from(now.at.saturating_sub(at).as_millis()).unwrap_or(u32::MAX - 1));
         let answer = Echo {
-            heard_overlay_ms: age(heard.0),
-            heard_beside_ms: age(heard.1),
+            heard_overlay_ms: age(heard.0.map(Duration::from)),
+            heard_beside_ms: age(heard.1.map(Duration::from)),
             held_us: u32::try_from(now.at.saturating_sub(datagram.at).as_micros()).unwrap_or(u32::MAX),
             wall_ms: now.wall_ms,
             answers_at: self.itself.overlay(family),

@@ -33,7 +33,7 @@ impl Node {
         }
         let (Some(own), Some(peer)) = (self.itself.who(family), self.peers.get_mut(&key)) else { return false };
         if what != What::Row {
-            peer.asked_at = Some(now.at);
+            peer.asked_at = Some(now.at.into());
         }
         let (meant, mtu, tokens) = (peer.who, self.itself.mtu(family), peer.tokens);
         let nonce = (self.random)();

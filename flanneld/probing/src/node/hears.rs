@@ -74,7 +74,7 @@ impl Node {
         peer.refuses = false;
         let there_and_back = at.saturating_sub(waiting.at);
         let rtt = there_and_back.saturating_sub(Duration::from_micros(body.held_us.into()));
-        peer.said = Some(Said { at, overlay_ms: body.heard_overlay_ms, beside_ms: body.heard_beside_ms });
+        peer.said = Some(Said { at: at.into(), overlay_ms: body.heard_overlay_ms, beside_ms: body.heard_beside_ms });
         peer.history.began(at.saturating_sub(Duration::from_millis(body.up_ms.into())));
         let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let then = i64::try_from(now.wall_ms).unwrap_or(i64::MAX).saturating_sub(ms(now.at.saturating_sub(at))).saturating_sub(ms(rtt / 2));
@@ -125,8 +125,8 @@ impl Node {
         self.waiting.remove(&nonce);
         let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
         match waiting.way {
-            Way::Overlay => peer.through_at = Some(at),
-            Way::Beside => peer.beside_at = Some(at),
+            Way::Overlay => peer.through_at = Some(at.into()),
+            Way::Beside => peer.beside_at = Some(at.into()),
         }
         // The question itself stays unanswered: the round is not over because of this.
         if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round)
@@ -142,8 +142,8 @@ impl Node {
     fn answered(&mut self, now: Now, waiting: Waiting, at: Duration, rtt: Duration, hears_us_ms: Option<u32>) {
         let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
         match waiting.way {
-            Way::Overlay => peer.through_at = Some(at),
-            Way::Beside => peer.beside_at = Some(at),
+            Way::Overlay => peer.through_at = Some(at.into()),
+            Way::Beside => peer.beside_at = Some(at.into()),
         }
         match waiting.what {
             What::Session(number, kind) => {
@@ -187,9 +187,19 @@ impl Node {
 
     /// Which peer a question comes from: an address of a lease in force, by the way that belongs to it.
     pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&Peer> {
-        let first = self.addresses.partition_point(|(way, from, _)| (*way, *from) < (datagram.way, datagram.from));
-        let same = |(way, from, _): &&(Way, IpAddr, IpNet)| (*way, *from) == (datagram.way, datagram.from);
-        let peers = || self.addresses.iter().skip(first).take_while(same).filter_map(|(.., key)| self.peers.get(key));
-        peers().find(|peer| peer.who == from).or_else(|| peers().next()).map(Box::as_ref)
+        let address = datagram.from;
+        match datagram.way {
+            Way::Overlay => {
+                // Subnets of leases in force do not overlap: the address is of the last one that begins at or before it, or of none.
+                let (key, peer) = self.peers.range(..=IpNet::from(address)).next_back()?;
+                (key.contains(&address) && overlay_addresses(key).contains(&address)).then_some(peer)
+            }
+            Way::Beside => {
+                let first = self.addresses.partition_point(|(at, _)| *at < address);
+                let peers = || self.addresses.iter().skip(first).take_while(|(at, _)| *at == address).filter_map(|(_, key)| self.peers.get(key));
+                peers().find(|peer| peer.who == from).or_else(|| peers().next())
+            }
+        }
+        .map(Box::as_ref)
     }
 }

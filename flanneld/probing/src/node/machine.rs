@@ -26,8 +26,8 @@ pub struct Node {
     pub(super) row: Option<(Duration, Vec<u8>)>,
     /// Boxed, because a map that grows by single insertions has half empty nodes.
     pub(super) peers: BTreeMap<IpNet, Box<Peer>>,
-    /// Who asks from where, in order.
-    pub(super) addresses: Vec<(Way, IpAddr, IpNet)>,
+    /// Which peers are reached at an address of the underlay, in order. Their addresses in the overlay network follow from their subnets.
+    pub(super) addresses: Vec<(IpAddr, IpNet)>,
     pub(super) waiting: HashMap<u64, Waiting>,
     pub(super) forget: VecDeque<(Duration, u64)>,
     pub(super) closes: BTreeSet<(Duration, IpNet)>,
@@ -139,14 +139,10 @@ impl Node {
         for (key, who) in new {
             self.walk.add(key, who);
         }
-        let addresses = self.peers.iter().flat_map(|(key, peer)| {
-            let overlay = peer.target.overlay_addresses().map(|address| (Way::Overlay, address, *key));
-            overlay.into_iter().chain([(Way::Beside, peer.target.address, *key)])
-        });
         // Room for all of them, and no more.
         self.addresses = Vec::new();
-        self.addresses.reserve_exact(self.peers.len() * 3);
-        self.addresses.extend(addresses);
+        self.addresses.reserve_exact(self.peers.len());
+        self.addresses.extend(self.peers.iter().map(|(key, peer)| (peer.target.address, *key)));
         self.addresses.sort_unstable();
     }
 

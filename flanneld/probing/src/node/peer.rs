@@ -2,6 +2,7 @@
 
 use super::hunt::Hunt;
 use super::message::WAIT;
+use super::moment::Moment;
 use super::tokens::Tokens;
 use crate::target::Target;
 use crate::verdict::{Evidence, Standing};
@@ -30,7 +31,7 @@ pub struct Round {
 /// What a peer said of us.
 #[derive(Clone, Copy, Debug)]
 pub struct Said {
-    pub at: Duration,
+    pub at: Moment,
     pub overlay_ms: Option<u32>,
     pub beside_ms: Option<u32>,
 }
@@ -46,20 +47,20 @@ pub struct Peer {
     pub standing: Standing,
     /// The verdict with its grade.
     pub shown: State,
-    pub since: Duration,
+    pub since: Moment,
     pub round: Option<Box<Round>>,
     /// Rounds since the last turn.
     pub rounds: u8,
     pub history: History,
     pub carries: Option<u16>,
     pub hunt: Option<Box<Hunt>>,
-    pub asked_at: Option<Duration>,
-    pub through_at: Option<Duration>,
-    pub beside_at: Option<Duration>,
+    pub asked_at: Option<Moment>,
+    pub through_at: Option<Moment>,
+    pub beside_at: Option<Moment>,
     pub said: Option<Said>,
     /// When its questions came in through the overlay network, and beside it.
-    pub heard_at: (Option<Duration>, Option<Duration>),
-    pub looked_at: Option<Duration>,
+    pub heard_at: (Option<Moment>, Option<Moment>),
+    pub looked_at: Option<Moment>,
     pub clock_offset_ms: Option<i64>,
     pub answered_by: Option<u64>,
     pub turns: u32,
@@ -81,7 +82,7 @@ impl Peer {
             target,
             standing: Standing::default(),
             shown: State::Unknown,
-            since: now,
+            since: now.into(),
             round: None,
             rounds: 0,
             history: History::default(),
@@ -119,7 +120,7 @@ pub struct History {
     /// A bit for each question, the last one lowest: it got no answer.
     lost: u16,
     asked: u8,
-    last_loss: Option<Duration>,
+    last_loss: Option<Moment>,
     /// Losses of which it is not decided yet whether the way lost them, or the daemon was silent.
     pending: u8,
     rtts: [u32; 8],
@@ -135,7 +136,7 @@ impl History {
     /// Notes one that was not; it counts once it is decided why.
     pub fn unanswered(&mut self, now: Duration) {
         self.pending = self.pending.saturating_add(1);
-        self.last_loss = Some(now);
+        self.last_loss = Some(now.into());
     }
 
     /// The way lost them.
@@ -166,7 +167,7 @@ impl History {
 
     /// The peer listens since then only: what it did not hear before was not lost on the way.
     pub fn began(&mut self, began: Duration) {
-        if self.last_loss.is_some_and(|loss| loss <= began + WAIT) {
+        if self.last_loss.is_some_and(|loss| loss <= Moment::from(began + WAIT)) {
             self.lost = 0;
             self.pending = 0;
         }

@@ -194,7 +194,7 @@ impl Node {
         }
         let was = std::mem::replace(&mut peer.shown, is);
         if was != is {
-            peer.since = now.at;
+            peer.since = now.at.into();
             if is.harm() == Harm::All {
                 peer.carries = None;
             }
@@ -206,10 +206,10 @@ impl Node {
     pub(super) fn look_into(&mut self, now: Now, key: IpNet) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         let present = peer.standing.present;
-        let lately = peer.looked_at.is_some_and(|at| now.at.saturating_sub(at) < SHORTEST);
+        let lately = peer.looked_at.is_some_and(|at| now.at.saturating_sub(at.into()) < SHORTEST);
         let waits = peer.round.is_some() || self.again.iter().any(|(_, other)| *other == key);
         if !lately && !waits && (present.ping_only || present.state.harm() == Harm::All) {
-            peer.looked_at = Some(now.at);
+            peer.looked_at = Some(now.at.into());
             peer.rounds = 0;
             self.again.insert((now.at, key));
         }

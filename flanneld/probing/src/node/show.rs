@@ -2,6 +2,7 @@
 
 use super::machine::Node;
 use super::message::Now;
+use super::moment::Moment;
 use super::peer::{Peer, Said as SaidOfUs};
 use super::viewer::Row;
 use crate::rows::{Body, Wire, fit};
@@ -15,18 +16,40 @@ use types::reachability::{Harm, State};
 /// How many others are quoted about a peer.
 const QUOTED: usize = 16;
 
-fn age(now: Now, at: Duration) -> u64 {
-    u64::try_from(now.at.saturating_sub(at).as_millis()).unwrap_or(u64::MAX)
+fn age(now: Now, at: impl Into<Duration>) -> u64 {
+    u64::try_from(now.at.saturating_sub(at.into()).as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Node {
     /// Everything that is known. `port` and `problems` are the sockets'.
     pub fn show(&self, now: Now, port: u16, problems: Vec<view::Problem>) -> Mesh {
+        let rows = self.show_rows(now);
+        Mesh {
+            at_ms: now.wall_ms,
+            running_ms: age(now, self.began),
+            port,
+            cycle_ms: u64::try_from(cycle(self.peers.len()).as_millis()).unwrap_or(u64::MAX),
+            traffic: self.traffic,
+            problems,
+            peers: self.show_peers(now, &rows, |peer| peer),
+            rows,
+        }
+    }
+
+    /// What `of` makes of each peer, which is as in [`Node::show`].
+    pub fn peers<T>(&self, now: Now, of: impl FnMut(view::Peer) -> T) -> Vec<T> {
+        self.show_peers(now, &self.show_rows(now), of)
+    }
+
+    fn show_rows(&self, now: Now) -> Vec<view::Row> {
         let looked = !self.viewer.rows.is_empty();
         let subnets: HashMap<u32, IpNet> = self.peers.iter().filter(|_| looked).map(|(subnet, peer)| (peer.short, *subnet)).collect();
-        let rows: Vec<view::Row> = self.viewer.rows.iter().filter_map(|(key, row)| self.show_row(now, key, row, &subnets)).collect();
+        self.viewer.rows.iter().filter_map(|(key, row)| self.show_row(now, key, row, &subnets)).collect()
+    }
+
+    fn show_peers<T>(&self, now: Now, rows: &[view::Row], mut of: impl FnMut(view::Peer) -> T) -> Vec<T> {
         let mut said: HashMap<IpNet, Vec<Said>> = HashMap::new();
-        for row in &rows {
+        for row in rows {
             let by = row.name.as_deref().map_or_else(|| row.subnet.to_string(), str::to_owned);
             for cell in &row.peers {
                 let about = said.entry(cell.subnet).or_default();
@@ -42,18 +65,9 @@ impl Node {
             if peer.state.harm() >= Harm::Some {
                 peer.others = said.remove(key).unwrap_or_default();
             }
-            peers.push(peer);
+            peers.push(of(peer));
         }
-        Mesh {
-            at_ms: now.wall_ms,
-            running_ms: age(now, self.began),
-            port,
-            cycle_ms: u64::try_from(cycle(self.peers.len()).as_millis()).unwrap_or(u64::MAX),
-            traffic: self.traffic,
-            problems,
-            peers,
-            rows,
-        }
+        peers
     }
 
     /// How many peers are in each state.
@@ -68,7 +82,7 @@ impl Node {
     pub(super) fn show_peer(&self, now: Now, key: &IpNet) -> Option<view::Peer> {
         let peer = self.peers.get(key)?;
         let target = &peer.target;
-        let since = |at: Option<Duration>| at.map(|at| age(now, at));
+        let since = |at: Option<Moment>| at.map(|at| age(now, at));
         // What it said then is older now.
         let by_it = |ms: fn(&SaidOfUs) -> Option<u32>| peer.said.as_ref().and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)));
         Some(view::Peer {
