@@ -29,20 +29,26 @@ pub struct Change {
 impl Desired {
     /// Computes the state from all leases. If peers need different content for the same object, the oldest lease wins and the others are skipped.
     pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
-        let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
+        match undisputed(plan, &all, facts) {
+            Some(state) => Self { state, shared: BTreeSet::new() },
+            None => Self::by_age(plan, &all, facts),
+        }
+    }
+
+    /// Takes one peer after the other, the oldest lease first.
+    fn by_age<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Self {
+        let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
         // Both families of a lease may need the same object. They follow each other.
         let mut last: (Option<&Peer<'_>>, Vec<Key>) = (None, Vec::new());
-        for peer in &all {
+        for peer in all {
             let objects = plan.of_peer(peer, facts);
             let keys: Vec<Key> = objects.iter().map(|(key, _)| *key).collect();
             let halves = last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease));
             desired.add(objects, if halves { &last.1 } else { &[] });
             last = (Some(peer), keys);
         }
-        drop(all);
-        desired.state.pack();
         desired
     }
 
@@ -102,6 +108,26 @@ impl Desired {
     }
 }
 
+/// The state if no two leases need the same object, which is usual. It is built in one go: a map that grows by single insertions has half empty nodes,
+/// which are megabytes with thousands of peers.
+fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Option<KernelState> {
+    let mut objects: Vec<(Key, Value)> = plan.base(facts).0.into_iter().collect();
+    objects.reserve_exact(3 * all.len());
+    // Both families of a lease may need the same object. They follow each other.
+    let mut last: (Option<&Peer<'_>>, usize) = (None, 0);
+    for peer in all {
+        let other_half = if last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease)) { last.1 } else { objects.len() };
+        last = (Some(peer), objects.len());
+        for object in plan.of_peer(peer, facts) {
+            if !objects.iter().skip(other_half).any(|present| *present == object) {
+                objects.push(object);
+            }
+        }
+    }
+    objects.sort_unstable_by_key(|(key, _)| *key);
+    objects.is_sorted_by(|(one, _), (next, _)| one < next).then(|| KernelState(objects.into_iter().collect()))
+}
+
 /// The addresses for which the plan needs to know whether they are on-link.
 pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<IpAddr> {
     if !plan.needs_on_link() {
@@ -119,4 +145,73 @@ pub fn new_on_link_queries<P: Plan + ?Sized>(plan: &P, before: &LeaseTable, afte
     let new = before.changes(after).filter_map(|(_, is)| is).filter(|lease| plan.kinds().include(lease));
     let queries: BTreeSet<IpAddr> = new.flat_map(|lease| Peer::of(lease)).map(|peer| peer.public_ip).collect();
     queries.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::{LinkName, Mac};
+    use crate::plan::Announced;
+    use crate::scope::Scope;
+    use crate::underlay::Underlay;
+    use proptest::prelude::*;
+    use subnet_lease::{Kinds, Lease, LeaseAttrs, Term};
+    use types::{Addresses, Dual, Subnets};
+
+    /// Each half of a lease needs a neighbour of its own. Both need the FDB entry of the lease's MAC, which ends like its address.
+    struct Halves(Scope);
+
+    impl Plan for Halves {
+        fn scope(&self) -> &Scope {
+            &self.0
+        }
+
+        fn own(&self) -> &Subnets {
+            &self.0.networks
+        }
+
+        fn kinds(&self) -> Kinds {
+            Kinds::Any
+        }
+
+        fn base(&self, _: &Facts) -> KernelState {
+            KernelState(BTreeMap::from([(Key::Address(LinkName::default(), "10.244.1.0/32".parse().unwrap()), Value::Address)]))
+        }
+
+        fn of_peer(&self, peer: &Peer<'_>, _: &Facts) -> Vec<(Key, Value)> {
+            let [.., last] = peer.lease.attrs.public_ip.unwrap().octets();
+            let mac = Mac([2, 0, 0, 0, 0, last]);
+            let fdb = (Key::Fdb(LinkName::default(), mac), Value::Fdb([192, 0, 2, last].into()));
+            vec![fdb, (Key::Neighbor(LinkName::default(), peer.subnet.network()), Value::Neighbor(mac))]
+        }
+
+        fn announced(&self, _: &Facts) -> Announced {
+            Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1450 }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn state_in_one_go_is_the_state_peer_by_peer(peers in proptest::collection::btree_map(2u8..20, (2u8..40, 0i64..4, any::<bool>()), 0..12)) {
+            let networks = Dual::Both("10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap());
+            let plan = Halves(Scope { links: Vec::new(), networks, former: None, protocol: 241, checksum_offload: false });
+            let lease = |(n, (mac, since, both)): (&u8, &(u8, i64, bool))| {
+                let (v4, v6) = (format!("10.244.{n}.0/24").parse().unwrap(), format!("fd00:0:0:{n}::/64").parse().unwrap());
+                let public_ipv6 = both.then(|| "2001:db8::1".parse().unwrap());
+                let attrs = LeaseAttrs { public_ip: Some([192, 0, 2, *mac].into()), public_ipv6, ..LeaseAttrs::default() };
+                Lease { subnets: if *both { Dual::Both(v4, v6) } else { Dual::V4(v4) }, attrs, term: Term::Leased, since: *since }
+            };
+            let leases: Vec<Lease> = peers.iter().map(lease).collect();
+            let mut all: Vec<Peer<'_>> = leases.iter().flat_map(Peer::of).collect();
+            all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
+            let addresses = Addresses::V4([192, 0, 2, 1].into());
+            let underlay = Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new(), links: Vec::new() };
+            let facts = Facts { underlay, on_link: BTreeSet::new(), accepted_macs: BTreeMap::new() };
+
+            let by_age = Desired::by_age(&plan, &all, &facts);
+            let macs: BTreeSet<_> = peers.values().map(|(mac, ..)| mac).collect();
+            let at_once = undisputed(&plan, &all, &facts).map(|state| Desired { state, shared: BTreeSet::new() });
+            prop_assert_eq!(at_once, (macs.len() == peers.len()).then_some(by_age));
+        }
+    }
 }

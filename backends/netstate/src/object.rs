@@ -111,9 +111,9 @@ impl KernelState {
         self.0.insert(key, value);
     }
 
-    /// Takes as little memory as possible. A map that grew by single insertions has half empty nodes, one that is built in one go has full ones.
-    pub fn pack(&mut self) {
-        self.0 = std::mem::take(&mut self.0).into_iter().collect();
+    /// Adds objects in one go; of two with one key the later counts. A map that grows by single insertions has half empty nodes.
+    pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
+        self.0.append(&mut objects.into_iter().collect());
     }
 
     /// The number of objects.

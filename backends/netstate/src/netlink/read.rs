@@ -148,7 +148,7 @@ impl NetlinkKernel {
                 list.push((ip, mac));
             }
         });
-        into.0.extend(all.await?.into_iter().map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))));
+        into.add(all.await?.into_iter().map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))));
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl NetlinkKernel {
                 list.push((mac, ip));
             }
         });
-        into.0.extend(all.await?.into_iter().map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))));
+        into.add(all.await?.into_iter().map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))));
         Ok(())
     }
 
@@ -191,8 +191,8 @@ impl NetlinkKernel {
         });
         let (mut list, _) = all.await?;
         let names = self.names(list.iter().map(|seen| seen.oif)).await?;
-        // The list shrinks as the state grows: there may be ten thousand routes.
-        list.reverse();
+        // From the last to the first: of several equal routes the first counts. The list shrinks as the objects grow: there may be ten thousand routes.
+        let (mut objects, mut leftovers) = (Vec::with_capacity(list.len()), Vec::new());
         while let Some(mut seen) = list.pop() {
             if list.len().is_multiple_of(1024) {
                 list.shrink_to_fit();
@@ -202,11 +202,13 @@ impl NetlinkKernel {
             seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
             let key = Key::Route(seen.net, seen.metric);
             if seen.spec.protocol == scope.protocol || ours.contains(&seen.oif) {
-                found.ours.0.entry(key).or_insert(Value::Route(seen.spec));
+                objects.push((key, Value::Route(seen.spec)));
             } else {
-                found.leftovers.push((key, seen.spec));
+                leftovers.push((key, seen.spec));
             }
         }
+        found.ours.add(objects);
+        found.leftovers.extend(leftovers.into_iter().rev());
         Ok(())
     }
 
