@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::{EtcdManager, EtcdOptions};
-use subnet_lease::kube::{KubeManager, KubeOptions, Tool};
+use subnet_lease::kube::{Identity, KubeManager, KubeOptions, Tool};
 use subnet_lease::manager::{Error, LeaseStore, SubnetManager};
+use types::access::{self, Access};
 use types::problem::ConfigPlace;
 
 /// Where leases are kept.
@@ -49,6 +50,32 @@ impl Store {
                 let at = format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display());
                 (ConfigPlace::Mounted(kube.net_conf.clone()), at)
             }
+        }
+    }
+
+    /// How commands reach it. The password stays here.
+    pub fn access(&self) -> Access {
+        match self {
+            Store::Etcd(etcd) => Access::Etcd(access::Etcd {
+                endpoints: etcd.endpoints.iter().map(ToString::to_string).collect(),
+                prefix: etcd.prefix.clone(),
+                ca: etcd.tls.as_ref().and_then(|tls| tls.ca.clone()),
+                client: etcd.tls.as_ref().and_then(|tls| tls.client.clone()),
+                user: etcd.user.as_ref().map(|(name, _)| name.clone()),
+            }),
+            Store::Dir(folder) => Access::Directory(folder.clone()),
+            Store::Kube(_) => Access::Kubernetes,
+        }
+    }
+
+    /// The name of this node in a store that knows its nodes, empty until the store tells it; none in others.
+    pub fn node(&self) -> Option<String> {
+        match self {
+            Store::Kube(kube) => Some(match &kube.identity {
+                Identity::Node(name) => name.clone(),
+                _ => String::new(),
+            }),
+            Store::Etcd(_) | Store::Dir(_) => None,
         }
     }
 

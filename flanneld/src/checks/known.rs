@@ -1,14 +1,13 @@
 //! What the parts of the daemon tell the doctor.
 
 use doctor::facts::daemon::Choice;
-use doctor::facts::store::{Access, Etcd};
 use doctor::look::{Places, namespace_of_pod};
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::Lease;
-use subnet_lease::kube::Identity;
 use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
+use types::Access;
 
 /// What is known of the daemon; it grows while the daemon starts.
 #[derive(Clone, Default)]
@@ -34,31 +33,9 @@ pub struct Known {
 impl Known {
     /// What is known before anything was asked.
     pub fn of(store: &options::Store) -> Self {
-        let node = match store {
-            options::Store::Kube(kube) => Some(match &kube.identity {
-                Identity::Node(name) => NodeAddresses { name: name.clone(), ..NodeAddresses::default() },
-                // Until the API tells more.
-                _ => NodeAddresses::default(),
-            }),
-            _ => None,
-        };
+        let node = store.node().map(|name| NodeAddresses { name, ..NodeAddresses::default() });
         let namespace = node.as_ref().and_then(|_| namespace_of_pod(&Places::default()));
-        Self { store: store.to_string(), access: access(store), namespace, node, ..Self::default() }
-    }
-}
-
-/// How commands reach a store. The password stays here.
-fn access(store: &options::Store) -> Access {
-    match store {
-        options::Store::Etcd(etcd) => Access::Etcd(Etcd {
-            endpoints: etcd.endpoints.iter().map(ToString::to_string).collect(),
-            prefix: etcd.prefix.clone(),
-            ca: etcd.tls.as_ref().and_then(|tls| tls.ca.clone()),
-            client: etcd.tls.as_ref().and_then(|tls| tls.client.clone()),
-            user: etcd.user.as_ref().map(|(name, _)| name.clone()),
-        }),
-        options::Store::Dir(folder) => Access::Directory(folder.clone()),
-        options::Store::Kube(_) => Access::Kubernetes,
+        Self { store: store.to_string(), access: store.access(), namespace, node, ..Self::default() }
     }
 }
 

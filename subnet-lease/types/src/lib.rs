@@ -3,6 +3,7 @@
 //!
 //! It knows no store, no kernel and no daemon.
 
+pub mod access;
 pub mod backoff;
 pub mod dual;
 pub mod encapsulation;
@@ -14,6 +15,7 @@ pub mod profile;
 pub mod reachability;
 pub mod wireguard;
 
+pub use access::Access;
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};
 pub use encapsulation::Encapsulation;
 pub use errno::Errno;

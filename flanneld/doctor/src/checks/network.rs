@@ -5,14 +5,13 @@ use crate::command::Command;
 use crate::facts::daemon::Launch;
 use crate::facts::host::{FLANNELD, Interface};
 use crate::facts::mesh::State;
-use crate::facts::store::Access;
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use types::Family;
+use types::{Access, Family};
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[

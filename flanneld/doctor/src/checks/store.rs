@@ -3,12 +3,11 @@
 use super::way_out::restart;
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::store::Access;
 use crate::finding::{Finding, HERE, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use types::problem::{ConfigPlace, StoreCause};
-use types::{Detail, Problem};
+use types::{Access, Detail, Problem};
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[

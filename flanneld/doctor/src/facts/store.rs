@@ -2,8 +2,7 @@
 
 use crate::fact::Fact;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use types::Problem;
+use types::{Access, Problem};
 
 /// The store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,33 +17,4 @@ pub struct Store {
     pub trouble: Fact<Problem>,
     /// What is wrong with the network's configuration in it; absent if nothing.
     pub config: Fact<Problem>,
-}
-
-/// How commands reach the store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// Not known.
-    #[default]
-    Unknown,
-    /// By etcdctl.
-    Etcd(Etcd),
-    /// As files in this directory.
-    Directory(PathBuf),
-    /// By kubectl.
-    Kubernetes,
-}
-
-/// The options by which flanneld reaches etcd, without the password.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Etcd {
-    /// The endpoints.
-    pub endpoints: Vec<String>,
-    /// The root of the keys.
-    pub prefix: String,
-    /// The certificate authority.
-    pub ca: Option<PathBuf>,
-    /// The client's certificate and key.
-    pub client: Option<(PathBuf, PathBuf)>,
-    /// The user.
-    pub user: Option<String>,
 }

@@ -10,10 +10,10 @@ use crate::facts::daemon::{Choice, Launch};
 use crate::facts::host::{Foreign, ForeignObject, Module, Route, RouteAnswer};
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
-use crate::facts::store::{Access, Etcd};
 use crate::finding::{Finding, Severity, said};
-use types::Detail;
+use types::access::Etcd;
 use types::problem::{ConfigPlace, StoreCause};
+use types::{Access, Detail};
 
 /// Each prepared fault, under systemd and in a cluster.
 fn everything() -> Vec<Finding> {

@@ -7,12 +7,13 @@ use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer};
 use crate::facts::mesh::{Mesh, Path, State, Verdict};
 use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
-use crate::facts::store::{Access, Etcd, Store};
+use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use netstate::names::Mac;
 use subnet_lease::Subnets;
-use types::{Dual, Encapsulation};
+use types::access::Etcd;
+use types::{Access, Dual, Encapsulation};
 
 pub fn subnets(v4: &str, v6: &str) -> Subnets {
     Subnets::Both(v4.parse().unwrap(), v6.parse().unwrap())
