@@ -1,4 +1,4 @@
-//! The ways in: the health endpoint, the page's port, and the unix socket beside subnet.env.
+//! The ways in: the health endpoint, the status API's port, and the unix socket beside subnet.env.
 //!
 //! All three are served by [`connections`], so that no client, however slow, takes the file descriptors that the daemon needs.
 

@@ -224,7 +224,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Opens the socket beside subnet.env, and the page's port.
+    /// Opens the socket beside subnet.env, and the status API's port.
     fn open_ways(&mut self) {
         let store = node_api::Store { what: self.settings.store.to_string(), ..node_api::Store::default() };
         let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
@@ -235,7 +235,7 @@ impl Daemon {
         let (describer, health, stop) = (self.describer.clone(), self.health.clone(), self.stop.clone());
         let subnet_file = self.settings.subnet_file.clone();
         self.spawn(async move { ways::socket(&subnet_file, describer, health, stop).await });
-        if let Some(address) = self.settings.page {
+        if let Some(address) = self.settings.status {
             self.spawn(ways::page(address, self.describer.clone(), self.health.clone(), self.stop.clone()));
         }
     }

@@ -101,14 +101,14 @@ impl WayIn {
     pub const fn name(self) -> &'static str {
         match self {
             WayIn::Health => "the health server",
-            WayIn::Api => "the page",
+            WayIn::Api => "the status API",
         }
     }
 
     fn remedy(self, address: SocketAddr, error: &io::Error) -> String {
         let (port, none, ip) = match self {
             WayIn::Health => ("--healthz-port", "(0: no server)", "--healthz-ip"),
-            WayIn::Api => ("--page-port", "(0: none)", "--page-ip"),
+            WayIn::Api => ("--status-port", "(0: none)", "--status-ip"),
         };
         match (error.kind(), self) {
             (io::ErrorKind::AddrInUse, _) => {
@@ -208,7 +208,7 @@ impl fmt::Display for DaemonProblem {
                 write!(f, "the health server cannot listen on {address}: {error}; {}", way.remedy(*address, error))
             }
             Self::Listen { way: way @ WayIn::Api, address, error } => {
-                write!(f, "the page cannot listen on {address}: {error}; {}", way.remedy(*address, error))
+                write!(f, "the status API cannot listen on {address}: {error}; {}", way.remedy(*address, error))
             }
             Self::WatchInterrupted => f.write_str("the watch of the leases is interrupted"),
         })

@@ -173,7 +173,7 @@ fn probes_leave_their_port_to_a_tunnel() {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
         let first = options(lab, 50, r#""Backend":{"Type":"vxlan","VNI":50}"#, &[]);
-        let second = options(lab, 51, r#""Backend":{"Type":"vxlan","VNI":51,"Port":8473}"#, &["--probe-port=8573", "--page-port=8574"]);
+        let second = options(lab, 51, r#""Backend":{"Type":"vxlan","VNI":51,"Port":8473}"#, &["--probe-port=8573", "--status-port=8574"]);
         let ones = hosts.iter().map(|host| host.flanneld(&first)).collect::<Result<Vec<_>>>()?;
         let peers = |daemon: &Flanneld, state: &str| daemon.metric(&format!("flannel_probe_peers{{state=\"{state}\"}}"));
         let all_well = || ones.iter().all(|one| peers(one, "well").is_ok_and(|well| well == 1.0));

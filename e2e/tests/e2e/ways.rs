@@ -231,7 +231,7 @@ fn the_api_is_this_hosts_alone_and_tells_no_secret() {
         let (daemon, host) = (&cluster.daemons[0], &cluster.hosts[0]);
         let here = host.netns();
         let node = |name: &str| ask(here, "127.0.0.1:8474", name, "/api/v1/node");
-        let answer = eventually_ok(DEADLINE, "the page's port answers", || Ok(node("localhost")?))?;
+        let answer = eventually_ok(DEADLINE, "the status API's port answers", || Ok(node("localhost")?))?;
         ensure!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
         for (name, code) in [("127.0.0.1:8474", 200), ("h1", 200), ("evil.example", 421), ("h2", 421)] {
             let answer = node(name)?;

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use clap::{Arg, Command};
 
 use crate::mistake::Mistake;
+use crate::renamed;
 use crate::value::Value;
 
 /// The flag whose value is never shown.
@@ -20,6 +21,8 @@ pub(crate) struct Argv {
     pub(crate) help: bool,
     /// The first argument that is not a flag; it and everything after it are ignored.
     pub(crate) ignored: Option<String>,
+    /// Flags that were given by a former name, with the present one.
+    pub(crate) renamed: Vec<(String, String)>,
     /// What is wrong.
     pub(crate) mistakes: Vec<Mistake>,
 }
@@ -76,6 +79,13 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             read.help = true;
             continue;
         }
+        let name = match renamed::present(name) {
+            None => name,
+            Some(present) => {
+                read.renamed.push((format!("--{name}"), format!("--{present}")));
+                present
+            }
+        };
         let Some(flag) = command.get_arguments().find(|arg| arg.get_long() == Some(name)) else {
             read.mistakes.push(Mistake::Unknown { name: shown(name), near: nearest(command, name).map(str::to_owned) });
             continue;

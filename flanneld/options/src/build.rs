@@ -67,10 +67,10 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader, backends: &[&str]) -> Resu
     let blackhole = reader.on(ip_blackhole_route);
     let rules = choices(rules, &mut reader);
     let features = features(datapath, &mut reader);
-    let HealthFlags { healthz_ip, healthz_port, page_ip, page_port, probe_port } = health;
+    let HealthFlags { healthz_ip, healthz_port, status_ip, status_port, probe_port } = health;
     let probe_port = reader.ranged(probe_port, 0, 65_535, "ports; 0: no probes");
     let health = listen_address(healthz_ip, healthz_port, &mut reader);
-    let page = listen_address(page_ip, page_port, &mut reader);
+    let status = listen_address(status_ip, status_port, &mut reader);
     let logging = logging(log, &mut reader);
     let node_id = identity(node_id, &mut reader);
     let subnet_file = subnet_file_of(subnet_file, &mut reader);
@@ -104,7 +104,7 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader, backends: &[&str]) -> Resu
         route_protocol,
         features,
         health,
-        page,
+        status,
         probe_port: u16::try_from(probe_port).ok().filter(|port| *port > 0),
         logging,
         warnings,

@@ -177,12 +177,12 @@ pub(crate) struct HealthFlags {
     /// Port of that server; 0: no server.
     #[arg(long, env = "FLANNELD_HEALTHZ_PORT", value_name = "PORT", default_value = "0")]
     pub(crate) healthz_port: Vec<Value<i64>>,
-    /// Address of the API, which says all of this node and its peers to whoever reaches it.
-    #[arg(long, env = "FLANNELD_PAGE_IP", value_name = "IP", default_value = "127.0.0.1")]
-    pub(crate) page_ip: Vec<Value<String>>,
-    /// Port of the API; 0: none.
-    #[arg(long, env = "FLANNELD_PAGE_PORT", value_name = "PORT", default_value = "8474")]
-    pub(crate) page_port: Vec<Value<i64>>,
+    /// Listen address of the read-only status API. It has no authentication: keep it on localhost.
+    #[arg(long, env = "FLANNELD_STATUS_IP", value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) status_ip: Vec<Value<String>>,
+    /// Port of the status API; 0: none.
+    #[arg(long, env = "FLANNELD_STATUS_PORT", value_name = "PORT", default_value = "8474")]
+    pub(crate) status_port: Vec<Value<i64>>,
     /// UDP port by which nodes ask each other whether packets arrive, the same on all of them; 0: ask nobody, answer nobody.
     #[arg(long, env = "FLANNELD_PROBE_PORT", value_name = "PORT", default_value = "8473")]
     pub(crate) probe_port: Vec<Value<i64>>,

@@ -14,6 +14,7 @@ mod help;
 mod kube;
 mod mistake;
 mod reader;
+mod renamed;
 mod selector;
 mod settings;
 mod store;
@@ -85,6 +86,10 @@ fn command() -> Command {
 /// Reads variables as flanneld does: an empty one counts as unset, and help never shows what is in them.
 pub fn environment(command: Command) -> Command {
     command.mut_args(|arg| {
+        let arg = match renamed::former_variable(&arg) {
+            Some(variable) => arg.env(variable),
+            None => arg,
+        };
         let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
         if empty { arg.env(None::<&str>) } else { arg.hide_env_values(true) }
     })

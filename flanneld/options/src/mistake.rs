@@ -204,6 +204,13 @@ pub enum Warning {
         /// The flag or variable that gave it.
         from: String,
     },
+    /// A flag or variable has another name now.
+    Renamed {
+        /// The name that was given.
+        former: String,
+        /// The name to use.
+        present: String,
+    },
 }
 
 impl Coded for Mistake {
@@ -379,6 +386,7 @@ impl Coded for Warning {
             Self::TlsUnused(_) => "tls-options-unused",
             Self::RouteProtocol { .. } => "route-protocol-of-a-daemon",
             Self::NoPause { .. } => "resync-without-pause",
+            Self::Renamed { .. } => "former-name",
         }
     }
 }
@@ -405,6 +413,7 @@ impl fmt::Display for Warning {
             Self::RouteProtocol { from, number } => {
                 write!(f, "{from}={number} is the number of a routing daemon: if one runs here, its routes inside the network count as ours")
             }
+            Self::Renamed { former, present } => write!(f, "{former} is now called {present}; the next release does not know the former name"),
             Self::NoPause { from } => write!(f, "{from}: Go flannel would loop without a pause; using 5 s"),
         })
     }

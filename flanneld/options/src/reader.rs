@@ -3,6 +3,7 @@
 use crate::argv::Argv;
 use crate::endpoint::holds_user;
 use crate::mistake::{Fault, Mistake, Warning};
+use crate::renamed;
 use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
 use types::Family;
@@ -25,6 +26,8 @@ impl Reader {
             let secret = holds_user(ignored) || argv.gives_a_secret();
             warnings.push(Warning::Ignored { from: (!secret).then(|| ignored.clone()) });
         }
+        let renamed = argv.renamed.into_iter().chain(renamed::variables_in_use().map(|(former, present)| (former.to_owned(), present.to_owned())));
+        warnings.extend(renamed.map(|(former, present)| Warning::Renamed { former, present }));
         Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
     }
 

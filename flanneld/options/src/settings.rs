@@ -51,8 +51,8 @@ pub struct Settings {
     pub features: Features,
     /// Where the health server listens; none: nowhere.
     pub health: Option<SocketAddr>,
-    /// Where the API listens beside its socket; none: nowhere.
-    pub page: Option<SocketAddr>,
+    /// Where the status API listens, in addition to its socket; none: nowhere.
+    pub status: Option<SocketAddr>,
     /// The port by which nodes ask each other; none: they do not.
     pub probe_port: Option<u16>,
     /// How to log.

@@ -391,12 +391,32 @@ fn health_address() {
 
 #[test]
 fn page_address() {
-    let address = |args: &[&str]| settings(args, &[]).page.map(|address| address.to_string());
+    let address = |args: &[&str]| settings(args, &[]).status.map(|address| address.to_string());
     assert_eq!(address(&[]).as_deref(), Some("127.0.0.1:8474"));
-    assert_eq!(address(&["--page-port=0", "--page-ip=nonsense"]), None);
-    assert_eq!(address(&["--page-ip=192.0.2.1", "--page-port=80"]).as_deref(), Some("192.0.2.1:80"));
-    assert!(mistakes(&["--page-port=65536"], &[])[0].contains("65535"));
-    assert!(mistakes(&["--page-ip=nonsense"], &[])[0].contains("nonsense"));
+    assert_eq!(address(&["--status-port=0", "--status-ip=nonsense"]), None);
+    assert_eq!(address(&["--status-ip=192.0.2.1", "--status-port=80"]).as_deref(), Some("192.0.2.1:80"));
+    assert!(mistakes(&["--status-port=65536"], &[])[0].contains("65535"));
+    assert!(mistakes(&["--status-ip=nonsense"], &[])[0].contains("nonsense"));
+}
+
+#[test]
+fn former_names_work_and_cause_a_warning() {
+    let renamed = |args: &[&str], variables: &[(&str, &str)]| {
+        let settings = settings(args, variables);
+        let warnings = settings.warnings.iter().map(|warning| match warning {
+            Warning::Renamed { former, present } => (former.clone(), present.clone()),
+            other => panic!("{other:?}"),
+        });
+        (settings.status.map(|address| address.to_string()).unwrap_or_default(), warnings.collect::<Vec<_>>())
+    };
+    let pair = |former: &str, present: &str| (former.to_owned(), present.to_owned());
+    let (address, warnings) = renamed(&["--page-port=80", "-page-ip", "192.0.2.1"], &[]);
+    assert_eq!((address.as_str(), warnings), ("192.0.2.1:80", vec![pair("--page-port", "--status-port"), pair("--page-ip", "--status-ip")]));
+    let (address, warnings) = renamed(&[], &[("FLANNELD_PAGE_PORT", "81")]);
+    assert_eq!((address.as_str(), warnings), ("127.0.0.1:81", vec![pair("FLANNELD_PAGE_PORT", "FLANNELD_STATUS_PORT")]));
+    let both = [("FLANNELD_PAGE_PORT", "81"), ("FLANNELD_STATUS_PORT", "82")];
+    assert_eq!(renamed(&[], &both), ("127.0.0.1:82".to_owned(), Vec::new()));
+    assert_eq!(renamed(&["--status-port=83"], &[]), ("127.0.0.1:83".to_owned(), Vec::new()));
 }
 
 #[test]

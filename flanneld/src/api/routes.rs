@@ -1,4 +1,4 @@
-//! What the page's port and the socket answer: `/api/v1/`, read only. The socket carries the health endpoint's answers, too.
+//! What the status API's port and the socket answer: `/api/v1/`, read only. The socket carries the health endpoint's answers, too.
 
 use super::health;
 use super::host::own_name_only;
@@ -37,7 +37,7 @@ impl FromRef<Answers> for Describer {
     }
 }
 
-/// What the page's port answers: to requests for this node by a name of its own alone.
+/// What the status API's port answers: to requests for this node by a name of its own alone.
 pub fn of_the_page(describer: Describer) -> Router {
     let health = describer.health().clone();
     api(describer, get(findings), DOCUMENT)
@@ -86,7 +86,7 @@ async fn fresh_findings(State(describer): State<Describer>) -> Response {
     report(describer.fresh_report().await)
 }
 
-/// The comparison with the kernel. Each reads all of flannel's objects, so that not everybody who reaches the page's port may ask.
+/// The comparison with the kernel. Each reads all of flannel's objects, so that not everybody who reaches the status API's port may ask.
 async fn routes(State(describer): State<Describer>) -> Response {
     match describer.routes().await {
         Ok(routes) => {

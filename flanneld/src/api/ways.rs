@@ -19,10 +19,10 @@ use types::Problem;
 const RETRY: Duration = Duration::from_secs(5);
 /// How often it is checked that the socket is still in place.
 const CHECK: Duration = Duration::from_secs(1);
-/// The notice about the page's port.
+/// The notice about the status API's port.
 const PORT_TAKEN: &str = "port-taken";
 
-/// Serves the page's port until `stop`. The port may be another program's for a while.
+/// Serves the status API's port until `stop`. The port may be another program's for a while.
 pub async fn page(address: SocketAddr, describer: Describer, health: Health, stop: CancellationToken) {
     let mut told: Option<String> = None;
     let open = async {

@@ -116,7 +116,7 @@ fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
         node.mend()?;
         node.ready()?;
         node.expect(&[])?;
-        ensure!(node.daemon()?.log().contains("127.0.0.1:8574"), "the page moved");
+        ensure!(node.daemon()?.log().contains("127.0.0.1:8574"), "the status API moved");
         drop(page);
 
         // The tunnel's port: nobody moves that by a flag. The daemon tries for a while, and ends.

@@ -1,5 +1,8 @@
 //! What stands on the daemon's command line, as it stands there: who edits it has to find it.
 
+/// Former names of flags with the present ones.
+const RENAMED: &[(&str, &str)] = &[("page-ip", "status-ip"), ("page-port", "status-port")];
+
 /// A flag with a value on the daemon's command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
@@ -33,6 +36,11 @@ impl Argument {
             }
         }
         found
+    }
+
+    /// Whether it gives this flag, by its present or its former name.
+    pub fn is(&self, flag: &str) -> bool {
+        self.flag == flag || RENAMED.contains(&(self.flag.as_str(), flag))
     }
 
     /// The word with the value.

@@ -110,7 +110,7 @@ pub enum Drifting {
 impl Daemon {
     /// The argument with this flag. It beats the variable of the same name.
     pub fn argument(&self, flag: &str) -> Option<&Argument> {
-        self.arguments.iter().find(|argument| argument.flag == flag)
+        self.arguments.iter().find(|argument| argument.is(flag))
     }
 
     /// The argument that has to go so that another interface is chosen: the first one that fits wins, and every argument beats its variable.

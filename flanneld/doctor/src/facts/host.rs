@@ -131,7 +131,7 @@ impl Port {
     pub fn wanted_for(&self) -> &'static str {
         match self.purpose {
             PortPurpose::Health => "health endpoints",
-            PortPurpose::Api => "page",
+            PortPurpose::Api => "status API",
             PortPurpose::Probes => "probes",
             PortPurpose::Tunnel => "tunnel",
         }
@@ -141,7 +141,7 @@ impl Port {
     pub fn flag(&self) -> Option<&'static str> {
         match self.purpose {
             PortPurpose::Health => Some("healthz-port"),
-            PortPurpose::Api => Some("page-port"),
+            PortPurpose::Api => Some("status-port"),
             PortPurpose::Probes => Some("probe-port"),
             PortPurpose::Tunnel => None,
         }

@@ -229,9 +229,11 @@ fn an_argument_in_the_unit_beats_the_options_file() {
     // A port, and an identity.
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
-    facts.daemon.arguments = Argument::find(["--page-port=8474", "--node-id", "image"].map(str::to_owned), is_edited);
+    facts.daemon.arguments = Argument::find(["--status-port=8474", "--node-id", "image"].map(str::to_owned), is_edited);
     facts.host.ports = Fact::Known(vec![Port { number: 8474, udp: false, purpose: PortPurpose::Api, owner: None }]);
-    is_edit(&only(&facts, "port-taken").remedy.commands, "s|--page-port=8474|--page-port=8574|");
+    is_edit(&only(&facts, "port-taken").remedy.commands, "s|--status-port=8474|--status-port=8574|");
+    facts.daemon.arguments.iter_mut().filter(|argument| argument.flag == "status-port").for_each(|argument| argument.flag = "page-port".to_owned());
+    is_edit(&only(&facts, "port-taken").remedy.commands, "s|--page-port=8474|--status-port=8574|");
     (facts.daemon.running, facts.daemon.id_given) = (Fact::Known(false), true);
     facts.daemon.last_words = last_words(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
     is_edit(&only(&facts, "clone").remedy.commands, "s|--node-id image|--node-id '\"$(cat /proc/sys/kernel/random/uuid)\"'|");
@@ -246,7 +248,7 @@ fn the_health_port_of_a_daemonset_moves_with_the_kubelets_questions() {
     let report = report(&facts);
     let commands: Vec<&str> = report.causes().flat_map(|finding| &finding.remedy.commands).map(String::as_str).collect();
     assert!(commands[0].contains(r"s/(healthz-port=|[pP]ort") && commands[0].contains(r"8081\b/\18181/"), "{commands:?}");
-    assert_eq!(commands[1], "kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_PAGE_PORT=8574");
+    assert_eq!(commands[1], "kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_STATUS_PORT=8574");
     assert!(report.causes().all(|finding| finding.remedy.on == "a node with kubectl"), "{report:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The document over the page's port and over the socket.
+//! The document over the status API's port and over the socket.
 
 use super::*;
 use crate::api::ways;
@@ -120,7 +120,7 @@ async fn the_page_answers_to_names_of_this_node_alone() {
     let task = tokio::spawn(ways::page(address, describer.clone(), health.clone(), stop.clone()));
     until("the taken port is told", || !describer.node().notices.is_empty()).await;
     let notice = describer.node().notices.remove(0);
-    assert!(notice.name == "port-taken" && notice.text.contains("--page-port") && notice.text.contains("in use"), "{notice:?}");
+    assert!(notice.name == "port-taken" && notice.text.contains("--status-port") && notice.text.contains("in use"), "{notice:?}");
     drop(taken);
     until("the port is free", || describer.node().notices.is_empty()).await;
     assert_eq!(describer.node().page, Some(format!("http://{address}/")));
