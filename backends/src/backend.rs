@@ -3,11 +3,11 @@
 pub use crate::error::Error;
 use crate::handover::Files;
 pub use crate::refusal::Refusal;
-use crate::status::Observer;
+use crate::status::NetworkHandle;
 use async_trait::async_trait;
 use netstate::names::LinkName;
 use netstate::plan::Announced;
-use netstate::reconcile::questions::Inspector;
+use netstate::reconcile::questions::KernelAudit;
 use netstate::reconcile::{Inputs, Options};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
@@ -178,8 +178,8 @@ pub trait Network: Send {
     async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error>;
 
     /// Provides the network's status while it runs.
-    fn observer(&self) -> Observer;
+    fn observer(&self) -> NetworkHandle;
 
     /// Looks at the kernel while it runs.
-    fn inspector(&self) -> Inspector;
+    fn kernel_audit(&self) -> KernelAudit;
 }

@@ -1,12 +1,12 @@
 //! A running network: a reconciler and the engines of its devices.
 
 use crate::backend::{Error, Network, Setup};
-use crate::status::{Needs, Observer};
+use crate::status::{Needs, NetworkHandle};
 use async_trait::async_trait;
 use netstate::kernel::Kernel;
 use netstate::object::Key;
 use netstate::plan::{Announced, Plan};
-use netstate::reconcile::questions::Inspector;
+use netstate::reconcile::questions::KernelAudit;
 use netstate::reconcile::{Inputs, Reconciler};
 use netstate::underlay::Underlay;
 use packet_engine::counters::Counters;
@@ -23,7 +23,7 @@ pub(crate) type BeginBeside = Box<dyn FnOnce(Arc<Notify>) -> Beside + Send>;
 struct Running<P, K> {
     reconciler: Reconciler<P, K>,
     beside: Option<Beside>,
-    observer: Observer,
+    observer: NetworkHandle,
 }
 
 /// Makes the first pass of a plan. `engines` are the counters of the kernel's devices in user space, by device.
@@ -57,7 +57,7 @@ pub(crate) async fn join_beside<P: Plan + 'static, K: Kernel + 'static>(
     let plan = Arc::new(plan);
     let needs = needs(plan.clone());
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
-    let observer = Observer::of(reconciler.progress(), engines).with_needs(needs);
+    let observer = NetworkHandle::of(reconciler.progress(), engines).with_needs(needs);
     let beside = beside.map(|begin| begin(reconciler.replanned()));
     Ok(Box::new(Running { reconciler, beside, observer }))
 }
@@ -86,11 +86,11 @@ impl<P: Plan, K: Kernel> Network for Running<P, K> {
         Ok(())
     }
 
-    fn observer(&self) -> Observer {
+    fn observer(&self) -> NetworkHandle {
         self.observer.clone()
     }
 
-    fn inspector(&self) -> Inspector {
-        self.reconciler.inspector()
+    fn kernel_audit(&self) -> KernelAudit {
+        self.reconciler.kernel_audit()
     }
 }

@@ -60,12 +60,12 @@ pub type Needs = Arc<dyn Fn(&Peer<'_>, &Facts) -> Vec<(Key, Value)> + Send + Syn
 
 /// Provides the status of a network, and what it needs for a peer.
 #[derive(Clone)]
-pub struct Observer {
+pub struct NetworkHandle {
     status: Arc<dyn Fn() -> Status + Send + Sync>,
     needs: Needs,
 }
 
-impl Observer {
+impl NetworkHandle {
     /// Gets the status by calling `status`.
     pub fn new(status: impl Fn() -> Status + Send + Sync + 'static) -> Self {
         Self { status: Arc::new(status), needs: Arc::new(|_, _| Vec::new()) }
@@ -93,7 +93,7 @@ impl Observer {
     }
 }
 
-impl fmt::Debug for Observer {
+impl fmt::Debug for NetworkHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.status().fmt(f)
     }
@@ -134,7 +134,7 @@ mod tests {
         counters.sent.packets.store(7, Relaxed);
         counters.received.dropped_many(Reason::Spoofed, 3);
         *counters.mode.lock().unwrap() = "plain".to_owned();
-        let status = Observer::of(Arc::default(), vec![("flannel0".to_owned(), counters)]).status();
+        let status = NetworkHandle::of(Arc::default(), vec![("flannel0".to_owned(), counters)]).status();
         let received = Traffic { dropped: vec![("spoofed", 3)], ..Traffic::default() };
         let sent = Traffic { packets: 7, ..Traffic::default() };
         let expected = EngineStatus { device: "flannel0".to_owned(), mode: "plain".to_owned(), sent, received, ..EngineStatus::default() };

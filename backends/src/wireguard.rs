@@ -234,13 +234,13 @@ fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: 
 const PUBLIC_KEY: &str = "PublicKey";
 
 /// What a lease says of its node's device.
-struct Told {
+struct PeerData {
     key: PublicKey,
     port: Option<u16>,
 }
 
-impl Told {
-    fn read(data: &RawJson) -> Result<Told, Refusal> {
+impl PeerData {
+    fn read(data: &RawJson) -> Result<PeerData, Refusal> {
         let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
         let text =
             object.read::<String>(PUBLIC_KEY).map_err(|_| Refusal::NotAString { key: PUBLIC_KEY })?.ok_or(Refusal::Absent { key: PUBLIC_KEY })?;
@@ -250,12 +250,12 @@ impl Told {
         }
         let port = object.read::<i64>("Port").map_err(|_| Refusal::NotANumber)?.unwrap_or(0);
         let port = u16::try_from(port).map_err(|_| Refusal::NotAPort(port))?;
-        Ok(Told { key, port: Some(port).filter(|port| *port != 0) })
+        Ok(PeerData { key, port: Some(port).filter(|port| *port != 0) })
     }
 
     /// What counts for the packets of a family. With one device for both, the data of IPv4 do if there are any: Go flannel's of IPv6 name a
     /// port on which nothing listens.
-    fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<Told, Refusal> {
+    fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
         let written = |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
         let (v4, v6) = (written(&attrs.data), written(&attrs.v6_data));
         let data = match (config.mode, family) {
@@ -284,7 +284,7 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
     }
     let mut usable = Err(Refusal::OtherFamilies);
     for family in lease.subnets.families().filter(|family| networks.has(*family)) {
-        match (Told::of(config, &lease.attrs, family), config.mode) {
+        match (PeerData::of(config, &lease.attrs, family), config.mode) {
             (Ok(_), _) => usable = Ok(()),
             // The other family may be usable by itself. What cannot be read is no absence.
             (Err(absent @ Refusal::NoData), Mode::Separate) => usable = usable.map_err(|_| absent),
@@ -356,7 +356,7 @@ impl Plan for WireguardPlan {
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let family = Family::from(peer.subnet);
         let attrs = &peer.lease.attrs;
-        let Ok(told) = Told::of(&self.config, attrs, family) else { return Vec::new() };
+        let Ok(told) = PeerData::of(&self.config, attrs, family) else { return Vec::new() };
         let secrets = self.secrets.now();
         // The kernel has no peer with the device's own key.
         if told.key == secrets.public {

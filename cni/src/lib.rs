@@ -2,9 +2,10 @@
 //! another plugin (`bridge` by default) and executes it.
 //!
 //! A call runs top down: [`call`] reads and validates what the runtime passes, [`verbs`] carry it out with [`subnet_env`],
-//! [`netconf`] (what the delegate gets), [`scratch`] (what is remembered until DEL) and [`delegate`] (how it is executed).
+//! [`netconf`] (what the delegate gets), [`attachment_store`] (what is remembered until DEL) and [`delegate`] (how it is executed).
 
 pub mod attachment;
+pub mod attachment_store;
 pub mod call;
 pub mod conf;
 pub mod delegate;
@@ -12,7 +13,6 @@ pub mod error;
 pub mod gojson;
 pub mod netconf;
 pub mod netns;
-pub mod scratch;
 pub mod status;
 pub mod subnet_env;
 pub mod verbs;

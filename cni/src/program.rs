@@ -3,14 +3,14 @@
 use crate::call::Call;
 use crate::delegate::Programs;
 use crate::error::{CniError, IO_FAILURE};
-use crate::verbs::{self, Means};
+use crate::verbs::{self, Context};
 use crate::version;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// How long ADD waits for subnet.env. A pod that starts with the node needs no second try then; a runtime's patience is minutes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A longer configuration is none. The list of attachments for GC grows with the node's pods.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
@@ -37,7 +37,7 @@ fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
         version::of(&call.conf.cni_version).clone_into(cni_version);
     }
     let programs = Programs::new(&std::env::var_os("CNI_PATH").unwrap_or_default());
-    verbs::run(&call, Means { delegate: &programs, patience: PATIENCE })
+    verbs::run(&call, Context { delegate: &programs, patience: ANSWER_TIMEOUT })
 }
 
 fn stdin() -> Result<Vec<u8>, CniError> {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// A longer file is not flannel's.
 const LIMIT: u64 = 64 * 1024;
 /// How often a missing file is looked for.
-const LOOK: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// What the daemon says about this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,7 +134,7 @@ pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
     loop {
         match read(path).and_then(|text| parse(&text)) {
             Ok(env) => return Ok(env),
-            Err(Fault::Absent) if Instant::now() < deadline => std::thread::sleep(LOOK),
+            Err(Fault::Absent) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             Err(fault) => return Err(EnvError { path: path.to_owned(), fault }.into()),
         }
     }

@@ -7,7 +7,7 @@ mod gc;
 mod shared;
 mod status;
 
-pub use shared::Means;
+pub use shared::Context;
 
 use crate::call::{Call, Verb};
 use crate::error::CniError;
@@ -17,7 +17,7 @@ use crate::{netns, version};
 ///
 /// # Errors
 /// What failed; the delegate's own errors keep their codes.
-pub fn run(call: &Call, means: Means<'_>) -> Result<Vec<u8>, CniError> {
+pub fn run(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let version = call.conf.cni_version.as_str();
     match call.verb {
         Verb::Add | Verb::Del => version::supported(version)?,
@@ -29,10 +29,10 @@ pub fn run(call: &Call, means: Means<'_>) -> Result<Vec<u8>, CniError> {
         netns::foreign(&call.netns)?;
     }
     match call.verb {
-        Verb::Add => add::add(call, means),
-        Verb::Del => del::del(call, means).map(|()| Vec::new()),
-        Verb::Check => check::check(call, means).map(|()| Vec::new()),
-        Verb::Gc => gc::gc(call, means).map(|()| Vec::new()),
+        Verb::Add => add::add(call, context),
+        Verb::Del => del::del(call, context).map(|()| Vec::new()),
+        Verb::Check => check::check(call, context).map(|()| Vec::new()),
+        Verb::Gc => gc::gc(call, context).map(|()| Vec::new()),
         Verb::Status => status::status(&call.conf).map(|()| Vec::new()),
     }
 }

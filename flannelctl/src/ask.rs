@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use types::Coded;
 
 /// How long the daemon may take, from the first word to the last.
-const PATIENCE: Duration = Duration::from_millis(2900);
+const TIMEOUT: Duration = Duration::from_millis(2900);
 /// How long it may take for a probe, which waits for others and for answers.
 const PROBE: Duration = Duration::from_secs(11);
 /// How long it may have no socket while its process is there: it has none yet when it starts, and none any more when it ends.
@@ -152,7 +152,7 @@ impl fmt::Display for Strange {
 pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
     let path = api_socket::path(subnet_file);
     let target = if rows { format!("{}?rows", node_api::NODE) } else { node_api::NODE.to_owned() };
-    let answer = get(subnet_file, &path, &target, PATIENCE)?;
+    let answer = get(subnet_file, &path, &target, TIMEOUT)?;
     let named = |node: &Node| node.schema.clone();
     document(&answer, node_api::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
 }
@@ -163,7 +163,7 @@ pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
 /// Says why there is no report.
 pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
     let path = api_socket::path(subnet_file);
-    let answer = get(subnet_file, &path, node_api::FINDINGS, PATIENCE)?;
+    let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
     let named = |report: &Report| report.schema.clone();
     document(&answer, doctor::finding::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
 }
@@ -174,7 +174,7 @@ pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
 /// Says why there is no comparison.
 pub fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
     let path = api_socket::path(subnet_file);
-    let answer = get(subnet_file, &path, node_api::ROUTES, PATIENCE)?;
+    let answer = get(subnet_file, &path, node_api::ROUTES, TIMEOUT)?;
     refused(&answer)?;
     let named = |routes: &Routes| routes.schema.clone();
     document(&answer, routes::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
@@ -187,7 +187,7 @@ pub fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
 pub fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, Silence> {
     let path = api_socket::path(subnet_file);
     // A daemon that hangs is noticed at once.
-    get(subnet_file, &path, ALIVE, PATIENCE)?;
+    get(subnet_file, &path, ALIVE, TIMEOUT)?;
     let answer = get(subnet_file, &path, &node_api::probe::request(peer), PROBE)?;
     refused(&answer)?;
     let named = |probe: &Probe| probe.schema.clone();
@@ -200,7 +200,7 @@ pub fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, Silence> {
 /// Says why there is no answer.
 pub fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
     let path = api_socket::path(subnet_file);
-    let answer = get(subnet_file, &path, target, PATIENCE)?;
+    let answer = get(subnet_file, &path, target, TIMEOUT)?;
     match split(&answer) {
         Ok((_, body)) => Ok(String::from_utf8_lossy(body).into_owned()),
         Err(what) => Err(Silence::Strange { path, what }),
@@ -342,6 +342,6 @@ mod tests {
         let begun = Instant::now();
         // It is listened to, and nobody accepts.
         assert!(why(&env).contains("does not answer"), "{}", why(&env));
-        assert!(begun.elapsed() >= PATIENCE);
+        assert!(begun.elapsed() >= TIMEOUT);
     }
 }

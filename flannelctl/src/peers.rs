@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use node_api::{Node, PEERS, Peers, Probed};
-use types::reachability::Harm;
+use types::reachability::Impact;
 
 use crate::ask;
 use crate::form::{self, Form};
@@ -17,7 +17,7 @@ use crate::screen::Screen;
 use crate::status::BROKEN;
 
 /// The pause between two looks.
-const PACE: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// How long other nodes may take to tell what they know.
 const ROWS: Duration = Duration::from_secs(3);
 /// How often it is looked whether they have.
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if !args.watch || out::is_closed() {
             return Ok(if is_broken(&peers) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS });
         }
-        std::thread::sleep(PACE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -90,5 +90,5 @@ fn document(node: Node, all: bool) -> Peers {
 
 /// Whether packets to a peer are lost.
 fn is_broken(peers: &Peers) -> bool {
-    peers.peers.iter().flat_map(|peer| &peer.verdicts).any(|verdict| verdict.state.harm() == Harm::All)
+    peers.peers.iter().flat_map(|peer| &peer.verdicts).any(|verdict| verdict.state.impact() == Impact::All)
 }

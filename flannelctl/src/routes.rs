@@ -15,7 +15,7 @@ use crate::screen::Screen;
 use crate::status::BROKEN;
 
 /// The pause between two looks: each reads the kernel.
-const PACE: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Which objects, how often, and in which form.
 #[derive(Debug, clap::Args)]
@@ -53,6 +53,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if !args.watch || out::is_closed() {
             return Ok(if routes.is_broken() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS });
         }
-        std::thread::sleep(PACE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use doctor::finding::DaemonState;
 use jiff::Timestamp;
 use node_api::{STATUS, Status};
-use run_dir::last_words;
+use run_dir::exit_report;
 
 use crate::ask::{self, Silence};
 use crate::form::{self, Form};
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn find_out(args: &Args) -> Result<Status> {
     let file = &args.place.subnet_file;
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    let mut status = Status { schema: STATUS.to_owned(), host, daemon: DaemonState::Running, trouble: None, last_words: None, node: None };
+    let mut status = Status { schema: STATUS.to_owned(), host, daemon: DaemonState::Running, trouble: None, exit_report: None, node: None };
     match ask::node(file, false) {
         Ok(node) => status.node = Some(node),
         Err(silence @ (Silence::Denied(_) | Silence::Strange { .. } | Silence::Foreign { .. } | Silence::Refused(_))) => bail!(silence),
@@ -57,8 +57,8 @@ fn find_out(args: &Args) -> Result<Status> {
         }
         Err(silence @ Silence::Stopped(_)) => {
             status.daemon = DaemonState::Stopped;
-            match last_words::read(file) {
-                Ok(words) => status.last_words = words,
+            match exit_report::read(file) {
+                Ok(words) => status.exit_report = words,
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!("{silence}; only root may read why the last one ended"),
                 // What is there says nothing.
                 Err(_) => {}

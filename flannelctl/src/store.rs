@@ -12,7 +12,7 @@ use subnet_lease::protocol::view::Item;
 use subnet_lease::{NetworkConfig, Subnets, wire};
 
 /// How long a store may be silent before a command gives up.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const TIMEOUT: Duration = Duration::from_millis(2500);
 /// Number of concurrent requests.
 const AT_ONCE: usize = 16;
 
@@ -58,10 +58,10 @@ impl Store {
     /// # Errors
     /// There is none in time. A refusal is an answer.
     pub async fn reach(&self) -> Result<()> {
-        match tokio::time::timeout(PATIENCE, self.config()).await {
+        match tokio::time::timeout(TIMEOUT, self.config()).await {
             Ok(_) => Ok(()),
             Err(_) => {
-                Err(anyhow!("{} does not answer within {PATIENCE:?}: check the address, and that the store runs and is reachable", self.place()))
+                Err(anyhow!("{} does not answer within {TIMEOUT:?}: check the address, and that the store runs and is reachable", self.place()))
             }
         }
     }

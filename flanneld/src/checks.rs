@@ -41,11 +41,11 @@ use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
 use traffic_rules::pace;
 
 /// How often the facts are gathered that cost a few small files.
-const PACE: Duration = Duration::from_secs(10);
+const FILES_INTERVAL: Duration = Duration::from_secs(10);
 /// How often the firewalls are listed without a notice of a change (a few processes).
 const FIREWALLS: Duration = Duration::from_secs(30);
 /// The same if there are rules without change notices: iptables-legacy.
-const SILENT: Duration = Duration::from_secs(10);
+const LEGACY_RULES_INTERVAL: Duration = Duration::from_secs(10);
 /// How long changes of rules are gathered, and the minimum time between two listings caused by them.
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
@@ -158,7 +158,7 @@ impl Checks {
                 }
                 false
             }
-            () = tokio::time::sleep(PACE) => false,
+            () = tokio::time::sleep(FILES_INTERVAL) => false,
         }
     }
 
@@ -173,7 +173,7 @@ impl Checks {
             if !running.network.nftables {
                 self.module.load().await;
             }
-            let every = if self.look.programs.has_silent() { SILENT } else { FIREWALLS };
+            let every = if self.look.programs.has_silent() { LEGACY_RULES_INTERVAL } else { FIREWALLS };
             if self.firewalls.1.is_none_or(|last| last.elapsed() >= pace::interval(every, self.cost)) {
                 let cost = pace::Cost::begin();
                 let listed = self.look.programs.firewalls(&running.network, &gather::surroundings(running)).await;

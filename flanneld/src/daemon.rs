@@ -9,6 +9,7 @@ mod left;
 mod left_behind;
 mod node;
 mod node_info;
+mod readiness_monitor;
 mod reconfigured;
 mod reconsider;
 mod requirement;
@@ -17,11 +18,10 @@ mod rights;
 mod run;
 mod serve;
 mod silence;
-mod vitals;
 
 use crate::api::health::Server;
-use crate::api::node::Describer;
-use crate::api::ways;
+use crate::api::listeners;
+use crate::api::node::StatusSource;
 use crate::checks::Checks;
 use crate::checks::known::Known;
 use crate::checks::sysctls::SysctlWriter;
@@ -37,7 +37,7 @@ use options::Settings;
 use reconfigured::another_configuration;
 use rights::Rights;
 use run::Run;
-use run_dir::last_words::{self, LastWords};
+use run_dir::exit_report::{self, ExitReport};
 use run_dir::{status_file, subnet_env};
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let daemon = Daemon {
         known: watch::channel(Known { id_given: settings.node_id.is_some(), ..Known::of(&settings.store) }).0,
         sysctls: Arc::default(),
-        describer: Describer::new(health.clone(), subnet_file.clone()),
+        status_source: StatusSource::new(health.clone(), subnet_file.clone()),
         settings,
         inherited,
         health,
@@ -105,12 +105,12 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     };
     let text = problem.as_ref().map_or_else(|| "stopped on request".to_owned(), ToString::to_string);
     let choice = known.borrow().choice.clone();
-    leave_last_words(&subnet_file, LastWords { at: jiff::Timestamp::now(), code, text, version: options::version(), problem, choice }).await;
+    leave_exit_report(&subnet_file, ExitReport { at: jiff::Timestamp::now(), code, text, version: options::version(), problem, choice }).await;
     code
 }
 
 /// For whoever asks why no daemon runs here.
-async fn leave_last_words(subnet_file: &Path, words: LastWords) {
+async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     // A task that had to be aborted gives up its files a moment later.
     for _ in 0..10 {
         if !status_file::lives(subnet_file) {
@@ -118,8 +118,8 @@ async fn leave_last_words(subnet_file: &Path, words: LastWords) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    if let Err(error) = last_words::write(subnet_file, &words) {
-        debug!("cannot leave last words in {}: {error}", last_words::path(subnet_file).display());
+    if let Err(error) = exit_report::write(subnet_file, &words) {
+        debug!("cannot leave last words in {}: {error}", exit_report::path(subnet_file).display());
     }
 }
 
@@ -128,7 +128,7 @@ struct Daemon {
     settings: Settings,
     inherited: Arc<Inherited>,
     health: Health,
-    describer: Describer,
+    status_source: StatusSource,
     stop: CancellationToken,
     rights: Rights,
     /// The addresses that this node gave up.
@@ -232,11 +232,11 @@ impl Daemon {
             node.store = Some(store.clone());
             node.node.clone_from(&name);
         });
-        let (describer, health, stop) = (self.describer.clone(), self.health.clone(), self.stop.clone());
+        let (status_source, health, stop) = (self.status_source.clone(), self.health.clone(), self.stop.clone());
         let subnet_file = self.settings.subnet_file.clone();
-        self.spawn(async move { ways::socket(&subnet_file, describer, health, stop).await });
+        self.spawn(async move { listeners::socket(&subnet_file, status_source, health, stop).await });
         if let Some(address) = self.settings.status {
-            self.spawn(ways::page(address, self.describer.clone(), self.health.clone(), self.stop.clone()));
+            self.spawn(listeners::page(address, self.status_source.clone(), self.health.clone(), self.stop.clone()));
         }
     }
 

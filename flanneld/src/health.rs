@@ -28,7 +28,7 @@ use types::Problem;
 pub use unused::{UNREADABLE, Unused};
 
 /// How long a round of the doctor may take for whoever asks.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Default limit for the time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -295,7 +295,7 @@ impl Health {
         };
         wanted.notify_one();
         let made = reports.wait_for(|report| report.as_ref().is_some_and(|(began, _)| *began >= asked));
-        let _ = tokio::time::timeout(PATIENCE, made).await.map(|_| ());
+        let _ = tokio::time::timeout(TIMEOUT, made).await.map(|_| ());
         self.report()
     }
 

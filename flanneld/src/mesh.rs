@@ -4,7 +4,7 @@ use crate::health::Health;
 use backends::{Overlay, Underlay};
 use doctor::finding::Severity;
 use ipnet::IpNet;
-use probing::prober::{Prober, Settings, Surroundings};
+use probing::prober::{Prober, Settings, UnderlayState};
 use probing::view::Own;
 use run_dir::instance::lent::{self, tunnel_on};
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn own_row(health: &Health) -> Own {
 }
 
 /// What the prober needs of the underlay.
-fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay, yields_to: Option<String>) -> Surroundings {
+fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay, yields_to: Option<String>) -> UnderlayState {
     // With tunnels of one family, that family's address is asked from.
     let wanted = |family: Family| match overlay.outer {
         Some(outer) => outer == family,
@@ -129,7 +129,7 @@ fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay, yields_to
     };
     let address = |family: Family| underlay.tunnel_source(family).filter(|_| wanted(family));
     let mtu = |family: Family| u16::try_from((overlay.mtu)(underlay.mtu, family)).unwrap_or(u16::MAX);
-    Surroundings {
+    UnderlayState {
         addresses: (address(Family::V4), address(Family::V6)),
         local: underlay.local.iter().map(IpNet::addr).collect(),
         mtu: (mtu(Family::V4), mtu(Family::V6)),
@@ -166,7 +166,7 @@ mod tests {
         let around = surroundings(&underlay, &both, &overlay(None), None);
         assert_eq!(
             around,
-            Surroundings { addresses: (Some(v4.into()), Some(v6.into())), local: vec![v4.into()], mtu: (1450, 1430), yields_to: None }
+            UnderlayState { addresses: (Some(v4.into()), Some(v6.into())), local: vec![v4.into()], mtu: (1450, 1430), yields_to: None }
         );
         assert_eq!(surroundings(&underlay, &both, &overlay(Some(Family::V4)), None).addresses, (Some(v4.into()), None));
         let one = Dual::V4("10.5.1.0/24".parse().unwrap());

@@ -1,10 +1,10 @@
 //! The running network. Its tasks write to the channels; health, checks, API and probe read a clone.
 
 use crate::checks::silence::Heard;
-use backends::status::Observer;
+use backends::status::NetworkHandle;
 use backends::{Overlay, Underlay};
 use doctor::facts::Network;
-use netstate::reconcile::questions::Inspector;
+use netstate::reconcile::questions::KernelAudit;
 use probing::prober::Prober;
 use run_dir::subnet_env::SubnetEnv;
 use std::collections::BTreeMap;
@@ -39,9 +39,9 @@ pub struct RunningNetwork {
     /// When the holders of leases were last heard of, where no probe is answered.
     pub heard: watch::Receiver<Heard>,
     /// What the backend has in the kernel, and needs there.
-    pub observer: Observer,
+    pub observer: NetworkHandle,
     /// Looks at the kernel through the network's loop.
-    pub inspector: Option<Inspector>,
+    pub kernel_audit: Option<KernelAudit>,
     /// The UDP ports of its devices, of backends whose devices have one each.
     pub listens: BTreeMap<String, u16>,
     /// Number of writes of our own rules.
@@ -83,8 +83,8 @@ impl RunningNetwork {
             readings: watch::channel(Reading::default()).1,
             store: Arc::default(),
             heard: watch::channel(Heard::new()).1,
-            observer: Observer::new(Default::default),
-            inspector: None,
+            observer: NetworkHandle::new(Default::default),
+            kernel_audit: None,
             listens: BTreeMap::new(),
             written: watch::channel(0).1,
             set_sysctls: false,

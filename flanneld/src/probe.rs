@@ -5,9 +5,9 @@ mod here;
 mod refusal;
 mod seen;
 mod steps;
+mod target;
 #[cfg(test)]
 mod tests;
-mod whom;
 mod words;
 
 use crate::health::Health;
@@ -22,14 +22,14 @@ use probing::target::{Target, overlay_addresses, targets};
 use probing::view::Tally;
 pub use refusal::Refusal;
 use refusal::Unasked;
-use seen::{Heard, Local, Own, Rules, Seen, Wanted};
+use seen::{Local, Own, ProbeReplies, Rules, Seen, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
+use target::{Around, ProbeTarget};
 use tokio::sync::Semaphore;
 use types::Family;
-use whom::{Around, Whom, whom};
 
 /// How often a pod is pinged.
 const PINGS: u8 = 3;
@@ -62,12 +62,12 @@ impl Tracer {
     /// # Errors
     /// Nobody is meant, or it cannot be made now.
     pub async fn probe(self, asked: &str) -> Result<Probe, Refusal> {
-        let whom = self.whom(asked)?;
+        let target = self.target(asked)?;
         let task = async move {
             let Ok(Ok(_turn)) = tokio::time::timeout(TURN, ONE.acquire()).await else {
                 return Err(Refusal::Busy);
             };
-            match tokio::time::timeout(WORK, self.work(whom)).await {
+            match tokio::time::timeout(WORK, self.work(target)).await {
                 Ok(probe) => probe,
                 Err(_) => Err(Refusal::Overtime(WORK)),
             }
@@ -75,7 +75,7 @@ impl Tracer {
         tokio::spawn(task).await.unwrap_or_else(|error| Err(Refusal::Ended(error)))
     }
 
-    fn whom(&self, asked: &str) -> Result<Whom, Refusal> {
+    fn target(&self, asked: &str) -> Result<ProbeTarget, Refusal> {
         let local: Vec<IpAddr> = self.running.underlay.borrow().local.iter().map(IpNet::addr).collect();
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let unused: Vec<(String, String)> = self.health.unused().iter().map(|unused| (unused.lease.clone(), unused.text.clone())).collect();
@@ -87,12 +87,12 @@ impl Tracer {
             local: &local,
             unused: &unused,
         };
-        whom(asked, &around)
+        target::find(asked, &around)
     }
 
-    async fn work(&self, whom: Whom) -> Result<Probe, Refusal> {
-        let (target, judged, steps, end) = match whom {
-            Whom::Peer { target, pod } => {
+    async fn work(&self, target: ProbeTarget) -> Result<Probe, Refusal> {
+        let (target, judged, steps, end) = match target {
+            ProbeTarget::Peer { target, pod } => {
                 let seen = self.there(target, pod).await?;
                 let judged = seen.heard.judged();
                 let steps = steps::steps(&seen, &judged);
@@ -105,7 +105,7 @@ impl Tracer {
                     end,
                 )
             }
-            Whom::Here { pod, subnet } => {
+            ProbeTarget::Here { pod, subnet } => {
                 let local = here(pod, subnet).await?;
                 let steps = here::steps(&local);
                 let end = here::end(&local, &steps);
@@ -161,7 +161,7 @@ impl Tracer {
             neighbour: kernel.neighbour,
             fdb: kernel.fdb,
             tunnelled,
-            beside: kernel.beside,
+            underlay: kernel.underlay,
             heard,
             rules: Rules::of(report.as_deref(), family),
             pinged,
@@ -171,8 +171,8 @@ impl Tracer {
     /// What the kernel has, beside what the lease wants.
     async fn kernel(&self, target: &Target, to: IpAddr, underlay: &Underlay) -> Result<InKernel, KernelError> {
         let mut kernel = Lookup::open()?;
-        let beside = kernel.fate(target.address).await;
-        let direct = matches!(&beside, Ok(Fate::Sent(hop)) if hop.via.is_none() && hop.index == underlay.index);
+        let direct_fate = kernel.fate(target.address).await;
+        let direct = matches!(&direct_fate, Ok(Fate::Sent(hop)) if hop.via.is_none() && hop.index == underlay.index);
         let on_link = if direct { BTreeSet::from([target.address]) } else { BTreeSet::new() };
         let facts = Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() };
         let wanted = {
@@ -190,34 +190,34 @@ impl Tracer {
             None => None,
         };
         let fate = kernel.fate(to).await;
-        Ok(InKernel { wanted, fate, neighbour, fdb, beside })
+        Ok(InKernel { wanted, fate, neighbour, fdb, underlay: direct_fate })
     }
 
     /// Asks the peer, by questions and pings; by pings alone where this node asks no questions. `device` is the address of its overlay device.
-    async fn ask(&self, target: &Target, device: IpAddr) -> Result<Heard, Refusal> {
+    async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, Refusal> {
         let Some(prober) = &self.running.prober else {
-            let beside = echo(None, target.address, QUESTIONS);
+            let underlay = echo(None, target.address, QUESTIONS);
             let ping = async { if self.overlay.device { echo(None, device, QUESTIONS).await } else { Ok(Default::default()) } };
-            let (beside_ping, ping) = tokio::join!(beside, ping);
-            let (beside_ping, no_ping) = split(beside_ping);
+            let (underlay_ping, ping) = tokio::join!(underlay, ping);
+            let (underlay_ping, no_ping) = split(underlay_ping);
             let (ping, no_ping_through) = split(ping);
             let silenced = no_ping.or(no_ping_through).map_or(Unasked::Off, Unasked::NoPing);
-            return Ok(Heard { overlay: self.overlay.device, silenced: Some(silenced), beside_ping, ping, ..Heard::default() });
+            return Ok(ProbeReplies { overlay: self.overlay.device, silenced: Some(silenced), underlay_ping, ping, ..ProbeReplies::default() });
         };
         let probe = prober.ask(target.subnet).await;
         let probe = probe.ok_or(Refusal::LeaseEnded(target.subnet))?;
-        Ok(Heard {
+        Ok(ProbeReplies {
             overlay: probe.peer.overlay.is_some(),
             silenced: None,
             mtu: probe.peer.mtu,
             small: probe.small,
             full: probe.full,
-            beside: probe.beside,
+            underlay: probe.underlay,
             ping: probe.ping,
             full_ping: probe.full_ping,
-            beside_ping: probe.beside_ping,
+            underlay_ping: probe.underlay_ping,
             hears_us: probe.peer.hears_us_age_ms,
-            hears_us_beside: probe.peer.hears_us_beside_age_ms,
+            hears_us_on_underlay: probe.peer.hears_us_underlay_age_ms,
             answered_by: probe.answered_by,
         })
     }
@@ -238,7 +238,7 @@ struct InKernel {
     fate: Result<Fate, KernelError>,
     neighbour: Option<Result<Neighbour, KernelError>>,
     fdb: Option<Result<Option<IpAddr>, KernelError>>,
-    beside: Result<Fate, KernelError>,
+    underlay: Result<Fate, KernelError>,
 }
 
 /// Gathers what is to be known of an address in a subnet of this node.

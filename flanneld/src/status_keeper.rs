@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 /// How often the file is looked at: somebody else may have deleted it.
-const PACE: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Keeps the file until `stop`. It stays then: that nobody holds it any more says that the daemon has ended.
 pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken) {
@@ -38,7 +38,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
         put();
         tokio::select! {
             () = health.changed() => {}
-            () = tokio::time::sleep(PACE) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = stop.cancelled() => break,
         }
     }

@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use probing::node::{Datagram, Itself, Node, Now};
+use probing::node::{Datagram, LocalNode, Node, Now};
 use probing::rows;
 use types::reachability::State;
-use probing::target::{Target, Way};
+use probing::target::{Target, Path};
 use probing::who::who;
 use probing::wire::{ECHO, HEADER, Message, ROW, echo, parse, row_answer};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const NOW: Now = Now { at: Duration::from_secs(100), wall_ms: 1_700_000_000_000 
 /// A node with one peer, which it has asked for everything.
 fn node() -> Node {
     let own = "10.5.1.0/24".parse().unwrap();
-    let itself = Itself {
+    let itself = LocalNode {
         who_v4: Some(who("a", &own)),
         who_v6: None,
         overlay_v4: Some(own.network()),
@@ -70,7 +70,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = rows::read(data);
     let mut node = node();
     let now = Now { at: NOW.at + Duration::from_secs(2), ..NOW };
-    for (way, from, known) in [(Way::Overlay, [10, 5, 2, 0], true), (Way::Beside, [192, 0, 2, 2], true), (Way::Beside, [192, 0, 2, 9], false)] {
+    for (way, from, known) in [(Path::Overlay, [10, 5, 2, 0], true), (Path::Underlay, [192, 0, 2, 2], true), (Path::Underlay, [192, 0, 2, 9], false)] {
         let answer = node.hear(now, Datagram { way, from: from.into(), at: now.at, bytes: data });
         assert!(answer.is_none_or(|answer| known && answer.len() <= data.len()));
     }

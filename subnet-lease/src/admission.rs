@@ -12,6 +12,6 @@ mod terms;
 
 pub use judge::admitted;
 pub use refused::{Refused, Why};
-pub use standing::Standing;
+pub use standing::LeasesInForce;
 pub(crate) use taken::UsedSubnets;
 pub use terms::{Accepts, Identity, Reason, Terms};

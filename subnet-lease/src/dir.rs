@@ -30,10 +30,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use trouble::{LeaseFile, Trouble};
-use worker::{PATIENCE, Worker};
+use worker::{TIMEOUT, Worker};
 
 /// How often the directory is read if inotify reports nothing (network file systems).
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// How often the identity of the directory is checked, since inotify does not report a replacement.
 const PROBE: Duration = Duration::from_secs(2);
 /// Delay before a missing directory or file is checked again.
@@ -46,7 +46,7 @@ impl DirManager {
     /// Reads nothing yet; the directory may not exist yet.
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
-        Self::on(Directory { root, files, worker: Worker::new(PATIENCE), counters: Arc::default() })
+        Self::on(Directory { root, files, worker: Worker::new(TIMEOUT), counters: Arc::default() })
     }
 }
 
@@ -140,7 +140,7 @@ impl KeyStore for Directory {
                 let _ = notices.send(Notice::Reconnected);
             }
             known = present;
-            changes.within(if watched { LOOK } else { RETRY }).await;
+            changes.within(if watched { POLL_INTERVAL } else { RETRY }).await;
         }
     }
 
@@ -195,7 +195,7 @@ impl<'a> Peers<'a> {
             } else {
                 true
             };
-            let looked = if changed || !self.watched || self.listed.elapsed() >= LOOK {
+            let looked = if changed || !self.watched || self.listed.elapsed() >= POLL_INTERVAL {
                 let watch = self.changes.watch();
                 self.directory.ask(move |files| files.list(Some(&watch))).await.map(|whole| self.compare(whole))
             } else {

@@ -1,6 +1,6 @@
 //! From the manager's events to the leases in force: folded, admitted, held down, published as one value.
 
-use crate::admission::{Reason, Refused, Standing, Terms};
+use crate::admission::{LeasesInForce, Reason, Refused, Terms};
 use crate::hold_down::HoldDown;
 use crate::lease::{Lease, Term};
 use crate::manager::boot_time;
@@ -38,7 +38,7 @@ pub struct Feed<'a> {
     events: BoxStream<'a, LeaseEvent>,
     raw: LeaseTable,
     terms: watch::Receiver<Arc<Terms>>,
-    standing: Standing,
+    standing: LeasesInForce,
     /// Keys that changed since they were admitted last; none where any may have.
     changed: Option<BTreeSet<Subnets>>,
     hold_down: HoldDown,
@@ -61,7 +61,7 @@ impl<'a> Feed<'a> {
             events,
             raw,
             terms,
-            standing: Standing::default(),
+            standing: LeasesInForce::default(),
             changed: None,
             hold_down: HoldDown::default(),
             told: BTreeMap::new(),

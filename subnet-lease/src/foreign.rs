@@ -57,7 +57,7 @@ impl Certificate {
 
 /// What an error on the way to a server means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ConnectFailure {
     /// Nobody listens there.
     Refused,
     /// There is no route to it.
@@ -78,7 +78,7 @@ pub enum Way {
     Other,
 }
 
-impl Way {
+impl ConnectFailure {
     /// The first cause of an error, with the errors that it wraps.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
@@ -111,29 +111,29 @@ impl Way {
     }
 }
 
-fn system(error: &io::Error) -> Option<Way> {
+fn system(error: &io::Error) -> Option<ConnectFailure> {
     // What an error of ours or of a library holds is not among its sources.
     if let Some(inner) = error.get_ref() {
-        let way = Way::of(inner);
-        if way != Way::Other {
+        let way = ConnectFailure::of(inner);
+        if way != ConnectFailure::Other {
             return Some(way);
         }
     }
     match error.kind() {
-        ErrorKind::ConnectionRefused => Some(Way::Refused),
-        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(Way::NoRoute),
-        ErrorKind::TimedOut => Some(Way::Silent),
-        _ if error.raw_os_error().is_none() && error.to_string().starts_with("failed to lookup address information") => Some(Way::Name),
+        ErrorKind::ConnectionRefused => Some(ConnectFailure::Refused),
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(ConnectFailure::NoRoute),
+        ErrorKind::TimedOut => Some(ConnectFailure::Silent),
+        _ if error.raw_os_error().is_none() && error.to_string().starts_with("failed to lookup address information") => Some(ConnectFailure::Name),
         _ => None,
     }
 }
 
-fn tls(error: &rustls::Error) -> Option<Way> {
+fn tls(error: &rustls::Error) -> Option<ConnectFailure> {
     Some(match error {
-        rustls::Error::InvalidCertificate(why) => Way::Certificate(Certificate::of(why)),
-        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Way::Plain,
-        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Way::OwnExpired,
-        _ => Way::Tls,
+        rustls::Error::InvalidCertificate(why) => ConnectFailure::Certificate(Certificate::of(why)),
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => ConnectFailure::Plain,
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => ConnectFailure::OwnExpired,
+        _ => ConnectFailure::Tls,
     })
 }
 
@@ -158,13 +158,13 @@ mod tests {
             (tls(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)), StoreCause::Tls),
             (tls(rustls::Error::DecryptError), StoreCause::Tls),
         ] {
-            assert_eq!(Way::of(&error).cause(), want, "{error:?}");
+            assert_eq!(ConnectFailure::of(&error).cause(), want, "{error:?}");
         }
     }
 
     #[test]
     fn name_that_cannot_be_resolved_is_recognised() {
         let error = std::net::ToSocketAddrs::to_socket_addrs("no.such.name.invalid:1").err().unwrap();
-        assert_eq!(Way::of(&error), Way::Name, "{error:?}");
+        assert_eq!(ConnectFailure::of(&error), ConnectFailure::Name, "{error:?}");
     }
 }

@@ -16,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::Subnets;
 
-const SHORT: Duration = Duration::from_secs(5);
-const LONG: Duration = Duration::from_secs(60);
+const HOLD_DOWN: Duration = Duration::from_secs(5);
+const LONG_HOLD_DOWN: Duration = Duration::from_secs(60);
 /// A shorter interruption is no gap.
-const BRIEF: Duration = Duration::from_secs(5);
+const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
 /// Removals within this time count as one burst.
-const BURST: Duration = Duration::from_secs(10);
+const BURST_WINDOW: Duration = Duration::from_secs(10);
 /// A step this late shows that the process was stopped.
-const STALL: Duration = Duration::from_secs(3);
+const MAX_STALL: Duration = Duration::from_secs(3);
 
 /// Removals that are held down.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ struct Held {
 impl Held {
     /// Leaves the time since `from` out, and at least the short wait to come.
     fn resume(&mut self, from: Duration, now: Duration) {
-        let counted = from.saturating_sub(self.since).min(self.wait.saturating_sub(SHORT));
+        let counted = from.saturating_sub(self.since).min(self.wait.saturating_sub(HOLD_DOWN));
         self.since = now.saturating_sub(counted);
     }
 }
@@ -63,9 +63,9 @@ impl Held {
 impl HoldDown {
     /// The leases in force at `now` (boot-time clock), given the admitted ones; and when to ask again.
     pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (Arc<LeaseTable>, Option<Duration>) {
-        let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > STALL) && !self.held.is_empty();
+        let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > MAX_STALL) && !self.held.is_empty();
         let ended = self.interruption.filter(|_| !interrupted);
-        let brief = ended.filter(|ended| now.saturating_sub(ended.since) < BRIEF && !ended.relisted && !discontinuity);
+        let brief = ended.filter(|ended| now.saturating_sub(ended.since) < MAX_INTERRUPTION && !ended.relisted && !discontinuity);
         for held in self.held.values_mut() {
             match brief {
                 Some(brief) if !stalled => held.resume(brief.since, now),
@@ -79,17 +79,17 @@ impl HoldDown {
         });
         self.last_step = Some(now);
         if discontinuity {
-            self.wary_until = now + LONG;
+            self.wary_until = now + LONG_HOLD_DOWN;
         }
         let vanished: Vec<Arc<Lease>> = self.last.changes(admitted).filter_map(|(was, is)| was.filter(|_| is.is_none()).cloned()).collect();
-        self.removals.retain(|at| now.saturating_sub(*at) <= BURST);
+        self.removals.retain(|at| now.saturating_sub(*at) <= BURST_WINDOW);
         self.removals.extend(vanished.iter().map(|_| now));
         let total = admitted.len() + self.removals.len();
         let burst = self.removals.len() > 3 && self.removals.len() * 5 > total;
-        let wait = if burst || now < self.wary_until { LONG } else { SHORT };
+        let wait = if burst || now < self.wary_until { LONG_HOLD_DOWN } else { HOLD_DOWN };
         if burst {
             for held in self.held.values_mut() {
-                held.wait = LONG;
+                held.wait = LONG_HOLD_DOWN;
             }
         }
         for lease in vanished {

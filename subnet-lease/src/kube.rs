@@ -9,7 +9,6 @@ mod api;
 mod assigned;
 mod change;
 mod claims;
-mod crowd;
 mod daemon_pods;
 mod events;
 mod failure;
@@ -18,16 +17,17 @@ mod follow;
 mod holders;
 mod lines;
 pub mod node;
+mod node_client;
 pub mod nodes;
 mod options;
 pub mod patches;
 mod pod_cidr;
 mod publish;
 mod requests;
+mod stagger;
 mod state;
 mod status;
 mod token;
-mod tool;
 mod trouble;
 mod watching;
 
@@ -44,6 +44,7 @@ use events::{NodeEvent, PostedEvents};
 use follow::Follower;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
+pub use node_client::{Listed, NodeClient};
 pub use options::{Identity, KubeOptions, UrlError, server_url};
 use publish::{Holding, Publisher};
 use requests::Extras;
@@ -56,15 +57,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-pub use tool::{Listed, Tool};
 use trouble::{KubeTrouble, NetConfFault};
 use types::{Dual, Problem, Subnets};
 use watching::Watching;
 
 /// How long one question about this node waits for the answer of the API.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the mounted configuration is compared with the one in use.
-const LOOK: Duration = Duration::from_secs(10);
+const CONFIG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Keeps leases in the Nodes of a Kubernetes cluster.
 pub struct KubeManager {
@@ -127,7 +127,7 @@ impl KubeManager {
         let following = {
             let (api, all, sink) = (api.clone(), all.clone(), OwnSink { out: own_out.clone(), name: name.clone() });
             let name = name.clone();
-            Task(tokio::spawn(async move { Follower::new(&api, Some(&name), &all.crowd, sink).run().await }))
+            Task(tokio::spawn(async move { Follower::new(&api, Some(&name), &all.stagger, sink).run().await }))
         };
         Ok(Self {
             api,
@@ -167,14 +167,14 @@ impl KubeManager {
             // The first answer about the own Node tells how the server lists, and where this node stands among the others.
             let own = own.wait_for(|state| !matches!(state.own, Own::Unknown)).await.map(|state| state.own.clone());
             if let Ok(Own::Present(own)) = own {
-                all.crowd.guess(&own, &networks);
-                let turn = crowd::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
-                if all.crowd.pages() && !turn.is_zero() {
+                all.stagger.guess(&own, &networks);
+                let turn = stagger::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
+                if all.stagger.pages() && !turn.is_zero() {
                     tracing::info!("this host has just booted, perhaps with all others: listing all Nodes in {:.1} s", turn.as_secs_f64());
                     tokio::time::sleep(turn).await;
                 }
             }
-            Follower::new(&api, None, &all.crowd, sink).run().await;
+            Follower::new(&api, None, &all.stagger, sink).run().await;
         }))
     }
 
@@ -182,7 +182,7 @@ impl KubeManager {
     async fn own_node(&self) -> Result<Arc<Node>, Reason> {
         let mut own = self.own.clone();
         let known = |state: &OwnState| !matches!(state.own, Own::Unknown) || state.trouble.is_some();
-        let state = match tokio::time::timeout(PATIENCE, own.wait_for(known)).await {
+        let state = match tokio::time::timeout(TIMEOUT, own.wait_for(known)).await {
             Ok(Ok(state)) => state.clone(),
             _ => return Err(KubeTrouble::NotAnswered.into()),
         };
@@ -221,7 +221,7 @@ impl KubeManager {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, listed).await.unwrap_or_else(|_| Err(KubeTrouble::NotListed.into()))
+        tokio::time::timeout(TIMEOUT, listed).await.unwrap_or_else(|_| Err(KubeTrouble::NotListed.into()))
     }
 
     /// The subnets that are this node's, with its Node.
@@ -291,31 +291,31 @@ impl KubeManager {
 #[async_trait]
 impl LeaseStore for KubeManager {
     fn place(&self) -> String {
-        Tool::over(&self.api).place()
+        NodeClient::over(&self.api).place()
     }
 
     fn nature(&self) -> Nature {
-        Tool::over(&self.api).nature()
+        NodeClient::over(&self.api).nature()
     }
 
     async fn config(&self) -> Result<NetworkConfig, Error> {
-        LeaseStore::config(&Tool::over(&self.api)).await
+        LeaseStore::config(&NodeClient::over(&self.api)).await
     }
 
     async fn list(&self) -> Result<Listing, Reason> {
-        LeaseStore::list(&Tool::over(&self.api)).await
+        LeaseStore::list(&NodeClient::over(&self.api)).await
     }
 
     async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason> {
-        Tool::over(&self.api).liveness(entry).await
+        NodeClient::over(&self.api).liveness(entry).await
     }
 
     async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
-        Tool::over(&self.api).release(entry).await
+        NodeClient::over(&self.api).release(entry).await
     }
 
     async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason> {
-        Tool::over(&self.api).reserve(subnets, value, present).await
+        NodeClient::over(&self.api).reserve(subnets, value, present).await
     }
 }
 
@@ -461,7 +461,7 @@ impl KubeManager {
     async fn watch_configuration(&self) -> Lost {
         let mut known = None;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CONFIG_INTERVAL).await;
             if self.changed_configuration(&mut known).await {
                 tracing::warn!(
                     "{} has changed: a restart applies it (kubectl -n kube-flannel rollout restart daemonset kube-flannel-ds)",

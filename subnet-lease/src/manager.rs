@@ -31,12 +31,12 @@ pub struct Held {
     /// The lease, once there is one.
     pub lease: Option<Lease>,
     /// Changes of this node that are not published yet.
-    pub untold: Option<Untold>,
+    pub unpublished: Option<Unpublished>,
 }
 
 /// Changed attributes that are not in the store yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untold {
+pub struct Unpublished {
     /// Since when (boot-time clock).
     pub since: Duration,
     /// What the peers do not know.

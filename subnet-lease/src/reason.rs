@@ -58,9 +58,9 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
 
 /// The topics that were logged since the last success.
 #[derive(Clone, Debug, Default)]
-pub struct Told(Vec<String>);
+pub struct LogOnce(Vec<String>);
 
-impl Told {
+impl LogOnce {
     /// Whether all is well.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn reason_is_told_once_whatever_its_text_counts() {
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         let expired = |seconds: u32| Reason::from(Failure::Expired(seconds));
         let mistake = |which: &'static str| Reason::from(Failure::Mistake(which));
         assert!(!told.news(None));

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use subnet_lease::NetworkConfig;
 use subnet_lease::kube::annotations::Prefix;
-use subnet_lease::kube::{Identity, KubeManager, KubeOptions, Tool, server_url};
+use subnet_lease::kube::{Identity, KubeManager, KubeOptions, NodeClient, server_url};
 use subnet_lease::manager::{Error, SubnetManager};
 use types::Problem;
 
@@ -372,7 +372,7 @@ async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
         if let Some(text) = file {
             std::fs::write(&bed.options.net_conf, text).unwrap();
         }
-        let config = Tool::new(bed.options.clone()).config().await;
+        let config = NodeClient::new(bed.options.clone()).config().await;
         config.map(|config| config.networks.to_string()).map_err(|why| why.to_string())
     };
     assert_eq!(config(Some(vec![map("net", "10.2.0.0/16")]), None).await.as_deref(), Ok("10.2.0.0/16"));

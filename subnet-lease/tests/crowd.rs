@@ -217,7 +217,7 @@ fn options(server: SocketAddr, number: usize, net_conf: &std::path::Path) -> Kub
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// A cluster of many clients that start at once, on hosts that have been up for so long; they know all Nodes when it returns.
-async fn crowd(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
+async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
     // Two connections a client, both ends of which are in this process; the usual limit is 1024.
     let _ = std::process::Command::new("prlimit").args(["--pid", &std::process::id().to_string(), "--nofile=8192:"]).status();
     let folder = tempfile::tempdir().unwrap();
@@ -253,7 +253,7 @@ async fn crowd(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tem
 async fn hosts_that_are_switched_on_together_list_one_after_the_other() {
     let _turn = TURN.lock().await;
     let begun = Instant::now();
-    let (server, _managers, _folder) = crowd(Lists::Pages, Duration::from_secs(30)).await;
+    let (server, _managers, _folder) = stagger(Lists::Pages, Duration::from_secs(30)).await;
     let lists = server.begun.lock().unwrap().clone();
     println!("{} first pages within a second at most, {NODES} within {:?}", peak(&server, &lists), begun.elapsed());
     assert_eq!(lists.len(), NODES);
@@ -266,7 +266,7 @@ async fn a_server_that_asks_for_patience_is_not_asked_by_all_at_once_again() {
     let _turn = TURN.lock().await;
     const MOST: usize = 40;
     let begun = Instant::now();
-    let (server, _managers, _folder) = crowd(Lists::Limited(MOST), Duration::from_secs(86_400)).await;
+    let (server, _managers, _folder) = stagger(Lists::Limited(MOST), Duration::from_secs(86_400)).await;
     let lists = server.begun.lock().unwrap().clone();
     let first = *lists.iter().min().unwrap();
     let again: Vec<Instant> = lists.iter().copied().filter(|at| at.duration_since(first) > Duration::from_secs(1)).collect();
@@ -303,7 +303,7 @@ async fn a_crowd_comes_back_one_after_the_other() {
     let _turn = TURN.lock().await;
     /// As many as clusters of this size have; a tenth would not be a crowd.
     const CLIENTS: usize = NODES;
-    let (server, _managers, _folder) = crowd(Lists::Streams, Duration::from_secs(86_400)).await;
+    let (server, _managers, _folder) = stagger(Lists::Streams, Duration::from_secs(86_400)).await;
     // One request each for the own Node, and for all of them: no list by pages. A few clients lose patience on a busy machine.
     const FEW: usize = CLIENTS / 20;
     let watches = *server.watches.lock().unwrap();

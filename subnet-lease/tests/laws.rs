@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::admission::{Reason, Standing, Terms, admitted};
+use subnet_lease::admission::{LeasesInForce, Reason, Terms, admitted};
 use subnet_lease::hold_down::HoldDown;
 use subnet_lease::json::Object;
 use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
@@ -267,7 +267,7 @@ proptest! {
     #[test]
     fn a_change_is_admitted_as_the_whole_is(steps in proptest::collection::vec((proptest::collection::vec(event(), 0..4), prop::bool::weighted(0.1)), 1..20)) {
         let terms = Arc::new(terms());
-        let (mut raw, mut standing) = (LeaseTable::default(), Standing::default());
+        let (mut raw, mut standing) = (LeaseTable::default(), LeasesInForce::default());
         let (mut whole, mut refused);
         let mut before = LeaseTable::default();
         for (events, any) in steps {

@@ -30,7 +30,7 @@ use adopt::adopt;
 use failures::Failures;
 use mac_conflicts::MacConflicts;
 use progress::Progress;
-use questions::{Inspector, Question};
+use questions::{KernelAudit, Question};
 use rand::Rng;
 use report::Report;
 use std::collections::BTreeSet;
@@ -57,7 +57,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_se
 /// How long a first pass delays the deletion of many routes: the store may just have been emptied.
 const DELETION_DELAY: Duration = Duration::from_secs(60);
 /// How often WireGuard's peers are read, whose changes the kernel does not announce ...
-const LOOK: Duration = Duration::from_secs(5);
+const TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(5);
 /// ... or less often, so that reading takes no more than this part of the time.
 const LOOK_FACTOR: u32 = 20;
 /// ... but at least this often, which is how often a pass is made while it is not known what should be there.
@@ -113,7 +113,7 @@ pub struct Reconciler<P, K> {
     known: Option<Known>,
     /// What failed in the last pass, and whether it delayed deletions.
     failed: (Vec<OpError>, bool),
-    questions: (Inspector, mpsc::Receiver<Question>),
+    questions: (KernelAudit, mpsc::Receiver<Question>),
     /// The earliest times for the next full pass and the next change, so that frequent events cannot use up a CPU.
     pass_after: Instant,
     changes_after: Instant,
@@ -493,14 +493,14 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     fn plan_look(&mut self, want: &KernelState) {
         let mut links = want.0.values().map_while(|value| if let Value::Link(spec) = value { Some(spec) } else { None });
         let any = links.any(|spec| matches!(spec.kind, LinkKind::Wireguard(_)));
-        self.look = any.then(|| Instant::now() + LOOK);
+        self.look = any.then(|| Instant::now() + TUNNEL_READ_INTERVAL);
     }
 
     /// Reads the peers of WireGuard. True if they are not as wanted.
     async fn peers_differ(&mut self) -> bool {
         let began = Instant::now();
         let found = self.kernel.read_peers(&self.scope).await;
-        self.look = Some(Instant::now() + (began.elapsed() * LOOK_FACTOR).clamp(LOOK, LOOK_LIMIT));
+        self.look = Some(Instant::now() + (began.elapsed() * LOOK_FACTOR).clamp(TUNNEL_READ_INTERVAL, LOOK_LIMIT));
         // A full pass tells the error.
         let Ok(mut found) = found else { return self.known.is_some() };
         self.tunnels.note(&found.sessions, began);
@@ -547,7 +547,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     }
 
     /// Asks the loop while it runs.
-    pub fn inspector(&self) -> Inspector {
+    pub fn kernel_audit(&self) -> KernelAudit {
         self.questions.0.clone()
     }
 

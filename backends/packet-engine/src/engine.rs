@@ -5,14 +5,14 @@
 pub mod config;
 mod errors;
 mod handshakes;
-mod inward;
 mod io;
 mod log_limit;
-mod outward;
 mod priority;
 mod read_backoff;
 mod refusals;
+mod rx;
 mod send_error;
+mod tx;
 mod wake;
 
 use super::counters::Counters;
@@ -241,7 +241,7 @@ impl Engine {
         let of = |number: usize| sockets.receive.iter().skip(number).step_by(queues.len().max(1)).cloned().collect::<Vec<_>>();
         for (number, tun) in queues.iter().enumerate() {
             let receive = of(number);
-            let out = outward::Outward {
+            let out = tx::Tx {
                 config: config.clone(),
                 tun: tun.clone(),
                 sockets: if sockets.spread.is_empty() { receive.clone() } else { sockets.spread.clone() },
@@ -253,7 +253,7 @@ impl Engine {
             self.thread(format!("flannel-tx-{number}"), true, move || out.run())?;
             for socket in receive {
                 let name = format!("flannel-rx{}-{number}", if socket.is_ipv6() && sockets.listen.v4().is_some() { "6" } else { "" });
-                let inward = inward::Inward {
+                let rx = rx::Rx {
                     config: config.clone(),
                     tun: tun.clone(),
                     socket,
@@ -262,7 +262,7 @@ impl Engine {
                     counters: self.counters.clone(),
                     wake: wake.clone(),
                 };
-                self.thread(name, true, move || inward.run())?;
+                self.thread(name, true, move || rx.run())?;
             }
         }
         if let Some(device) = self.wireguard.clone() {

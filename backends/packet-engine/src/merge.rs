@@ -78,13 +78,21 @@ pub struct Merger {
     merge_tcp: bool,
     merge_udp: bool,
     /// Whether checksums need no verification.
-    vouched: bool,
+    checksums_trusted: bool,
 }
 
 impl Merger {
     /// A merger for TCP segments, UDP datagrams, both or neither.
     pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
-        Self { groups: Vec::new(), used: 0, slots: [NO_GROUP; SLOTS], schedule: FlowSchedule::default(), merge_tcp, merge_udp, vouched: false }
+        Self {
+            groups: Vec::new(),
+            used: 0,
+            slots: [NO_GROUP; SLOTS],
+            schedule: FlowSchedule::default(),
+            merge_tcp,
+            merge_udp,
+            checksums_trusted: false,
+        }
     }
 
     /// Sets which packets are merged from the next batch on.
@@ -94,8 +102,8 @@ impl Merger {
 
     /// From now on packets are authentic: nothing damaged them since their sender's node, so their checksums are not verified. Kernel WireGuard
     /// does the same.
-    pub fn vouch(&mut self) {
-        self.vouched = true;
+    pub fn trust_checksums(&mut self) {
+        self.checksums_trusted = true;
     }
 
     /// Starts a new batch.
@@ -146,7 +154,7 @@ impl Merger {
             self.push(at, header, None, partial);
             return;
         }
-        let candidate = pseudo.and_then(|pseudo| Candidate::of(packet, header, pseudo, partial || self.vouched));
+        let candidate = pseudo.and_then(|pseudo| Candidate::of(packet, header, pseudo, partial || self.checksums_trusted));
         let latest = self.slots.get(slot).copied().unwrap_or(NO_GROUP);
         if let (Some(candidate), Some(group)) = (&candidate, self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))))
             && group.open

@@ -323,7 +323,7 @@ fn push(control: &mut Control, at: usize, level: libc::c_int, name: libc::c_int,
 
 /// The result of one receive: one or more datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
+pub struct RecvMeta {
     /// The range of the payload in the receiver's buffer.
     pub at: Range<usize>,
     /// The sender, and which address of this host it knows, if the socket has several.
@@ -402,11 +402,11 @@ impl Receiver {
     }
 
     /// A receipt of the last call.
-    pub fn receipt(&self, index: usize) -> Option<Receipt> {
+    pub fn meta(&self, index: usize) -> Option<RecvMeta> {
         let header = self.headers.get(index)?;
         let length = usize::try_from(header.msg_len).ok()?;
         let start = index * STRIDE;
-        let mut receipt = Receipt {
+        let mut meta = RecvMeta {
             at: start..start + length.min(SLOT),
             from: address(self.names.get(index)?)?.into(),
             segment: length,
@@ -423,26 +423,26 @@ impl Receiver {
             match (head.cmsg_level, head.cmsg_type) {
                 (libc::SOL_UDP, UDP_GRO) => {
                     let size = data.first_chunk::<4>().map_or(0, |size| u32::from_ne_bytes(*size));
-                    receipt.segment = usize::try_from(size).ok().filter(|size| *size > 0)?;
+                    meta.segment = usize::try_from(size).ok().filter(|size| *size > 0)?;
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     // One byte in IPv4, an int in IPv6.
                     let byte = if cfg!(target_endian = "big") { data.last() } else { data.first() };
-                    receipt.ecn = byte.map_or(0, |tos| tos & 3);
+                    meta.ecn = byte.map_or(0, |tos| tos & 3);
                 }
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                     let own = data.get(4..).and_then(|rest| rest.first_chunk::<4>());
-                    receipt.from.source = own.map(|own| Ipv4Addr::from(*own).into());
+                    meta.from.source = own.map(|own| Ipv4Addr::from(*own).into());
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                     let own = data.first_chunk::<16>().map(|own| Ipv6Addr::from(*own));
-                    receipt.from.source = own.filter(|own| !own.is_multicast()).map(IpAddr::V6);
+                    meta.from.source = own.filter(|own| !own.is_multicast()).map(IpAddr::V6);
                 }
                 _ => {}
             }
             rest = rest.get(aligned(length)..).unwrap_or_default();
         }
-        Some(receipt)
+        Some(meta)
     }
 }
 

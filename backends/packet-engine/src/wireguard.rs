@@ -24,7 +24,7 @@ mod work;
 pub use device::{Change, Device};
 pub use open::Opener;
 pub use peer::{PeerState, PeerStatus};
-pub use seal::{Sealer, Way};
+pub use seal::{Sealer, SendState};
 pub use snapshot::Snapshot;
 pub use types::wireguard::{PublicKey, Secret};
 pub use work::{Transmit, Worker};

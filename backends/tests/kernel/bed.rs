@@ -1,10 +1,10 @@
 //! A network namespace with an underlay and one node of the network.
 
-use backends::status::Observer;
+use backends::status::NetworkHandle;
 use backends::{Announced, Inputs, Options, Setup, Status, Underlay};
 use netstate::inspect::{Inspection, inspect};
 use netstate::protocols::Protocols;
-use netstate::reconcile::questions::Inspector;
+use netstate::reconcile::questions::KernelAudit;
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -173,8 +173,8 @@ pub struct Node {
     pub leases: watch::Sender<Arc<LeaseTable>>,
     pub underlay: watch::Sender<Underlay>,
     pub out: watch::Receiver<Announced>,
-    observer: Observer,
-    inspector: Inspector,
+    observer: NetworkHandle,
+    kernel_audit: KernelAudit,
     stop: CancellationToken,
     task: JoinHandle<Result<(), backends::Error>>,
 }
@@ -198,14 +198,14 @@ impl Node {
         let own = lease(&setup, 1);
         let announced = backend.announce(&under, None).await.unwrap();
         let network = backend.join(own, &under, &table).await.unwrap();
-        let (observer, inspector) = (network.observer(), network.inspector());
+        let (observer, kernel_audit) = (network.observer(), network.kernel_audit());
         let (leases, leases_seen) = watch::channel(Arc::new(table));
         let (underlay, underlay_seen) = watch::channel(under);
         let (out_tell, out) = watch::channel(announced.clone());
         let stop = CancellationToken::new();
         let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
         let task = tokio::spawn(network.run(inputs, out_tell));
-        Self { setup, announced, leases, underlay, out, observer, inspector, stop, task }
+        Self { setup, announced, leases, underlay, out, observer, kernel_audit, stop, task }
     }
 
     /// Sets the node's peers.
@@ -219,7 +219,7 @@ impl Node {
 
     /// What the kernel has beside what is wanted.
     pub async fn inspect(&self) -> Inspection {
-        inspect(&self.inspector.look().await.unwrap(), &Protocols::default())
+        inspect(&self.kernel_audit.look().await.unwrap(), &Protocols::default())
     }
 
     pub fn writes(&self) -> u64 {

@@ -16,7 +16,7 @@ mod words;
 
 pub use fits::Fits;
 pub use model::{Hook, Layer, Rules};
-pub use packet::{Device, Packet, Way};
+pub use packet::{Device, HookPath, Packet};
 pub use ranges::Ranges;
 pub use walk::{Fate, Stop, Walk};
 pub use words::state;

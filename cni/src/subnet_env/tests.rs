@@ -61,7 +61,7 @@ fn a_file_that_appears_ends_the_wait() {
     let path = folder.path().join("deep/subnet.env");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| load(&path, Duration::from_secs(600)));
-        std::thread::sleep(3 * LOOK);
+        std::thread::sleep(3 * POLL_INTERVAL);
         std::fs::create_dir(folder.path().join("deep")).unwrap();
         std::fs::write(folder.path().join("half"), GOOD).unwrap();
         std::fs::rename(folder.path().join("half"), &path).unwrap();

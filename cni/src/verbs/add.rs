@@ -1,26 +1,26 @@
 //! ADD: the configuration is saved before the delegate runs, so that DEL finds it whatever happens in between.
 
-use super::shared::{Means, Netconf, failed, never_started, reading, undo};
+use super::shared::{Context, Netconf, failed, never_started, reading, undo};
+use crate::attachment_store::{self, AttachmentStore, Progress, Saved};
 use crate::call::{Call, Verb};
 use crate::delegate::{Failure, Order};
 use crate::error::{CniError, DECODING_FAILURE, INTERNAL};
 use crate::gojson;
-use crate::scratch::{self, Progress, Saved, Scratch};
 
-pub(super) fn add(call: &Call, means: Means<'_>) -> Result<Vec<u8>, CniError> {
-    let netconf = Netconf::build(&call.conf, means.patience)?;
+pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
+    let netconf = Netconf::build(&call.conf, context.patience)?;
     let text = gojson::encode(&netconf.object);
     let folder = &call.conf.data_dir;
-    let scratch = Scratch::create(folder).map_err(|why| failed("opening", folder, &why))?;
-    let name = scratch::name(&call.attachment);
-    let writing = |why| failed("writing", &scratch.path(&name), &why);
-    let earlier = scratch.read(&name).map_err(reading(&scratch, &name))?;
+    let attachment_store = AttachmentStore::create(folder).map_err(|why| failed("opening", folder, &why))?;
+    let name = attachment_store::name(&call.attachment);
+    let writing = |why| failed("writing", &attachment_store.path(&name), &why);
+    let earlier = attachment_store.read(&name).map_err(reading(&attachment_store, &name))?;
     let there = match &earlier {
         // The plugin was killed in the middle: the delegate would refuse what is half there.
         Some(saved) if saved.progress == Progress::Begun => {
             let old = Netconf::read(&saved.text);
             let (program, netconf) = old.as_ref().map_or((&netconf.program, text.as_bytes()), |old| (&old.program, saved.text.as_slice()));
-            undo(means, program, netconf, &call.attachment, &call.netns).map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
+            undo(context, program, netconf, &call.attachment, &call.netns).map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
             false
         }
         // An attachment that is in use keeps its file, and its interface, if this ADD is refused.
@@ -31,22 +31,22 @@ pub(super) fn add(call: &Call, means: Means<'_>) -> Result<Vec<u8>, CniError> {
         None => false,
     };
     if !there {
-        scratch.write(&name, &text, Progress::Begun).map_err(writing)?;
+        attachment_store.write(&name, &text, Progress::Begun).map_err(writing)?;
     }
     let order = Order { program: &netconf.program, verb: Verb::Add, attachment: &call.attachment, netns: &call.netns, netconf: text.as_bytes() };
-    match means.delegate.call(&order).and_then(result) {
+    match context.delegate.call(&order).and_then(result) {
         Ok(printed) => {
             if there {
-                scratch.write(&name, &text, Progress::Done).map_err(writing)?;
+                attachment_store.write(&name, &text, Progress::Done).map_err(writing)?;
             } else {
-                scratch.finish(&name).map_err(writing)?;
+                attachment_store.finish(&name).map_err(writing)?;
             }
             Ok(printed)
         }
         Err(failure) => {
             // What cannot be undone now is left to DEL, which needs the file.
-            if !there && (never_started(&failure) || undo(means, &netconf.program, text.as_bytes(), &call.attachment, &call.netns).is_ok()) {
-                let _ = scratch.remove(&name);
+            if !there && (never_started(&failure) || undo(context, &netconf.program, text.as_bytes(), &call.attachment, &call.netns).is_ok()) {
+                let _ = attachment_store.remove(&name);
             }
             Err(failure.into_error().during("failed to delegate add"))
         }

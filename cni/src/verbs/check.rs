@@ -1,19 +1,19 @@
 //! CHECK: the delegate compares the interface with what ADD made.
 
-use super::shared::{Means, Netconf, failed, find};
+use super::shared::{Context, Netconf, failed, find};
+use crate::attachment_store::AttachmentStore;
 use crate::call::{Call, Verb};
 use crate::delegate::Order;
 use crate::error::CniError;
 use crate::gojson;
-use crate::scratch::Scratch;
 use serde_json::Value;
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub(super) fn check(call: &Call, means: Means<'_>) -> Result<(), CniError> {
+pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     let folder = &call.conf.data_dir;
-    let found = match Scratch::open(folder).map_err(|why| failed("opening", folder, &why))? {
-        Some(scratch) => find(&scratch, &call.conf, &call.attachment)?,
+    let found = match AttachmentStore::open(folder).map_err(|why| failed("opening", folder, &why))? {
+        Some(attachment_store) => find(&attachment_store, &call.conf, &call.attachment)?,
         None => None,
     };
     let saved = found.and_then(|found| Netconf::read(&found.saved.text));
@@ -25,7 +25,7 @@ pub(super) fn check(call: &Call, means: Means<'_>) -> Result<(), CniError> {
     }
     let text = gojson::encode(&netconf.object);
     let order = Order { program: &netconf.program, verb: Verb::Check, attachment: &call.attachment, netns: &call.netns, netconf: text.as_bytes() };
-    match means.delegate.call(&order).map_err(|failure| failure.into_error()) {
+    match context.delegate.call(&order).map_err(|failure| failure.into_error()) {
         Err(error) if is_missed_gateway(&error, &netconf) => Ok(()),
         outcome => outcome.map(drop).map_err(|error| error.during("failed to delegate check")),
     }

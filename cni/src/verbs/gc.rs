@@ -1,28 +1,28 @@
 //! GC: what belongs to no valid attachment of this network is undone as DEL would have done it, then the delegate collects its own.
 
-use super::shared::{Means, Netconf, failed, reading, undo};
+use super::shared::{Context, Netconf, failed, reading, undo};
 use crate::attachment::Attachment;
+use crate::attachment_store::{AttachmentStore, Entry, FIRST};
 use crate::call::{Call, Verb};
 use crate::delegate::Order;
 use crate::error::{CniError, INCOMPATIBLE_VERSION, INTERNAL, INVALID_ENVIRONMENT};
 use crate::gojson;
-use crate::scratch::{Entry, FIRST, Scratch};
 use serde_json::{Value, json};
 
-pub(super) fn gc(call: &Call, means: Means<'_>) -> Result<(), CniError> {
+pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     let valid = call.conf.valid_attachments()?;
     let folder = &call.conf.data_dir;
     let mut errors = Vec::new();
-    if let Some(scratch) = Scratch::open(folder).map_err(|why| failed("opening", folder, &why))? {
-        for entry in scratch.entries().map_err(|why| failed("listing", folder, &why))? {
+    if let Some(attachment_store) = AttachmentStore::open(folder).map_err(|why| failed("opening", folder, &why))? {
+        for entry in attachment_store.entries().map_err(|why| failed("listing", folder, &why))? {
             if !is_valid(&entry, &valid)
-                && let Err(error) = collect(call, means, &scratch, &entry)
+                && let Err(error) = collect(call, context, &attachment_store, &entry)
             {
                 errors.push(error);
             }
         }
     }
-    if let Err(error) = delegated(call, means, &valid) {
+    if let Err(error) = delegated(call, context, &valid) {
         errors.push(error);
     }
     let count = errors.len();
@@ -40,20 +40,20 @@ fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
 }
 
 /// Undoes an attachment that is no longer valid, and forgets it. One of another network is left alone.
-fn collect(call: &Call, means: Means<'_>, scratch: &Scratch, entry: &Entry) -> Result<(), CniError> {
-    let forget = || scratch.remove(&entry.name).map_err(|why| failed("removing", &scratch.path(&entry.name), &why));
+fn collect(call: &Call, context: Context<'_>, attachment_store: &AttachmentStore, entry: &Entry) -> Result<(), CniError> {
+    let forget = || attachment_store.remove(&entry.name).map_err(|why| failed("removing", &attachment_store.path(&entry.name), &why));
     if entry.temporary {
         return forget();
     }
-    let read = scratch.read(&entry.name).map_err(reading(scratch, &entry.name))?;
+    let read = attachment_store.read(&entry.name).map_err(reading(attachment_store, &entry.name))?;
     let Some(saved) = read else { return Ok(()) };
     let attachment = Attachment { container: entry.container.clone(), interface: entry.interface.clone().unwrap_or_else(|| FIRST.to_owned()) };
     match Netconf::read(&saved.text) {
         Some(netconf) if netconf.network() != call.conf.name => return Ok(()),
-        Some(netconf) => undo(means, &netconf.program, &saved.text, &attachment, "")?,
+        Some(netconf) => undo(context, &netconf.program, &saved.text, &attachment, "")?,
         None => {
             let now = Netconf::build_to_undo(&call.conf)?;
-            undo(means, &now.program, gojson::encode(&now.object).as_bytes(), &attachment, "")?;
+            undo(context, &now.program, gojson::encode(&now.object).as_bytes(), &attachment, "")?;
             // It may be another network's, or no file of ours at all. An empty one is what a power failure leaves.
             if !saved.text.is_empty() {
                 return Ok(());
@@ -64,14 +64,14 @@ fn collect(call: &Call, means: Means<'_>, scratch: &Scratch, entry: &Entry) -> R
 }
 
 /// Passes GC on.
-fn delegated(call: &Call, means: Means<'_>, valid: &[Attachment]) -> Result<(), CniError> {
+fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid.iter().map(|one| json!({ "containerID": one.container, "ifname": one.interface })).collect();
     netconf.object.insert("cni.dev/valid-attachments".to_owned(), list);
     let text = gojson::encode(&netconf.object);
     let nobody = Attachment { container: String::new(), interface: String::new() };
     let order = Order { program: &netconf.program, verb: Verb::Gc, attachment: &nobody, netns: "", netconf: text.as_bytes() };
-    match means.delegate.call(&order).map_err(|failure| failure.into_error()) {
+    match context.delegate.call(&order).map_err(|failure| failure.into_error()) {
         Err(error) if is_too_old(&error) => Ok(()),
         outcome => outcome.map(drop).map_err(|error| error.during("failed to delegate gc")),
     }

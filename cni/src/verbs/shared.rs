@@ -1,11 +1,11 @@
 //! What the verbs share: reading, finding and undoing.
 
 use crate::attachment::Attachment;
+use crate::attachment_store::{self, AttachmentStore};
 use crate::call::Verb;
 use crate::conf::Conf;
 use crate::delegate::{Delegate, Failure, Order};
 use crate::error::{CniError, INTERNAL, IO_FAILURE};
-use crate::scratch::{self, Scratch};
 use crate::subnet_env::{self, SubnetEnv};
 use serde_json::{Map, Value};
 use std::io;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// What a call needs besides its input.
 #[derive(Clone, Copy)]
-pub struct Means<'a> {
+pub struct Context<'a> {
     /// Executes the delegate.
     pub delegate: &'a dyn Delegate,
     /// How long ADD waits for subnet.env.
@@ -65,30 +65,30 @@ impl Netconf {
 /// What an attachment had, and the file that says it.
 pub(super) struct Found {
     pub(super) name: String,
-    pub(super) saved: scratch::Saved,
+    pub(super) saved: attachment_store::Saved,
 }
 
 /// Finds what an attachment was given. Go flannel's plugin names the file after the container whatever the interface is: such a file
 /// serves an interface without one of its own if it is of the same network.
-pub(super) fn find(scratch: &Scratch, conf: &Conf, attachment: &Attachment) -> Result<Option<Found>, CniError> {
-    let name = scratch::name(attachment);
-    if let Some(saved) = scratch.read(&name).map_err(reading(scratch, &name))? {
+pub(super) fn find(attachment_store: &AttachmentStore, conf: &Conf, attachment: &Attachment) -> Result<Option<Found>, CniError> {
+    let name = attachment_store::name(attachment);
+    if let Some(saved) = attachment_store.read(&name).map_err(reading(attachment_store, &name))? {
         return Ok(Some(Found { name, saved }));
     }
     let name = attachment.container.clone();
-    let saved = scratch.read(&name).map_err(reading(scratch, &name))?;
-    let ours = |saved: &scratch::Saved| Netconf::read(&saved.text).is_some_and(|netconf| netconf.network() == conf.name);
+    let saved = attachment_store.read(&name).map_err(reading(attachment_store, &name))?;
+    let ours = |saved: &attachment_store::Saved| Netconf::read(&saved.text).is_some_and(|netconf| netconf.network() == conf.name);
     Ok(saved.filter(ours).map(|saved| Found { name, saved }))
 }
 
 /// Has the delegate undo what ADD did.
-pub(super) fn undo(means: Means<'_>, program: &str, netconf: &[u8], attachment: &Attachment, netns: &str) -> Result<(), CniError> {
+pub(super) fn undo(context: Context<'_>, program: &str, netconf: &[u8], attachment: &Attachment, netns: &str) -> Result<(), CniError> {
     let order = Order { program, verb: Verb::Del, attachment, netns, netconf };
-    means.delegate.call(&order).map(drop).map_err(|failure| failure.into_error().during("failed to delegate del"))
+    context.delegate.call(&order).map(drop).map_err(|failure| failure.into_error().during("failed to delegate del"))
 }
 
-pub(super) fn reading<'a>(scratch: &'a Scratch, name: &'a str) -> impl Fn(io::Error) -> CniError + 'a {
-    move |why| failed("reading", &scratch.path(name), &why)
+pub(super) fn reading<'a>(attachment_store: &'a AttachmentStore, name: &'a str) -> impl Fn(io::Error) -> CniError + 'a {
+    move |why| failed("reading", &attachment_store.path(name), &why)
 }
 
 /// An error of the file system.

@@ -4,12 +4,12 @@
 //! `FLANNEL_TEST_CNI_SEQUENCES` asks for more sequences.
 
 use flannel_cni::attachment::Attachment;
+use flannel_cni::attachment_store;
 use flannel_cni::call::{Call, Verb};
 use flannel_cni::conf::Conf;
 use flannel_cni::delegate::{Delegate, Failure, Order};
 use flannel_cni::error::CniError;
-use flannel_cni::scratch;
-use flannel_cni::verbs::{Means, run};
+use flannel_cni::verbs::{Context, run};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
@@ -159,8 +159,8 @@ impl Sequence<'_> {
         let call = Call { verb, attachment: attachment.clone(), netns: String::new(), netns_override: false, conf };
         *self.world.fates.borrow_mut() = fates.iter().rev().copied().collect();
         self.world.refused.set(false);
-        let means = Means { delegate: &self.world, patience: Duration::ZERO };
-        let ended = catch_unwind(AssertUnwindSafe(|| run(&call, means)));
+        let context = Context { delegate: &self.world, patience: Duration::ZERO };
+        let ended = catch_unwind(AssertUnwindSafe(|| run(&call, context)));
         self.world.fates.borrow_mut().clear();
         match ended {
             Ok(ended) => Some(ended),
@@ -170,7 +170,7 @@ impl Sequence<'_> {
     }
 
     fn file(&self, attachment: &Attachment) -> bool {
-        self.folder.join("data").join(scratch::name(attachment)).exists()
+        self.folder.join("data").join(attachment_store::name(attachment)).exists()
     }
 
     fn is_held(&self, key: &(String, Attachment)) -> bool {
@@ -189,13 +189,13 @@ impl Sequence<'_> {
             }
             Step::Gc { network, live, fates } => self.gc(NETWORKS[*network], *live, fates),
             Step::Damage { container, interface } => {
-                let file = self.folder.join("data").join(scratch::name(&attachment(*container, *interface)));
+                let file = self.folder.join("data").join(attachment_store::name(&attachment(*container, *interface)));
                 if file.exists() {
                     fs::write(file, "").unwrap();
                 }
             }
             Step::Torn { container, interface } => {
-                let name = format!(".{}", scratch::name(&attachment(*container, *interface)));
+                let name = format!(".{}", attachment_store::name(&attachment(*container, *interface)));
                 let _ = fs::write(self.folder.join("data").join(name), "{");
             }
         }
@@ -238,7 +238,8 @@ impl Sequence<'_> {
         let list: Value =
             containers.iter().flat_map(|container| INTERFACES.map(|interface| json!({"containerID": container, "ifname": interface}))).collect();
         // A damaged file does not say which network it is of: a runtime that shares a directory has all of its containers live.
-        let damaged = |attachment: &Attachment| fs::read(self.folder.join("data").join(scratch::name(attachment))).is_ok_and(|text| text.is_empty());
+        let damaged =
+            |attachment: &Attachment| fs::read(self.folder.join("data").join(attachment_store::name(attachment))).is_ok_and(|text| text.is_empty());
         let unclear: Vec<_> = self
             .world
             .held

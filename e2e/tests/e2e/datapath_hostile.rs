@@ -29,7 +29,7 @@ enum Framing {
 }
 
 /// One family's way into the first host.
-struct Way {
+struct Injection {
     device: &'static str,
     port: u16,
     mac: [u8; 6],
@@ -44,7 +44,7 @@ struct Way {
     others_pod: IpAddr,
 }
 
-impl Way {
+impl Injection {
     fn frame(&self, packet: &[u8]) -> Vec<u8> {
         match self.framing {
             Framing::Udp => packet.to_vec(),
@@ -82,7 +82,7 @@ impl Siege {
         Ok(Siege { bed, attacker, framing })
     }
 
-    fn way(&self, ipv6: bool) -> Result<Way> {
+    fn way(&self, ipv6: bool) -> Result<Injection> {
         let Siege { bed, attacker, framing } = self;
         let vxlan = *framing == Framing::Vxlan;
         // udp carries both families over IPv4.
@@ -94,7 +94,7 @@ impl Siege {
             (Framing::Vxlan, true) => ("flannel-v6.1", 8472),
         };
         let last = bed.hosts.len() - 1;
-        Ok(Way {
+        Ok(Injection {
             device,
             port,
             mac: if vxlan { self.mac(ipv6)? } else { [0; 6] },
@@ -122,24 +122,24 @@ impl Siege {
         anyhow::bail!("the first host has no lease")
     }
 
-    fn dropped(&self, way: &Way, reason: &str) -> u64 {
+    fn dropped(&self, way: &Injection, reason: &str) -> u64 {
         let labels = format!("{{device=\"{}\",direction=\"received\",reason=\"{reason}\"}}", way.device);
         // No line is a zero.
         self.bed.daemons[0].metric(&format!("flannel_datapath_dropped_packets_total{labels}")).unwrap_or(0.0) as u64
     }
 
-    fn received(&self, way: &Way) -> Result<u64> {
+    fn received(&self, way: &Injection) -> Result<u64> {
         let labels = format!("{{device=\"{}\",direction=\"received\"}}", way.device);
         Ok(self.bed.daemons[0].metric(&format!("flannel_datapath_packets_total{labels}"))? as u64)
     }
 
-    fn send(&self, way: &Way, stranger: bool, datagrams: &[Vec<u8>]) -> Result<()> {
+    fn send(&self, way: &Injection, stranger: bool, datagrams: &[Vec<u8>]) -> Result<()> {
         let (host, from, port) = if stranger { (&self.attacker, way.stranger, way.port) } else { (&self.bed.hosts[1], way.peer, 0) };
         send_from(host.netns(), SocketAddr::new(from, port), SocketAddr::new(way.to, way.port), datagrams)
     }
 
     /// Sends datagrams, each several times; they are counted under one of the reasons, and none comes through.
-    fn repelled(&self, way: &Way, what: &str, stranger: bool, reasons: &[&str], datagrams: &[Vec<u8>]) -> Result<()> {
+    fn repelled(&self, way: &Injection, what: &str, stranger: bool, reasons: &[&str], datagrams: &[Vec<u8>]) -> Result<()> {
         let before = (self.received(way)?, reasons.iter().map(|reason| self.dropped(way, reason)).sum::<u64>());
         let copies: Vec<_> = std::iter::repeat_n(datagrams, COPIES).flatten().cloned().collect();
         self.send(way, stranger, &copies)?;
@@ -160,7 +160,7 @@ impl Siege {
     }
 
     /// Sends a datagram that comes through to the pod.
-    fn delivered(&self, way: &Way, what: &str, stranger: bool, datagram: Vec<u8>) -> Result<()> {
+    fn delivered(&self, way: &Injection, what: &str, stranger: bool, datagram: Vec<u8>) -> Result<()> {
         let capture = Capture::start(self.bed.pods[0].netns())?;
         let before = self.received(way)?;
         self.send(way, stranger, &[datagram])?;
@@ -171,7 +171,7 @@ impl Siege {
     }
 
     /// All that is wrong in any mode of the checks.
-    fn malformed(&self, way: &Way) -> Result<()> {
+    fn malformed(&self, way: &Injection) -> Result<()> {
         let good = way.good();
         let framed = way.frame(&good);
         let cut: Vec<_> = (0..=60.min(framed.len() - 1)).map(|length| framed[..length].to_vec()).collect();
@@ -220,7 +220,7 @@ impl Siege {
     }
 
     /// What the default checks refuse.
-    fn forged(&self, way: &Way) -> Result<()> {
+    fn forged(&self, way: &Injection) -> Result<()> {
         let from = |source: &str| Ok::<_, anyhow::Error>(way.frame(&way.packet(source.parse()?, way.pod)));
         let to = |destination: &str| Ok::<_, anyhow::Error>(way.frame(&way.packet(way.peers_pod, destination.parse()?)));
         self.repelled(way, "a stranger's datagram", true, &["unknown_peer"], &[way.frame(&way.good())])?;
@@ -268,7 +268,7 @@ impl Siege {
 }
 
 /// An address outside the network, of the way's family.
-fn outside(way: &Way) -> IpAddr {
+fn outside(way: &Injection) -> IpAddr {
     if way.pod.is_ipv4() { [172, 31, 9, 9].into() } else { [0xfd31, 0, 0, 0, 0, 0, 0, 9].into() }
 }
 

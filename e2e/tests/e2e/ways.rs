@@ -46,20 +46,20 @@ fn texts(output: &Output) -> String {
 
 /// Where a flood goes.
 #[derive(Clone, Debug)]
-enum Way {
+enum FloodTarget {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl Way {
+impl FloodTarget {
     fn connect(&self) -> std::io::Result<Box<dyn Write + Send>> {
         Ok(match self {
-            Way::Tcp(address) => {
+            FloodTarget::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, Duration::from_millis(200))?;
                 stream.set_write_timeout(Some(Duration::from_millis(50)))?;
                 Box::new(stream)
             }
-            Way::Unix(path) => {
+            FloodTarget::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_write_timeout(Some(Duration::from_millis(50)))?;
                 Box::new(stream)
@@ -69,7 +69,7 @@ impl Way {
 }
 
 /// Opens connections until there are enough, keeps them all, and then goes on: silent ones, half heads, slow heads, and answers that nobody reads.
-fn flood(netns: &Netns, way: &Way, opened: &AtomicUsize, stop: &AtomicBool) {
+fn flood(netns: &Netns, way: &FloodTarget, opened: &AtomicUsize, stop: &AtomicBool) {
     let attack = || {
         // A table of files of its own: one process may not have enough for three floods.
         unshare(CloneFlags::CLONE_FILES).unwrap();
@@ -158,7 +158,7 @@ fn no_client_starves_the_daemon() {
         ensure!(most > CONNECTIONS + 1000, "this test needs a limit of open files (ulimit -Hn) above {}", CONNECTIONS + 1000);
         limit_files(std::process::id(), most)?;
         limit_files(daemon.pid(), FILES)?;
-        let ways = [Way::Tcp("127.0.0.1:8471".parse()?), Way::Tcp("127.0.0.1:8474".parse()?), Way::Unix(socket(daemon))];
+        let ways = [FloodTarget::Tcp("127.0.0.1:8471".parse()?), FloodTarget::Tcp("127.0.0.1:8474".parse()?), FloodTarget::Unix(socket(daemon))];
         let opened: [AtomicUsize; 3] = Default::default();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| -> Result<()> {

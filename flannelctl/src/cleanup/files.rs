@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use run_dir::instance::lock_path;
-use run_dir::{api_socket, last_words, regular, status_file, subnet_env};
+use run_dir::{api_socket, exit_report, regular, status_file, subnet_env};
 
 use super::report::Report;
 
@@ -23,7 +23,7 @@ pub fn subnet_env(file: &Path, report: &mut Report) {
         Err(error) => report.complaint(format!("cannot read file {}: {error}", file.display())),
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let beside = [lock_path(file), status_file::path(file), api_socket::path(file), last_words::path(file), subnet_env::former_path(file)];
+    let beside = [lock_path(file), status_file::path(file), api_socket::path(file), exit_report::path(file), subnet_env::former_path(file)];
     let mut others = false;
     for entry in read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

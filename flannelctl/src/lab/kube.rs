@@ -12,7 +12,7 @@ use crate::lab::key;
 use crate::screen::{Screen, Style};
 
 /// A pod answers a Service call within this time, image caches being cold.
-const SOON: Duration = Duration::from_secs(60);
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A pod that answers each TCP connection with its own name, and the Service in front of both.
 const WEB: &str = r#"
@@ -126,7 +126,7 @@ fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> 
                 row.push(("-".to_owned(), Style::Faint));
                 continue;
             }
-            let output = eventually_ok(SOON, "a pod answers", || cluster.exec("default", from, &["ping", "-c", "1", "-W", "1", address]))?;
+            let output = eventually_ok(SERVICE_TIMEOUT, "a pod answers", || cluster.exec("default", from, &["ping", "-c", "1", "-W", "1", address]))?;
             let time = output.split("time=").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or("?");
             row.push((format!("{time} ms"), Style::Good));
         }
@@ -139,7 +139,7 @@ fn call(cluster: &Cluster, pods: &[(String, String)]) -> Result<(String, String)
     let mut lines = Vec::new();
     for (from, _) in pods {
         let mut answers = std::collections::BTreeSet::new();
-        eventually_ok(SOON, "the Service answers from every pod", || {
+        eventually_ok(SERVICE_TIMEOUT, "the Service answers from every pod", || {
             answers.insert(cluster.exec("default", from, &["sh", "-c", "nc 10.96.0.80 80 </dev/null"])?.trim().to_owned());
             ensure!(answers.len() == pods.len(), "{answers:?}");
             Ok(())

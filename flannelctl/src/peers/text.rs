@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use node_api::{Peers, Probed};
 use probing::view::{self, Row};
-use types::reachability::{Harm, State};
+use types::reachability::{Impact, State};
 
 use crate::columns::{Cell, plain, table};
 use crate::leases::span;
@@ -67,7 +67,7 @@ fn row(name: &str, peer: &view::Peer) -> Vec<Cell> {
 /// What the columns do not say.
 fn note(peer: &view::Peer) -> String {
     let mut parts = Vec::new();
-    if peer.state.harm() > Harm::None {
+    if peer.state.impact() > Impact::None {
         parts.push(format!("for {}", span(Duration::from_millis(peer.state_age_ms))));
     }
     if let Some(other) = &peer.answered_by {
@@ -88,10 +88,10 @@ fn note(peer: &view::Peer) -> String {
 }
 
 fn state(state: State) -> Cell {
-    let style = match state.harm() {
-        Harm::None => None,
-        Harm::Unknown => Some(Style::Faint),
-        Harm::Some | Harm::All => Some(Style::Bad),
+    let style = match state.impact() {
+        Impact::None => None,
+        Impact::Unknown => Some(Style::Faint),
+        Impact::Some | Impact::All => Some(Style::Bad),
     };
     (state.name().to_owned(), style)
 }
@@ -103,7 +103,7 @@ fn said(row: &Row) -> Vec<Cell> {
     let ready = own.map_or(faint("not known"), |own| if own.ready { plain("ready") } else { ("not ready".to_owned(), Some(Style::Bad)) });
     let findings = own.map_or_else(|| NOTHING.to_owned(), findings);
     let all: u32 = row.counts.values().sum();
-    let well: u32 = row.counts.iter().filter(|(state, _)| state.harm() == Harm::None).map(|(_, count)| count).sum();
+    let well: u32 = row.counts.iter().filter(|(state, _)| state.impact() == Impact::None).map(|(_, count)| count).sum();
     let peers = if row.said.is_some() { format!("{well} of {all} well") } else { NOTHING.to_owned() };
     vec![
         plain(name),
@@ -125,12 +125,12 @@ fn findings(own: &view::Own) -> String {
 
 fn summary(peers: &Peers) -> String {
     let all: Vec<&view::Peer> = peers.peers.iter().flat_map(|peer| &peer.verdicts).collect();
-    let count = |harm: Harm| all.iter().filter(|peer| peer.state.harm() == harm).count();
-    let unknown = match count(Harm::Unknown) {
+    let count = |impact: Impact| all.iter().filter(|peer| peer.state.impact() == impact).count();
+    let unknown = match count(Impact::Unknown) {
         0 => String::new(),
         number => format!(", {number} not known yet"),
     };
-    format!("{} of {} well{unknown}", count(Harm::None), all.len())
+    format!("{} of {} well{unknown}", count(Impact::None), all.len())
 }
 
 fn rtt(micros: u32) -> String {

@@ -74,9 +74,9 @@ fn foreign(all_of_them: &[Foreign], all: bool, screen: Screen) -> Option<String>
     let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = all_of_them.iter().partition(|other| other.in_the_way_of.is_empty());
     let (own, others): (Vec<&Foreign>, Vec<&Foreign>) = harmless.into_iter().partition(|other| other.own_subnet && !all);
     let sign = if screen.is_terminal() { "✗ " } else { "" };
-    let harm = |other: &Foreign| (format!("{sign}in the way of {}", other.in_the_way_of.join(", ")), Some(Style::Bad));
+    let impact = |other: &Foreign| (format!("{sign}in the way of {}", other.in_the_way_of.join(", ")), Some(Style::Bad));
     let row = |other: &Foreign| vec![plain(word(other.kind)), plain(&other.text), plain(&other.by)];
-    let harmful = harmful.iter().map(|other| row(other).into_iter().chain([harm(other)]).collect());
+    let harmful = harmful.iter().map(|other| row(other).into_iter().chain([impact(other)]).collect());
     let rows: Vec<Vec<Cell>> = harmful.chain(others.iter().map(|other| row(other))).collect();
     let own = (!own.is_empty()).then(|| format!("{} more inside this node's own subnet, as its pods' are (--all)", routes(own.len())));
     let table = (!rows.is_empty()).then(|| table(&FOREIGN, &rows, screen));

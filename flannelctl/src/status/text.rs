@@ -7,7 +7,7 @@ use node_api::{FailedPeer, FileState, Node, Status, Wireguard};
 use std::fmt::Display;
 use std::time::Duration;
 use subnet_lease::printable;
-use types::reachability::Harm;
+use types::reachability::Impact;
 
 use crate::leases::span;
 use crate::screen::{Screen, Style};
@@ -33,7 +33,7 @@ fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
 /// Peers that packets do not reach; empty once the doctor tells of them.
 fn cut(node: &Node) -> Vec<&probing::view::Peer> {
     let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
-    all.filter(|peer| node.findings.is_none() && peer.state.harm() == Harm::All).collect()
+    all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All).collect()
 }
 
 /// The whole text.
@@ -51,7 +51,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
         return [sentence(false, &format!("flanneld hangs on {host}"), screen), format!("    {}", printable::line(trouble)), format!("  {DOCTOR}")]
             .join("\n");
     }
-    let Some(words) = &status.last_words else {
+    let Some(words) = &status.exit_report else {
         let first = sentence(false, &format!("flanneld does not run on {host}, and left no word why"), screen);
         return format!("{first}\n    {}\n  {DOCTOR}", printable::line(status.trouble.as_deref().unwrap_or_default()));
     };
@@ -232,7 +232,7 @@ fn peers(node: &Node) -> String {
     let all = node.peers.len();
     match &node.mesh {
         Some(mesh) if !mesh.peers.is_empty() => {
-            let well = mesh.peers.iter().filter(|peer| peer.state.harm() == Harm::None).count();
+            let well = mesh.peers.iter().filter(|peer| peer.state.impact() == Impact::None).count();
             format!("{well} of {} well", mesh.peers.len())
         }
         _ if all == 1 => "1, not probed".to_owned(),

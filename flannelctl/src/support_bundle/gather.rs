@@ -17,7 +17,7 @@ use super::wanted::{Item, Source, beside};
 use crate::ask::{self, Silence};
 
 /// How long a program may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The most of one item; the end of a log is worth more than its beginning, and logs are asked for by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
@@ -81,7 +81,7 @@ impl fmt::Display for Missing {
             Self::File { path, cause } => write!(f, "{}: {cause}", path.display()),
             Self::PodLog { folder } => write!(f, "{}: no log of a pod of flannel's", folder.display()),
             Self::Run { command, cause } => write!(f, "{command}: {cause}"),
-            Self::Hangs { command } => write!(f, "{command}: it does not end within {PATIENCE:?}"),
+            Self::Hangs { command } => write!(f, "{command}: it does not end within {TIMEOUT:?}"),
             Self::Fails { command, status, said } => write!(f, "{command}: {status}: {said}"),
         })
     }
@@ -132,7 +132,7 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
         let code = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
         (out, errors, code.ok().and_then(Result::ok))
     };
-    let (out, errors, code) = tokio::time::timeout(PATIENCE, run).await.map_err(|_| Missing::Hangs { command: command_line() })?;
+    let (out, errors, code) = tokio::time::timeout(TIMEOUT, run).await.map_err(|_| Missing::Hangs { command: command_line() })?;
     let (out, errors) = (cut(out), cut(errors));
     match code {
         Some(status) if !status.success() && out.is_empty() => {

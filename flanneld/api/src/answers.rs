@@ -4,7 +4,7 @@ use crate::node::Node;
 use crate::peer::Peer;
 use doctor::finding::DaemonState;
 use probing::view::{self, Row};
-use run_dir::last_words::LastWords;
+use run_dir::exit_report::ExitReport;
 use serde::{Deserialize, Serialize};
 
 /// The schema of [`Status`].
@@ -24,7 +24,8 @@ pub struct Status {
     /// Why there is no document.
     pub trouble: Option<String>,
     /// What the last daemon said when it ended; absent while one runs.
-    pub last_words: Option<LastWords>,
+    #[serde(rename = "last_words")]
+    pub exit_report: Option<ExitReport>,
     /// The daemon's document.
     pub node: Option<Node>,
 }

@@ -11,7 +11,7 @@ use node_api::{
     Underlay, Unused, Wireguard,
 };
 use probing::view::{self, Mesh};
-use run_dir::last_words::{Choice, LastWords};
+use run_dir::exit_report::{Choice, ExitReport};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use types::reachability::State;
@@ -50,14 +50,14 @@ fn mesh() -> Mesh {
         mtu: 1450,
         asked_age_ms: Some(1),
         answered_age_ms: Some(1),
-        beside_age_ms: Some(1),
+        underlay_age_ms: Some(1),
         hears_us_age_ms: Some(1),
-        hears_us_beside_age_ms: Some(1),
+        hears_us_underlay_age_ms: Some(1),
         heard_age_ms: Some(1),
-        heard_beside_age_ms: Some(1),
+        heard_underlay_age_ms: Some(1),
         clock_offset_ms: Some(1),
         answered_by: Some(text()),
-        others: vec![view::Said { by: text(), state: State::Well, age_ms: 1 }],
+        others: vec![view::PeerOpinion { by: text(), state: State::Well, age_ms: 1 }],
     };
     let said = view::Own { ready: true, broken: 0, degraded: 0, risks: 0, gravest: Some(text()) };
     let cell = view::Cell { subnet, state: State::Well, ping_only: true, rtt_us: Some(1), lost: 0, asked_age_ms: Some(1) };
@@ -219,13 +219,13 @@ fn the_schemas_of_flannelctl_describe_what_it_prints() {
     let problem = Problem { detail, parts: vec![Problem::in_words("")], ..Problem::in_words("") };
     let choice = Choice { addresses: vec!["192.0.2.1".parse().unwrap()], flag: Some(String::new()), ..Choice::default() };
     let (at, text, version) = (jiff::Timestamp::UNIX_EPOCH, String::new(), String::new());
-    let words = LastWords { at, code: 1, text, version, problem: Some(problem), choice: Some(choice) };
+    let words = ExitReport { at, code: 1, text, version, problem: Some(problem), choice: Some(choice) };
     let status = Status {
         schema: STATUS.to_owned(),
         host: String::new(),
         daemon: finding::DaemonState::Stopped,
         trouble: Some(String::new()),
-        last_words: Some(words),
+        exit_report: Some(words),
         node: Some(full()),
     };
     let probed = Probed { peer: full().peers.remove(0), verdicts: mesh().peers };

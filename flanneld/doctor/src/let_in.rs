@@ -15,7 +15,7 @@ use types::{Encapsulation, Family};
 /// Limit on the prefixes in a command. More of them are widened to their neighbourhoods.
 const MOST: usize = 32;
 /// More commands than this for one program become a loop.
-const FEW: usize = 4;
+const MAX_COMMANDS: usize = 4;
 
 /// The command by which firewalld takes what `--permanent` wrote.
 pub const RELOAD: &str = "firewall-cmd --reload";
@@ -138,7 +138,7 @@ pub fn commands(program: Program, kinds: &[Encapsulation], origin: &Origin, befo
 
 /// One command for each source, or a loop over them.
 fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
-    if sources.len() <= FEW {
+    if sources.len() <= MAX_COMMANDS {
         return sources.iter().map(|net| command(&net.to_string())).collect();
     }
     let all: Vec<String> = sources.iter().map(IpNet::to_string).collect();

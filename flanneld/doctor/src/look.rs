@@ -25,7 +25,7 @@ pub use proc::{has_br_netfilter, is_strict, network_managers, sysctls};
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::daemon::Daemon;
-use crate::facts::host::{Checksums, Host, WayKind};
+use crate::facts::host::{Checksums, Host, LookupPurpose};
 use crate::facts::pods::{Env, Pods};
 use run_dir::subnet_env;
 use std::path::Path;
@@ -94,7 +94,7 @@ impl Look {
 
 /// The peers that are reached by another interface than the underlay.
 fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
-    let ways = host.ways.known().into_iter().flatten().filter(|way| way.kind == WayKind::Peer && way.to.is_ipv4());
+    let ways = host.ways.known().into_iter().flatten().filter(|way| way.kind == LookupPurpose::Peer && way.to.is_ipv4());
     let other = ways.filter(|way| {
         let by = way.by.as_ref().ok().and_then(|answer| host.interface(answer.index));
         by.is_some_and(|interface| interface.name != underlay && !interface.loopback)

@@ -12,7 +12,7 @@ pub enum Need {
     /// The routes.
     Routes,
     /// The ways to other addresses.
-    Ways,
+    RouteLookups,
     /// The sysctls.
     Sysctls,
     /// The firewalls.
@@ -81,7 +81,7 @@ impl Need {
             Need::Network => facts.network.why(),
             Need::Interfaces => host.interfaces.why(),
             Need::Routes => host.routes.why(),
-            Need::Ways => host.ways.why(),
+            Need::RouteLookups => host.ways.why(),
             Need::Sysctls => host.sysctls.why(),
             Need::Firewalls => host.firewalls.why(),
             Need::Ports => host.ports.why(),

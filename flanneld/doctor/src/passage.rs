@@ -9,7 +9,7 @@ use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use traffic_rules::reader::model::{Base, Program, Rule, Step, Table as Listed, Verdict};
 use traffic_rules::reader::packet::Mark;
-use traffic_rules::reader::{Device, Fate, Hook, Layer, Packet, Ranges, Rules, Walk, Way};
+use traffic_rules::reader::{Device, Fate, Hook, HookPath, Layer, Packet, Ranges, Rules, Walk};
 use types::{Encapsulation, Family};
 
 /// The mark that kube-proxy sets on packets of Services: pods' packets to pods do not have it.
@@ -72,7 +72,7 @@ pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Pac
         destination: Ranges::net(net),
         protocol: Ranges::one(protocol),
         mark: Mark { value: 0, known: KUBE_PROXY },
-        ..Packet::new(Way::Forward, family, incoming.clone(), outgoing.clone())
+        ..Packet::new(HookPath::Forward, family, incoming.clone(), outgoing.clone())
     };
     let ways = [(&bridge, &outside), (&outside, &bridge)];
     ways.iter().flat_map(|(from, to)| PROTOCOLS.map(|protocol| packet(from, to, protocol))).collect()
@@ -93,7 +93,7 @@ pub fn of_tunnel(tunnel: Option<Encapsulation>, family: Family, around: &Surroun
         (peers, _) => Ranges::union(peers),
     };
     let incoming = around.underlay.clone().map_or(Device::UnknownBut(&["lo"]), Device::named);
-    let packet = Packet { source, mark: Mark { value: 0, known: 0 }, ..Packet::new(Way::Input, family, incoming, Device::none()) };
+    let packet = Packet { source, mark: Mark { value: 0, known: 0 }, ..Packet::new(HookPath::Input, family, incoming, Device::none()) };
     let kinds = tunnel.map(|tunnel| tunnel.each(family)).unwrap_or_default();
     let of_kind = |kind: Encapsulation| {
         let protocol = Ranges::one(u32::from(kind.protocol()?));

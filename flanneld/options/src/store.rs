@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::{EtcdManager, EtcdOptions};
-use subnet_lease::kube::{Identity, KubeManager, KubeOptions, Tool};
+use subnet_lease::kube::{Identity, KubeManager, KubeOptions, NodeClient};
 use subnet_lease::manager::{Error, LeaseStore, SubnetManager};
 use types::access::{self, Access};
 use types::problem::ConfigPlace;
@@ -96,7 +96,7 @@ impl Store {
         match self {
             Store::Dir(folder) => Box::new(DirManager::new(folder)),
             Store::Etcd(etcd) => Box::new(EtcdManager::new(etcd.options())),
-            Store::Kube(kube) => Box::new(Tool::new(KubeOptions { user_agent, ..*kube })),
+            Store::Kube(kube) => Box::new(NodeClient::new(KubeOptions { user_agent, ..*kube })),
         }
     }
 }

@@ -4,11 +4,11 @@
 mod answers;
 mod asks;
 mod hears;
-mod hunt;
-mod hunts;
 mod machine;
 mod message;
 mod moment;
+mod mtu_search;
+mod mtu_searches;
 mod peer;
 mod rounds;
 mod session;
@@ -19,4 +19,4 @@ mod viewer;
 mod views;
 
 pub use machine::Node;
-pub use message::{Datagram, Itself, Notice, Now, Send, WAIT};
+pub use message::{Datagram, LocalNode, Notice, Now, Send, WAIT};

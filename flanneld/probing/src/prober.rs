@@ -8,8 +8,8 @@ mod problem;
 mod socket;
 mod sockets;
 
-use crate::node::{Datagram, Itself, Node, Now};
-use crate::target::{Way, host_bits, overlay_addresses, targets};
+use crate::node::{Datagram, LocalNode, Node, Now};
+use crate::target::{Path, host_bits, overlay_addresses, targets};
 use crate::view::{Mesh, Own, Peer, Probe, Problem, Traffic};
 use crate::who::who;
 use ipnet::IpNet;
@@ -25,7 +25,7 @@ use subnet_lease::{Kinds, LeaseTable, Subnets};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use types::Family;
-use types::reachability::{Harm, State};
+use types::reachability::{Impact, State};
 
 /// The pause after all peers were taken over, as a multiple of the time that took: changes of leases cost little, however many come ...
 const PAUSE_FACTOR: u32 = 40;
@@ -36,17 +36,17 @@ const REOPEN: Duration = Duration::from_secs(10);
 /// From this on the program was kept from running.
 const STALL: Duration = Duration::from_millis(400);
 /// A pause in which a flood does not take the processor.
-const BREATH: Duration = Duration::from_millis(1);
+const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// What comes in before a turn that is so near is read then: the kernel notes when it came. To wake for each of them would cost more than to read it.
-const NEAR: Duration = Duration::from_millis(300);
+const MAX_READ_DELAY: Duration = Duration::from_millis(300);
 /// Who sends more at once than this is read without a pause, lest there be no room for others,
-const FEW: usize = 16;
+const MAX_BATCH: usize = 16;
 /// and for so long after that: a flood comes in waves.
-const WAVES: Duration = Duration::from_secs(2);
+const FLOOD_MEMORY: Duration = Duration::from_secs(2);
 /// The longest sleep: clocks may be changed meanwhile.
 const LONGEST: Duration = Duration::from_secs(60);
 /// How long asking at once may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What does not change while the network runs.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub struct Settings {
 
 /// What may change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct UnderlayState {
     /// The addresses of this node, from which it asks: IPv4, and IPv6.
     pub addresses: (Option<IpAddr>, Option<IpAddr>),
     /// All addresses of this host.
@@ -107,9 +107,9 @@ impl std::fmt::Debug for Prober {
 
 impl Prober {
     /// A prober that does not run yet.
-    pub fn new(settings: Settings, surroundings: &Surroundings) -> Self {
+    pub fn new(settings: Settings, surroundings: &UnderlayState) -> Self {
         let mut random = StdRng::from_os_rng();
-        let node = Node::new(itself(&settings, surroundings), Duration::ZERO, move || random.random());
+        let node = Node::new(local(&settings, surroundings), Duration::ZERO, move || random.random());
         let state = Mutex::new(Inner { node, problems: Vec::new() });
         Self { shared: Arc::new(Shared { settings, began: Instant::now(), state, wake: Notify::new(), verdicts: watch::channel(0).0 }) }
     }
@@ -188,7 +188,7 @@ impl Prober {
         let _asking = Asking(self, number);
         self.shared.wake.notify_one();
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < TIMEOUT {
             tokio::time::sleep(Duration::from_millis(50)).await;
             let now = self.now();
             if let Some(probe) = self.inner().node.end_session(now, number) {
@@ -204,7 +204,7 @@ impl Prober {
     }
 
     /// Asks and answers until `stop`.
-    pub async fn run(self, mut leases: watch::Receiver<Arc<LeaseTable>>, mut surroundings: watch::Receiver<Surroundings>, stop: CancellationToken) {
+    pub async fn run(self, mut leases: watch::Receiver<Arc<LeaseTable>>, mut surroundings: watch::Receiver<UnderlayState>, stop: CancellationToken) {
         let settings = self.shared.settings.clone();
         let mut sockets = Sockets::new(settings.port, StdRng::from_os_rng().random());
         let mut log = Log::default();
@@ -228,7 +228,7 @@ impl Prober {
                 let open = sockets.places();
                 inner.node.set_sockets(move |way, family, ping| open.contains(&(way, family, ping)));
                 if follows {
-                    inner.node.set_itself(itself(&settings, &around));
+                    inner.node.set_local(local(&settings, &around));
                     inner.node.set_targets(std::mem::take(&mut peers), now.at);
                     let ended = self.now().at;
                     (changed, follow_at) = (false, ended + pause_after(ended.saturating_sub(now.at)));
@@ -238,23 +238,23 @@ impl Prober {
             let (next, notices) = self.step(&sockets);
             log.tell(now.at, &notices);
             // Of a peer that is well at the first look there is nothing to find out: in a large cluster that is news for minutes.
-            if notices.iter().any(|notice| notice.was.harm().max(notice.is.harm()) >= Harm::Some) {
+            if notices.iter().any(|notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some) {
                 self.shared.verdicts.send_modify(|count| *count = count.wrapping_add(1));
             }
-            if read.count > FEW {
-                calm_at = now.at + WAVES;
+            if read.count > MAX_BATCH {
+                calm_at = now.at + FLOOD_MEMORY;
             }
             if read.more {
                 tokio::select! {
-                    () = tokio::time::sleep(BREATH) => {}
+                    () = tokio::time::sleep(FLOOD_PAUSE) => {}
                     () = stop.cancelled() => return,
                 }
                 changed |= leases.has_changed().unwrap_or(false) || surroundings.has_changed().unwrap_or(false);
                 continue;
             }
             let present = self.now().at;
-            let waits = present >= calm_at && next.saturating_sub(present) <= NEAR && self.inner().node.is_calm();
-            let longest = if sockets.tell(!waits) { LONGEST } else { NEAR };
+            let waits = present >= calm_at && next.saturating_sub(present) <= MAX_READ_DELAY && self.inner().node.is_calm();
+            let longest = if sockets.tell(!waits) { LONGEST } else { MAX_READ_DELAY };
             let until = next.min(reopen).min(present + longest);
             let until = if changed { until.min(follow_at) } else { until };
             changed |= tokio::select! {
@@ -324,13 +324,13 @@ fn overlay_address(settings: &Settings, subnet: &IpNet) -> IpAddr {
 }
 
 /// The sockets' addresses.
-fn addresses(settings: &Settings, around: &Surroundings) -> Vec<(Way, IpAddr)> {
-    let overlay = settings.own.nets().map(|subnet| (Way::Overlay, overlay_address(settings, &subnet)));
-    let beside = [around.addresses.0, around.addresses.1].into_iter().flatten().map(|address| (Way::Beside, address));
-    overlay.chain(beside).collect()
+fn addresses(settings: &Settings, around: &UnderlayState) -> Vec<(Path, IpAddr)> {
+    let overlay = settings.own.nets().map(|subnet| (Path::Overlay, overlay_address(settings, &subnet)));
+    let underlay = [around.addresses.0, around.addresses.1].into_iter().flatten().map(|address| (Path::Underlay, address));
+    overlay.chain(underlay).collect()
 }
 
-fn itself(settings: &Settings, around: &Surroundings) -> Itself {
+fn local(settings: &Settings, around: &UnderlayState) -> LocalNode {
     let number = |subnet: Option<IpNet>| subnet.map(|subnet| who(&settings.id, &subnet));
     // A device that is gone comes back; until then its peers are cut off. A bridge comes with the first pod.
     let overlay = |subnet: Option<IpNet>| {
@@ -338,7 +338,7 @@ fn itself(settings: &Settings, around: &Surroundings) -> Itself {
         (settings.device || around.local.contains(&address)).then_some(address)
     };
     let (v4, v6) = (settings.own.v4().map(|net| IpNet::V4(*net)), settings.own.v6().map(|net| IpNet::V6(*net)));
-    Itself {
+    LocalNode {
         who_v4: number(v4),
         who_v6: number(v6),
         overlay_v4: overlay(v4),

@@ -62,7 +62,7 @@ fn fixed() -> usize {
 impl Wire {
     /// The worst first: what costs most packets, then what loses most, then what is slowest.
     pub fn rank(&self) -> impl Ord + use<> {
-        std::cmp::Reverse((self.state.harm(), self.state, self.lost, self.rtt_us))
+        std::cmp::Reverse((self.state.impact(), self.state, self.lost, self.rtt_us))
     }
 }
 

@@ -10,9 +10,9 @@ const PER_SECOND: u32 = 4;
 /// How often a question is as long as the MTU.
 const FULL_EVERY: Duration = Duration::from_secs(2);
 /// Up to so many peers are asked beside the overlay network in addition, and not instead.
-const FEW: usize = 16;
+const MAX_EXTRA_PATHS: usize = 16;
 /// Every so many turns of a peer go beside the overlay network.
-const BESIDE_EVERY: u32 = 4;
+const UNDERLAY_EVERY: u32 = 4;
 
 /// How long it takes to ask each peer once.
 pub fn cycle(paths: usize) -> Duration {
@@ -26,13 +26,13 @@ pub struct Ways {
     /// Through the overlay network.
     pub overlay: bool,
     /// Beside it.
-    pub beside: bool,
+    pub underlay: bool,
 }
 
 /// The ways of a peer's turn: every fourth turn goes beside the overlay network, not the same one for all peers.
 pub fn ways(who: u64, turn: u32, paths: usize) -> Ways {
-    let beside = mix([who, 0, 0]).wrapping_add(u64::from(turn)).is_multiple_of(u64::from(BESIDE_EVERY));
-    Ways { overlay: !beside || paths <= FEW, beside }
+    let underlay = mix([who, 0, 0]).wrapping_add(u64::from(turn)).is_multiple_of(u64::from(UNDERLAY_EVERY));
+    Ways { overlay: !underlay || paths <= MAX_EXTRA_PATHS, underlay }
 }
 
 /// The walk over the peers: an order of its own for each node and cycle, evenly over the cycle.
@@ -203,9 +203,9 @@ mod tests {
             let mut counts = BTreeMap::new();
             for who in 0..50 {
                 let turns: Vec<Ways> = (0..4).map(|turn| ways(who, turn, paths)).collect();
-                assert_eq!(turns.iter().filter(|ways| ways.beside).count(), 1);
+                assert_eq!(turns.iter().filter(|ways| ways.underlay).count(), 1);
                 assert_eq!(turns.iter().filter(|ways| ways.overlay).count(), if paths == 3 { 4 } else { 3 });
-                *counts.entry(turns.iter().position(|ways| ways.beside)).or_insert(0) += 1;
+                *counts.entry(turns.iter().position(|ways| ways.underlay)).or_insert(0) += 1;
             }
             assert_eq!(counts.len(), 4, "not all peers at once: {counts:?}");
         }

@@ -9,11 +9,11 @@ use types::Family;
 
 /// A way to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub enum Path {
     /// Through the overlay network, as the packets of pods.
     Overlay,
     /// Beside it, from node to node.
-    Beside,
+    Underlay,
 }
 
 /// One peer in one address family.

@@ -13,7 +13,7 @@ const SLOW_TIMES: u32 = 5;
 
 /// What came of one kind of question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Heard {
+pub enum ProbeResult {
     /// It was not asked.
     #[default]
     NotAsked,
@@ -27,17 +27,17 @@ pub enum Heard {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// A question as long as the MTU, through the overlay network.
-    pub full: Heard,
+    pub full: ProbeResult,
     /// A small one.
-    pub small: Heard,
+    pub small: ProbeResult,
     /// Ping, through the overlay network.
-    pub ping: Heard,
+    pub ping: ProbeResult,
     /// Ping as long as the MTU.
-    pub full_ping: Heard,
+    pub full_ping: ProbeResult,
     /// A question beside the overlay network.
-    pub beside: Heard,
+    pub underlay: ProbeResult,
     /// Ping beside it.
-    pub beside_ping: Heard,
+    pub underlay_ping: ProbeResult,
     /// What the peer said beside the overlay network: it heard us through it so many milliseconds ago.
     pub hears_us_ms: Option<u32>,
     /// Whether somebody else answered.
@@ -47,25 +47,25 @@ pub struct Evidence {
 impl Evidence {
     /// Whether anything was heard through the overlay network.
     pub fn through(&self) -> bool {
-        [self.full, self.small, self.ping, self.full_ping].contains(&Heard::Answered)
+        [self.full, self.small, self.ping, self.full_ping].contains(&ProbeResult::Answered)
     }
 
     /// Whether anything was asked through the overlay network.
     pub fn asked_through(&self) -> bool {
-        [self.full, self.small, self.ping, self.full_ping].iter().any(|heard| *heard != Heard::NotAsked)
+        [self.full, self.small, self.ping, self.full_ping].iter().any(|heard| *heard != ProbeResult::NotAsked)
     }
 
     /// The part of it that is about the underlay.
     #[must_use]
-    pub fn only_beside(&self) -> Self {
-        Self { beside: self.beside, beside_ping: self.beside_ping, ..Self::default() }
+    pub fn only_underlay(&self) -> Self {
+        Self { underlay: self.underlay, underlay_ping: self.underlay_ping, ..Self::default() }
     }
 }
 
 /// The verdict on a whole round.
 pub fn judge(evidence: &Evidence) -> Verdict {
-    use Heard::{Answered, Lost, NotAsked};
-    let Evidence { full, small, ping, full_ping, beside, beside_ping, hears_us_ms, other } = *evidence;
+    use ProbeResult::{Answered, Lost, NotAsked};
+    let Evidence { full, small, ping, full_ping, underlay, underlay_ping, hears_us_ms, other } = *evidence;
     if other {
         return Verdict::of(State::WrongNode);
     }
@@ -81,16 +81,16 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     }
     // Without an address to ask there, what is beside the overlay network is all there is.
     let cut = if evidence.asked_through() { State::OverlayCut } else { State::Well };
-    if beside == Answered {
+    if underlay == Answered {
         let hears_us = evidence.asked_through() && hears_us_ms.is_some_and(|age| age <= JUST_NOW_MS);
         return Verdict::of(if hears_us { State::OneWay } else { cut });
     }
-    if beside_ping == Answered {
+    if underlay_ping == Answered {
         return Verdict::by_ping(cut);
     }
     // Without ping a peer that answers ping alone cannot be told from one that is gone.
-    let pinged = [ping, full_ping, beside_ping] != [NotAsked; 3];
-    let silent = pinged && (evidence.asked_through() || beside == Lost || beside_ping == Lost);
+    let pinged = [ping, full_ping, underlay_ping] != [NotAsked; 3];
+    let silent = pinged && (evidence.asked_through() || underlay == Lost || underlay_ping == Lost);
     Verdict::of(if silent { State::CutOff } else { State::Unknown })
 }
 
@@ -103,23 +103,23 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
 
 /// Whether what a single turn brought is what the present verdict leads to expect. A surprise is looked into.
 pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
-    use Heard::{Answered, Lost, NotAsked};
+    use ProbeResult::{Answered, Lost, NotAsked};
     if evidence.other {
         return present.state == State::WrongNode;
     }
     let lost = |heard| heard != Answered;
     let kept = |heard| heard != Lost;
-    let Evidence { full, small, ping, full_ping, beside, beside_ping, .. } = *evidence;
+    let Evidence { full, small, ping, full_ping, underlay, underlay_ping, .. } = *evidence;
     match (present.ungraded().state, present.ping_only) {
         (State::Unknown, _) => false,
-        (State::Well, false) => kept(full) && kept(small) && kept(beside),
-        (State::SmallMtu, false) => lost(full) && full != NotAsked && kept(small) && kept(beside),
+        (State::Well, false) => kept(full) && kept(small) && kept(underlay),
+        (State::SmallMtu, false) => lost(full) && full != NotAsked && kept(small) && kept(underlay),
         // Firewalls may refuse the port on one of the devices only.
         (State::Well, true) => kept(ping) && kept(full_ping) && (evidence.through() || !evidence.asked_through()) && lost(full) && lost(small),
         (State::SmallMtu, true) => kept(ping) && full_ping == Lost && lost(full) && lost(small),
-        (State::OverlayCut, true) => !evidence.through() && kept(beside_ping) && lost(beside),
-        (State::OneWay | State::OverlayCut, _) => !evidence.through() && kept(beside),
-        (State::CutOff, _) => !evidence.through() && lost(beside) && lost(beside_ping),
+        (State::OverlayCut, true) => !evidence.through() && kept(underlay_ping) && lost(underlay),
+        (State::OneWay | State::OverlayCut, _) => !evidence.through() && kept(underlay),
+        (State::CutOff, _) => !evidence.through() && lost(underlay) && lost(underlay_ping),
         (State::WrongNode, _) => false,
         (State::Slow | State::LosesSome, _) => true,
     }
@@ -136,7 +136,7 @@ pub fn grade(lost: u32, rtt_us: Option<u32>, others_us: Option<u32>) -> State {
 
 /// A verdict that stands until several rounds in a row say the same of another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct DebouncedVerdict {
     /// What stands.
     pub present: Verdict,
     next: Option<(Verdict, u8)>,
@@ -149,7 +149,7 @@ const AGREE_PARTLY: u8 = 3;
 /// Rounds that must agree on anything worse where questions get lost by chance.
 const AGREE_LOSSY: u8 = 4;
 
-impl Standing {
+impl DebouncedVerdict {
     /// Takes the verdict of one round. Returns whether the present one changed.
     pub fn take(&mut self, verdict: Verdict, lossy: bool) -> bool {
         if verdict == self.present.ungraded() {
@@ -184,14 +184,14 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::Heard::{Answered, Lost, NotAsked};
+    use super::ProbeResult::{Answered, Lost, NotAsked};
     use super::*;
     use proptest::prelude::*;
 
     /// A whole round: full, small, ping, beside, ping beside.
-    fn round(heard: [Heard; 5], hears_us_ms: Option<u32>) -> Evidence {
-        let [full, small, ping, beside, beside_ping] = heard;
-        Evidence { full, small, ping, beside, beside_ping, hears_us_ms, ..Evidence::default() }
+    fn round(heard: [ProbeResult; 5], hears_us_ms: Option<u32>) -> Evidence {
+        let [full, small, ping, underlay, underlay_ping] = heard;
+        Evidence { full, small, ping, underlay, underlay_ping, hears_us_ms, ..Evidence::default() }
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         }
         let evidence = round([l, l, l, a, a], Some(1));
         assert_eq!(judge(&evidence).state, State::OneWay);
-        assert_eq!(judge(&evidence.only_beside()).state, State::Well);
+        assert_eq!(judge(&evidence.only_underlay()).state, State::Well);
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn what_a_verdict_leads_to_expect() {
         let of = Verdict::of;
-        let turn = |full, small, beside| Evidence { full, small, beside, ..Evidence::default() };
+        let turn = |full, small, underlay| Evidence { full, small, underlay, ..Evidence::default() };
         for (present, evidence, is) in [
             (of(State::Well), turn(Answered, NotAsked, Answered), true),
             (of(State::LosesSome), turn(NotAsked, Answered, NotAsked), true),
@@ -271,7 +271,7 @@ mod tests {
             (Verdict::by_ping(State::Well), Evidence { ping: Answered, ..Evidence::default() }, true),
             (Verdict::by_ping(State::Well), Evidence { ping: Lost, ..Evidence::default() }, false),
             (Verdict::by_ping(State::Well), Evidence { ping: Answered, small: Answered, ..Evidence::default() }, false),
-            (Verdict::by_ping(State::OverlayCut), Evidence { ping: Lost, beside_ping: Answered, ..Evidence::default() }, true),
+            (Verdict::by_ping(State::OverlayCut), Evidence { ping: Lost, underlay_ping: Answered, ..Evidence::default() }, true),
         ] {
             assert_eq!(expected(present, &evidence), is, "{present:?} {evidence:?}");
         }
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn two_rounds_make_a_verdict() {
         let (well, cut, off) = (Verdict::of(State::Well), Verdict::of(State::OverlayCut), Verdict::of(State::CutOff));
-        let mut standing = Standing::default();
+        let mut standing = DebouncedVerdict::default();
         assert!(standing.take(well, false), "the first good news counts");
         assert!(!standing.take(cut, false) && standing.is_undecided());
         assert!(!standing.take(off, false), "two rounds that differ");
@@ -290,7 +290,7 @@ mod tests {
         let small = Verdict::of(State::SmallMtu);
         assert_eq!((0..4).map(|_| standing.take(small, true)).collect::<Vec<_>>(), [false, false, false, true]);
         // A grade is no other verdict.
-        let mut graded = Standing { present: Verdict::of(State::LosesSome), next: None };
+        let mut graded = DebouncedVerdict { present: Verdict::of(State::LosesSome), next: None };
         assert!(!graded.take(well, false) && !graded.is_undecided());
     }
 
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    fn heard() -> impl Strategy<Value = Heard> {
+    fn heard() -> impl Strategy<Value = ProbeResult> {
         prop_oneof![Just(NotAsked), Just(Answered), Just(Lost)]
     }
 
@@ -327,7 +327,7 @@ mod tests {
             let evidence = round(heard.map(|heard| if heard { Answered } else { Lost }), age);
             let verdict = judge(&evidence);
             // Where questions are answered, one that is not is looked into.
-            let sizes = [evidence.full, evidence.small, evidence.beside];
+            let sizes = [evidence.full, evidence.small, evidence.underlay];
             prop_assume!(verdict.ping_only || !evidence.through() || verdict.state == State::Well && sizes == [Answered; 3]);
             prop_assert!(expected(verdict, &evidence), "{:?}", verdict);
         }

@@ -2,7 +2,7 @@
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
-use crate::verdict::Heard;
+use crate::verdict::ProbeResult;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -98,21 +98,24 @@ pub struct Peer {
     /// When it last answered through the overlay network, by any means.
     pub answered_age_ms: Option<u64>,
     /// When it last answered beside the overlay network, by any means.
-    pub beside_age_ms: Option<u64>,
+    #[serde(rename = "beside_age_ms")]
+    pub underlay_age_ms: Option<u64>,
     /// By its own words: when it last heard a question of ours through the overlay network.
     pub hears_us_age_ms: Option<u64>,
     /// By its own words: when it last heard one beside the overlay network.
-    pub hears_us_beside_age_ms: Option<u64>,
+    #[serde(rename = "hears_us_beside_age_ms")]
+    pub hears_us_underlay_age_ms: Option<u64>,
     /// When we last heard a question of its through the overlay network.
     pub heard_age_ms: Option<u64>,
     /// When we last heard one beside the overlay network.
-    pub heard_beside_age_ms: Option<u64>,
+    #[serde(rename = "heard_beside_age_ms")]
+    pub heard_underlay_age_ms: Option<u64>,
     /// How far its clock is ahead of ours, in milliseconds.
     pub clock_offset_ms: Option<i64>,
     /// Who answered in its place: a node's name if it is known, else its number.
     pub answered_by: Option<String>,
     /// What other nodes say of it, of at most 16 of them.
-    pub others: Vec<Said>,
+    pub others: Vec<PeerOpinion>,
 }
 
 impl Peer {
@@ -129,7 +132,7 @@ impl Peer {
 
 /// What another node says of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct PeerOpinion {
     /// Its hostname, else its address.
     pub by: String,
     /// Its verdict.
@@ -203,13 +206,13 @@ pub struct Probe {
     /// Questions as long as the MTU.
     pub full: Tally,
     /// Questions beside the overlay network.
-    pub beside: Tally,
+    pub underlay: Tally,
     /// Small pings of the overlay address.
     pub ping: Tally,
     /// Pings as long as the MTU.
     pub full_ping: Tally,
     /// Pings of the peer's address.
-    pub beside_ping: Tally,
+    pub underlay_ping: Tally,
     /// Who answered in its place: a node's name if it is known, else its number.
     pub answered_by: Option<String>,
 }
@@ -229,11 +232,11 @@ pub struct Tally {
 
 impl Tally {
     /// Whether it was answered, as evidence for a verdict.
-    pub const fn heard(&self) -> Heard {
+    pub const fn heard(&self) -> ProbeResult {
         match (self.asked, self.answered) {
-            (0, _) => Heard::NotAsked,
-            (_, 0) => Heard::Lost,
-            _ => Heard::Answered,
+            (0, _) => ProbeResult::NotAsked,
+            (_, 0) => ProbeResult::Lost,
+            _ => ProbeResult::Answered,
         }
     }
 
@@ -276,14 +279,14 @@ mod tests {
             mtu: 1450,
             asked_age_ms: Some(1000),
             answered_age_ms: Some(999),
-            beside_age_ms: None,
+            underlay_age_ms: None,
             hears_us_age_ms: Some(1000),
-            hears_us_beside_age_ms: None,
+            hears_us_underlay_age_ms: None,
             heard_age_ms: None,
-            heard_beside_age_ms: None,
+            heard_underlay_age_ms: None,
             clock_offset_ms: Some(-3),
             answered_by: None,
-            others: vec![Said { by: "node-3".into(), state: State::CutOff, age_ms: 7 }],
+            others: vec![PeerOpinion { by: "node-3".into(), state: State::CutOff, age_ms: 7 }],
         }
     }
 

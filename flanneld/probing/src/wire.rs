@@ -55,7 +55,7 @@ pub struct Echo {
     /// Milliseconds since the last question of the receiver came in through the overlay network, this one included.
     pub heard_overlay_ms: Option<u32>,
     /// The same beside it.
-    pub heard_beside_ms: Option<u32>,
+    pub heard_underlay_ms: Option<u32>,
     /// Microseconds between the arrival of the question and its answer.
     pub held_us: u32,
     /// The sender's clock: milliseconds since 1970.
@@ -98,7 +98,7 @@ impl Kind {
 /// Writes an echo of this length; questions are padded with zeros.
 pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     let mut out = head(header);
-    let words = if header.kind.asks() { [echo.token, echo.repeats] } else { [echo.heard_overlay_ms, echo.heard_beside_ms] };
+    let words = if header.kind.asks() { [echo.token, echo.repeats] } else { [echo.heard_overlay_ms, echo.heard_underlay_ms] };
     out.extend(words.iter().flat_map(|word| word.unwrap_or(NONE).to_be_bytes()));
     out.extend(echo.held_us.to_be_bytes());
     out.extend(echo.wall_ms.to_be_bytes());
@@ -148,12 +148,12 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
         Kind::EchoQuestion | Kind::EchoAnswer => {
             let words = [read.u32()?, read.u32()?].map(|word| (word != NONE).then_some(word));
             let (tokens, ages) = if kind.asks() { (words, [None; 2]) } else { ([None; 2], words) };
-            let ([token, repeats], [heard_overlay_ms, heard_beside_ms]) = (tokens, ages);
+            let ([token, repeats], [heard_overlay_ms, heard_underlay_ms]) = (tokens, ages);
             let echo = Echo {
                 token,
                 repeats,
                 heard_overlay_ms,
-                heard_beside_ms,
+                heard_underlay_ms,
                 held_us: read.u32()?,
                 wall_ms: read.u64()?,
                 answers_at: address(read.take()?),
@@ -220,7 +220,7 @@ mod tests {
     fn the_bytes_are_these() {
         let body = Echo {
             heard_overlay_ms: Some(0x3132_3334),
-            heard_beside_ms: None,
+            heard_underlay_ms: None,
             held_us: 0x4142_4344,
             wall_ms: 0x5152_5354_5556_5758,
             answers_at: Some("10.244.2.0".parse().unwrap()),
@@ -296,7 +296,7 @@ mod tests {
             let body = if kind.asks() {
                 Echo { token: words.0, repeats: words.1, ..body }
             } else {
-                Echo { heard_overlay_ms: words.0, heard_beside_ms: words.1, ..body }
+                Echo { heard_overlay_ms: words.0, heard_underlay_ms: words.1, ..body }
             };
             let bytes = echo(&header, &body, if kind.asks() { length.into() } else { ECHO });
             prop_assert_eq!(parse(&bytes), Some(Message::Echo(header, body)));

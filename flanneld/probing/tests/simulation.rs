@@ -15,7 +15,7 @@ mod simulation {
 
 use probing::node::Datagram;
 use probing::schedule::Walk;
-use probing::target::Way;
+use probing::target::Path;
 use probing::view::Probe;
 use probing::wire::{ECHO, Echo, Header, Kind, Message, ROW, echo, parse, row_answer};
 use simulation::world::{Link, World};
@@ -70,7 +70,7 @@ fn each_fault_has_its_verdict_at_both_ends() {
     let whole = Link::default();
     for (link, near, far) in [
         (Link { overlay: [false; 2], ..whole }, State::OverlayCut, State::OverlayCut),
-        (Link { overlay: [false; 2], beside: [false; 2], ..whole }, State::CutOff, State::CutOff),
+        (Link { overlay: [false; 2], underlay: [false; 2], ..whole }, State::CutOff, State::CutOff),
         // What 0 sends does not arrive at 1: questions of 0, and answers to 1.
         (Link { overlay: [false, true], ..whole }, State::OverlayCut, State::OneWay),
         (Link { overlay: [true, false], ..whole }, State::OneWay, State::OverlayCut),
@@ -93,15 +93,15 @@ fn nothing_goes_in_the_clear_beside_an_encrypted_tunnel() {
     let told = world.until(30 * S, |world| world.state(0, 1) == State::OverlayCut && world.state(1, 0) == State::OverlayCut);
     assert!(told.is_some(), "{:?} {:?}", states(&world, 0), states(&world, 1));
     let probe = world.ask(0, 1).unwrap();
-    assert!(probe.beside.asked == 0 && probe.beside_ping.answered > 0 && probe.small.answered == 0, "{probe:?}");
-    world.set(0, 1, Link { overlay: [false, false], beside: [false, false], ..Link::default() });
+    assert!(probe.underlay.asked == 0 && probe.underlay_ping.answered > 0 && probe.small.answered == 0, "{probe:?}");
+    world.set(0, 1, Link { overlay: [false, false], underlay: [false, false], ..Link::default() });
     assert!(world.until(60 * S, |world| world.state(0, 1) == State::CutOff).is_some(), "{:?}", states(&world, 0));
     world.set(0, 1, Link::default());
     assert!(world.until(60 * S, |world| states(world, 0) == [State::Well, State::Well]).is_some(), "{:?}", states(&world, 0));
-    assert_eq!(world.beside, 0);
+    assert_eq!(world.underlay, 0);
     let mut clear = World::new(2);
     clear.run(20 * S);
-    assert!(clear.beside > 0, "the count counts");
+    assert!(clear.underlay > 0, "the count counts");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn hostile_messages_change_no_other_peers_verdict() {
             let place = usize::try_from(step).unwrap() % message.len();
             message[place] ^= 0x55;
         }
-        let way = if step % 2 == 0 { Way::Overlay } else { Way::Beside };
+        let way = if step % 2 == 0 { Path::Overlay } else { Path::Underlay };
         let datagram = Datagram { way, from, at: world.now.at, bytes: &message };
         let answer = world.deliver(0, datagram);
         bytes_in += message.len();
@@ -312,7 +312,7 @@ fn a_flood_in_the_name_of_a_peer_costs_it_no_answer() {
                 let header = Header { kind: Kind::EchoQuestion, length, nonce, from: of_1, to: of_0 };
                 let guess = u32::try_from(nonce).unwrap();
                 let message = echo(&header, &Echo { token: Some(guess), repeats: Some(guess), ..Echo::default() }, ECHO);
-                for (way, from) in [(Way::Overlay, world.overlay(1)), (Way::Beside, world.address(1))] {
+                for (way, from) in [(Path::Overlay, world.overlay(1)), (Path::Underlay, world.address(1))] {
                     world.deliver(0, Datagram { way, from, at: world.now.at, bytes: &message });
                 }
             }
@@ -351,7 +351,7 @@ fn questions_in_a_peers_name_without_its_token_do_not_turn_a_cut_into_one_way() 
             let header = Header { kind: Kind::EchoQuestion, length: u16::try_from(ECHO).unwrap(), nonce, from: of_1, to: of_0 };
             let guess = Some(u32::try_from(nonce).unwrap()).filter(|_| nonce.is_multiple_of(2));
             let message = echo(&header, &Echo { token: guess, repeats: guess, ..Echo::default() }, ECHO);
-            world.deliver(0, Datagram { way: Way::Overlay, from: world.overlay(1), at: world.now.at, bytes: &message });
+            world.deliver(0, Datagram { way: Path::Overlay, from: world.overlay(1), at: world.now.at, bytes: &message });
             world.run(Duration::from_millis(200));
         }
     };
@@ -409,7 +409,7 @@ fn costs(nodes: usize, cycles: u32, link: Link) {
     }
     let cycle = probing::schedule::cycle(nodes - 1);
     // The first cycle makes everybody known, and five what is filtered: every fourth question goes beside.
-    world.run(cycle * if link.beside == [true; 2] { 12 } else { 60 } / 10 + 2 * S);
+    world.run(cycle * if link.underlay == [true; 2] { 12 } else { 60 } / 10 + 2 * S);
     world.count();
     // A peer may be the first of one cycle, and the last of the next.
     let time = cycle * 22 / 10 * cycles;
@@ -432,7 +432,7 @@ fn ten_nodes_at_rest() {
 /// A firewall that lets the tunnel in alone is no surprise at each turn.
 #[test]
 fn a_cluster_with_nothing_beside_the_tunnel_costs_no_more() {
-    costs(40, 3, Link { beside: [false; 2], ..Link::default() });
+    costs(40, 3, Link { underlay: [false; 2], ..Link::default() });
 }
 
 #[test]
@@ -485,7 +485,7 @@ fn one_peer_is_asked_at_once() {
     world.run(20 * S);
     let tally = |asked: u8, answered: u8| (asked, answered);
     let seen = |probe: &Probe| {
-        [probe.small, probe.full, probe.beside, probe.ping, probe.full_ping, probe.beside_ping].map(|tally| (tally.asked, tally.answered))
+        [probe.small, probe.full, probe.underlay, probe.ping, probe.full_ping, probe.underlay_ping].map(|tally| (tally.asked, tally.answered))
     };
     let began = world.now.at;
     let well = world.ask(0, 1).unwrap();
@@ -526,5 +526,5 @@ fn another_node_is_named_at_once() {
     world.takes_over(1, 2);
     let probe = world.ask(0, 1).unwrap();
     assert_eq!(probe.answered_by.as_deref(), Some("node-2"), "{probe:?}");
-    assert_eq!((probe.small.answered, probe.beside.answered), (0, 0), "{probe:?}");
+    assert_eq!((probe.small.answered, probe.underlay.answered), (0, 0), "{probe:?}");
 }

@@ -2,8 +2,8 @@
 //! the names of running daemons. `flannelctl` uses it without depending on the daemon.
 
 pub mod api_socket;
+pub mod exit_report;
 pub mod instance;
-pub mod last_words;
 pub mod regular;
 pub mod status_file;
 pub mod subnet_env;

@@ -214,7 +214,7 @@ impl Writer {
 
 /// What the file says, and whether the daemon that wrote it lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct StatusFile {
     /// Whether a process holds the file.
     pub alive: bool,
     /// What it said last.
@@ -225,7 +225,7 @@ pub struct Said {
 ///
 /// # Errors
 /// The system's. Only root may read it.
-pub fn read(subnet_file: &Path) -> io::Result<Option<Said>> {
+pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     let path = path(subnet_file);
     let bytes = match crate::regular::read(&path, LIMIT) {
         Ok(bytes) => bytes,
@@ -242,7 +242,7 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<Said>> {
         Pods { reasons: reasons(pods), devices }
     });
     let status = Status { reasons: reasons(&document), version: text(&document, "version"), vtep, pods: pods.unwrap_or_default() };
-    Ok(Some(Said { alive: is_held(&path), status }))
+    Ok(Some(StatusFile { alive: is_held(&path), status }))
 }
 
 /// Whether a daemon with this subnet.env lives.
@@ -281,7 +281,7 @@ mod tests {
         let wanted = json!({"ready": false, "reasons": [{"condition": "lease", "reason": "none yet"}], "pid": std::process::id(), "version": "1.2.3",
                    "pods": {"reasons": [], "devices": []}});
         assert_eq!((said, std::fs::metadata(&file).unwrap().permissions().mode() & 0o777), (wanted, 0o600));
-        assert_eq!(read(&env).unwrap(), Some(Said { alive: true, status: status(Some("none yet")) }));
+        assert_eq!(read(&env).unwrap(), Some(StatusFile { alive: true, status: status(Some("none yet")) }));
         let inode = std::fs::metadata(&file).unwrap().ino();
         writer.put(&status(Some("none yet"))).unwrap();
         assert_eq!(std::fs::metadata(&file).unwrap().ino(), inode, "nothing new, nothing written");
@@ -293,7 +293,7 @@ mod tests {
         writer.put(&with_device).unwrap();
         drop(writer);
         assert!(file.exists() && !is_held(&file));
-        assert_eq!(read(&env).unwrap(), Some(Said { alive: false, status: with_device }));
+        assert_eq!(read(&env).unwrap(), Some(StatusFile { alive: false, status: with_device }));
         assert_eq!(read(&root.path().join("other.env")).unwrap(), None);
         assert_eq!(std::fs::read_dir(root.path().join("run")).unwrap().count(), 1, "no temporary file is left");
     }

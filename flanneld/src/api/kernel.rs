@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use netstate::inspect::{self, Inspection, inspect};
 use netstate::protocols::Protocols;
-use netstate::reconcile::questions::Inspector;
+use netstate::reconcile::questions::KernelAudit;
 use node_api::Rules;
 use node_api::routes::{Foreign, Holder, Kind, Object, Routes, SCHEMA, State};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// How long the reading may take: whoever asks waits for three seconds in all.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// The kernel is read for one client after the other.
 static ONE: Semaphore = Semaphore::const_new(1);
@@ -24,7 +24,7 @@ pub enum Silence {
     NoNetwork,
     /// The loop that keeps the kernel is busy.
     #[error(
-        "the kernel was not compared within {PATIENCE:?}: flanneld's task for it is busy, or the kernel does not answer; flannelctl status tells more"
+        "the kernel was not compared within {TIMEOUT:?}: flanneld's task for it is busy, or the kernel does not answer; flannelctl status tells more"
     )]
     Late,
     /// The kernel cannot be read.
@@ -36,13 +36,13 @@ pub enum Silence {
 ///
 /// # Errors
 /// There is no network yet, or the kernel cannot be read in time.
-pub async fn routes(inspector: Option<Inspector>, node: String, rules: Option<Rules>) -> Result<Routes, Silence> {
-    let inspector = inspector.ok_or(Silence::NoNetwork)?;
+pub async fn routes(kernel_audit: Option<KernelAudit>, node: String, rules: Option<Rules>) -> Result<Routes, Silence> {
+    let kernel_audit = kernel_audit.ok_or(Silence::NoNetwork)?;
     let look = async {
         let _turn = ONE.acquire().await;
-        inspector.look().await
+        kernel_audit.look().await
     };
-    let sighting = timeout(PATIENCE, look).await.map_err(|_| Silence::Late)??;
+    let sighting = timeout(TIMEOUT, look).await.map_err(|_| Silence::Late)??;
     let at = Timestamp::now();
     // Beside the loops that carry packets and leases: tens of thousands of objects take a while.
     let compared = tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));

@@ -15,12 +15,12 @@ use subnet_lease::{Addresses, LeaseTable, Subnets, printable};
 
 /// Gives the document.
 #[derive(Clone, Debug)]
-pub struct Describer {
+pub struct StatusSource {
     health: Health,
     subnet_file: PathBuf,
 }
 
-impl Describer {
+impl StatusSource {
     /// Knows nothing of a network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
         Self { health, subnet_file }
@@ -31,9 +31,9 @@ impl Describer {
     /// # Errors
     /// There is no network yet, or the kernel cannot be read in time.
     pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
-        let inspector = self.health.network().and_then(|running| running.inspector);
+        let kernel_audit = self.health.network().and_then(|running| running.kernel_audit);
         let document = self.health.document();
-        kernel::routes(inspector, document.node, document.rules).await
+        kernel::routes(kernel_audit, document.node, document.rules).await
     }
 
     /// The doctor's report of a round that begins now.

@@ -1,6 +1,6 @@
 //! `GET /api/v1/probe?peer=…`, on the socket alone: it sends packets, so whoever reaches a port must not be able to ask for it.
 
-use super::node::{Describer, safe};
+use super::node::{StatusSource, safe};
 use crate::probe::Tracer;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
@@ -8,11 +8,11 @@ use axum::response::{IntoResponse, Response};
 use node_api::probe::asked;
 
 /// The way to a peer or a pod.
-pub async fn probe(State(describer): State<Describer>, target: Uri) -> Response {
+pub async fn probe(State(status_source): State<StatusSource>, target: Uri) -> Response {
     let Some(peer) = asked(target.query()) else {
         return (StatusCode::BAD_REQUEST, format!("name a peer or a pod: {}?peer=10.244.2.7\n", node_api::PROBE_PATH)).into_response();
     };
-    let Some(tracer) = Tracer::of(describer.health()) else {
+    let Some(tracer) = Tracer::of(status_source.health()) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this node has no lease yet, or its backend carries no packets: there is nothing to probe\n")
             .into_response();
     };

@@ -2,7 +2,7 @@
 
 use super::health;
 use super::host::own_name_only;
-use super::node::{Describer, safe};
+use super::node::{StatusSource, safe};
 use super::pace::{Pace, paced};
 use super::probe::probe;
 use super::shared::{DOCUMENT, Shared};
@@ -25,38 +25,38 @@ static ONE: Semaphore = Semaphore::const_new(1);
 /// What answers the requests of one way in: the daemon, and the documents that were rendered last.
 #[derive(Clone, Debug)]
 struct Answers {
-    describer: Describer,
+    status_source: StatusSource,
     node: Shared,
     node_with_rows: Shared,
     findings: Shared,
 }
 
-impl FromRef<Answers> for Describer {
+impl FromRef<Answers> for StatusSource {
     fn from_ref(answers: &Answers) -> Self {
-        answers.describer.clone()
+        answers.status_source.clone()
     }
 }
 
 /// What the status API's port answers: to requests for this node by a name of its own alone.
-pub fn of_the_page(describer: Describer) -> Router {
-    let health = describer.health().clone();
-    api(describer, get(findings), DOCUMENT)
+pub fn of_the_page(status_source: StatusSource) -> Router {
+    let health = status_source.health().clone();
+    api(status_source, get(findings), DOCUMENT)
         .layer(from_fn(read_only))
         .layer(from_fn_with_state(health, own_name_only))
         .layer(from_fn_with_state(Pace::default(), paced))
 }
 
 /// What the socket answers.
-pub fn of_the_socket(describer: Describer, health: Health) -> Router {
-    let kernel = Router::new().route(node_api::ROUTES, get(routes)).with_state(describer.clone());
-    let probe = Router::new().route(node_api::PROBE_PATH, get(probe)).with_state(describer.clone());
+pub fn of_the_socket(status_source: StatusSource, health: Health) -> Router {
+    let kernel = Router::new().route(node_api::ROUTES, get(routes)).with_state(status_source.clone());
+    let probe = Router::new().route(node_api::PROBE_PATH, get(probe)).with_state(status_source.clone());
     // Only root reaches the socket, and root needs no limit.
-    api(describer, get(fresh_findings), Duration::ZERO).merge(kernel).merge(probe).merge(health::of_the_socket(health)).layer(from_fn(read_only))
+    api(status_source, get(fresh_findings), Duration::ZERO).merge(kernel).merge(probe).merge(health::of_the_socket(health)).layer(from_fn(read_only))
 }
 
-fn api(describer: Describer, findings: MethodRouter<Answers>, pause: Duration) -> Router {
+fn api(status_source: StatusSource, findings: MethodRouter<Answers>, pause: Duration) -> Router {
     let shared = || Shared::new(pause);
-    let answers = Answers { describer, node: shared(), node_with_rows: shared(), findings: shared() };
+    let answers = Answers { status_source, node: shared(), node_with_rows: shared(), findings: shared() };
     Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, findings).fallback(nothing_here).with_state(answers)
 }
 
@@ -64,10 +64,10 @@ fn api(describer: Describer, findings: MethodRouter<Answers>, pause: Duration) -
 async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     let rows = target.query() == Some("rows");
     if rows {
-        answers.describer.look();
+        answers.status_source.look();
     }
     let shared = if rows { &answers.node_with_rows } else { &answers.node };
-    document(shared.get(|| answers.describer.text(rows)).await)
+    document(shared.get(|| answers.status_source.text(rows)).await)
 }
 
 async fn nothing_here() -> Response {
@@ -76,19 +76,19 @@ async fn nothing_here() -> Response {
 
 /// The latest report: whoever reaches the port must not set the pace of the doctor's rounds.
 async fn findings(State(answers): State<Answers>) -> Response {
-    match answers.describer.report() {
+    match answers.status_source.report() {
         Some(report) => document(answers.findings.get(|| safe(&*report)).await),
         None => none_yet(),
     }
 }
 
-async fn fresh_findings(State(describer): State<Describer>) -> Response {
-    report(describer.fresh_report().await)
+async fn fresh_findings(State(status_source): State<StatusSource>) -> Response {
+    report(status_source.fresh_report().await)
 }
 
 /// The comparison with the kernel. Each reads all of flannel's objects, so that not everybody who reaches the status API's port may ask.
-async fn routes(State(describer): State<Describer>) -> Response {
-    match describer.routes().await {
+async fn routes(State(status_source): State<StatusSource>) -> Response {
+    match status_source.routes().await {
         Ok(routes) => {
             let _turn = ONE.acquire().await;
             document(safe(&routes))

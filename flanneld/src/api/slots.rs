@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn probe_behind_a_backlog_of_clients_that_do_not_read_is_taken_in_time() {
         const BACKLOG: usize = 1024;
-        const PATIENCE: Duration = Duration::from_millis(600);
+        const TIMEOUT: Duration = Duration::from_millis(600);
         let millis = |count| Some(Duration::from_millis(count));
         let all_ask = time_until_in(BACKLOG, |_| millis(0));
         let late = time_until_in(BACKLOG, |_| millis(9));
@@ -164,7 +164,7 @@ mod tests {
         let few_are_silent = time_until_in(BACKLOG, |client| millis(0).filter(|_| client % 64 > 0));
         let answers_first = time_until_in(BACKLOG, |client| millis(0).filter(|_| client < CONNECTIONS - 1));
         for time in [all_ask, late, half, few_are_silent, answers_first] {
-            assert!(time < PATIENCE, "{:?}", [all_ask, late, half, few_are_silent, answers_first]);
+            assert!(time < TIMEOUT, "{:?}", [all_ask, late, half, few_are_silent, answers_first]);
         }
     }
 

@@ -6,11 +6,11 @@ use super::{mesh, wireguard};
 use crate::health::Health;
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
-use backends::status::Observer;
+use backends::status::NetworkHandle;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
 use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
-use doctor::facts::host::WayKind;
+use doctor::facts::host::LookupPurpose;
 use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, Own, Peer, Refused};
 use doctor::facts::store::Store;
@@ -67,7 +67,7 @@ pub(super) async fn facts(
     let daemon = Daemon {
         running: Fact::Known(true),
         young: health.uptime() < YOUNG,
-        last_words: Fact::Absent,
+        exit_report: Fact::Absent,
         silent: Fact::Known(health.alive().err().map(|silent| silent.0.iter().map(ToString::to_string).collect()).unwrap_or_default()),
         choice: choice(known, underlay),
         id_given: known.id_given,
@@ -117,7 +117,7 @@ pub(super) async fn facts(
 }
 
 /// Waits until the reconciler does not compare states of the kernel, for a moment at most.
-async fn compared(observer: &Observer) {
+async fn compared(observer: &NetworkHandle) {
     let end = tokio::time::Instant::now() + COMPARISON;
     while observer.status().kernel.comparing && tokio::time::Instant::now() < end {
         tokio::time::sleep(COMPARISON / 40).await;
@@ -219,18 +219,18 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
 /// The addresses whose ways are of interest: the store's, the API server's, and the peers' where another way would lose their packets.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
     let target = |to: &IpAddr, whose: String, kind| Target { to: *to, whose, kind };
-    let mut targets: Vec<Target> = known.store_addresses.iter().map(|ip| target(ip, "the store".to_owned(), WayKind::Store)).collect();
+    let mut targets: Vec<Target> = known.store_addresses.iter().map(|ip| target(ip, "the store".to_owned(), LookupPurpose::Store)).collect();
     let servers = known.node.iter().flat_map(|node| &node.servers);
-    targets.extend(servers.map(|ip| target(ip, "the API server".to_owned(), WayKind::ApiServer)));
+    targets.extend(servers.map(|ip| target(ip, "the API server".to_owned(), LookupPurpose::ApiServer)));
     let Some(running) = running else { return targets };
     let leases = running.leases.borrow().clone();
     let peers = || leases.others(&running.network.own, Kinds::Any);
-    let to = |lease: &Lease, address| target(&address, name(lease).to_string(), WayKind::Peer);
+    let to = |lease: &Lease, address| target(&address, name(lease).to_string(), LookupPurpose::Peer);
     if underlay.is_some_and(look::is_strict) {
         targets.extend(peers().take(PEERS).filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))));
     }
     // To an address inside the network of pods, flannel's own route may lead.
-    let asked: BTreeSet<IpAddr> = targets.iter().filter(|target| target.kind == WayKind::Peer).map(|target| target.to).collect();
+    let asked: BTreeSet<IpAddr> = targets.iter().filter(|target| target.kind == LookupPurpose::Peer).map(|target| target.to).collect();
     let inside = |target: &Target| !asked.contains(&target.to) && running.network.networks.nets().any(|net| net.contains(&target.to));
     let looped = peers().flat_map(|lease| lease.attrs.addresses().map(move |address| to(lease, address))).filter(inside);
     targets.extend(looped.take(PEERS));

@@ -8,7 +8,7 @@ use probing::view::{Peer, Problem};
 use run_dir::instance::lent::tunnel_on;
 use std::collections::BTreeSet;
 use types::problem::PortPurpose;
-use types::reachability::{Harm, State};
+use types::reachability::{Impact, State};
 
 /// Each peer and family is a path.
 pub(super) fn mesh(prober: &Prober) -> Mesh {
@@ -31,10 +31,10 @@ fn path(peer: Peer) -> Path {
     let lately: Vec<State> = peer.others.iter().filter(|said| said.age_ms <= peer.state_age_ms).map(|said| said.state).collect();
     let others = (!lately.is_empty()).then(|| {
         let count = |is: fn(&&State) -> bool| u16::try_from(lately.iter().filter(is).count()).unwrap_or(u16::MAX);
-        (count(|state| state.passes()), count(|state| state.harm() == Harm::All))
+        (count(|state| state.passes()), count(|state| state.impact() == Impact::All))
     });
     // By its own words it heard us then: until then its daemon answered.
-    let spoke_ms = [peer.hears_us_age_ms, peer.hears_us_beside_age_ms].into_iter().flatten().min();
+    let spoke_ms = [peer.hears_us_age_ms, peer.hears_us_underlay_age_ms].into_iter().flatten().min();
     let age_ms = spoke_ms.filter(|_| verdict.ping_only).map_or(peer.state_age_ms, |spoke_ms| spoke_ms.min(peer.state_age_ms));
     Path {
         node: peer.name.filter(|name| !name.is_empty()).unwrap_or_else(|| peer.address.to_string().into()),
@@ -44,7 +44,7 @@ fn path(peer: Peer) -> Path {
         verdict,
         answered_by: peer.answered_by,
         // What was heard once is not heard for ever: the verdict counts.
-        ever: [peer.answered_age_ms, peer.beside_age_ms, peer.heard_age_ms, peer.heard_beside_age_ms].iter().any(Option::is_some),
+        ever: [peer.answered_age_ms, peer.underlay_age_ms, peer.heard_age_ms, peer.heard_underlay_age_ms].iter().any(Option::is_some),
         underlay: is_heard,
         refuses: peer.refuses,
         carries: peer.carries.map(u32::from),

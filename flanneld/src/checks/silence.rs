@@ -11,19 +11,19 @@ use tokio::sync::watch;
 use types::reachability::State;
 
 /// How often it is looked who answers nothing.
-const PACE: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Who has been cut off for less may just be restarting.
-const CUT: Duration = Duration::from_secs(15);
+const MIN_CUT: Duration = Duration::from_secs(15);
 /// The age at which silence is worth a word.
-const SILENT: Duration = Duration::from_secs(600);
+const MIN_SILENCE: Duration = Duration::from_secs(600);
 /// How often it is asked about who is silent: all nodes ask about one that is gone, and it may come back.
-const AGAIN: Duration = Duration::from_secs(600);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 /// How soon it is asked again after no answer.
-const SOON: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// The most that a node waits longer than another: all of them reckon with the same last sign of life.
-const SPREAD: Duration = Duration::from_secs(60);
+const MAX_SPREAD: Duration = Duration::from_secs(60);
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How many peers are asked about.
 const PEERS: usize = 16;
 
@@ -43,7 +43,7 @@ impl Book {
     /// Enters who is cut off, and forgets the others. Returns whom to ask about now.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
         self.pages.retain(|subnets, _| cut.contains_key(subnets));
-        for subnets in cut.iter().filter(|(_, age)| **age >= CUT).map(|(subnets, _)| subnets).take(PEERS) {
+        for subnets in cut.iter().filter(|(_, age)| **age >= MIN_CUT).map(|(subnets, _)| subnets).take(PEERS) {
             self.pages.entry(*subnets).or_insert((now, None));
         }
         self.pages.iter().filter(|(_, (next, _))| *next <= now).map(|(subnets, _)| *subnets).take(PEERS).collect()
@@ -53,9 +53,9 @@ impl Book {
     fn answered(&mut self, subnets: Subnets, ago: Option<Duration>, now: Duration) {
         // Until then it cannot have been silent for long.
         let wait = match ago {
-            Some(ago) if ago < SILENT => (SILENT - ago).max(PACE),
-            Some(_) => AGAIN,
-            None => SOON,
+            Some(ago) if ago < MIN_SILENCE => (MIN_SILENCE - ago).max(POLL_INTERVAL),
+            Some(_) => REPEAT_INTERVAL,
+            None => RETRY_INTERVAL,
         };
         // A store that is away takes nothing back.
         let before = self.pages.get(&subnets).and_then(|(_, heard)| *heard);
@@ -94,13 +94,13 @@ pub async fn ask(
     own: Subnets,
     heard: watch::Sender<Heard>,
 ) {
-    let mut book = Book { spread: rand::random_range(Duration::ZERO..SPREAD), ..Book::default() };
+    let mut book = Book { spread: rand::random_range(Duration::ZERO..MAX_SPREAD), ..Book::default() };
     loop {
         let table = leases.borrow().clone();
         let cut = asked().map(|asked| cut(asked, &table, &own)).unwrap_or_default();
         let due = book.due(&cut, boot_time());
         for subnets in due {
-            let ago = tokio::time::timeout(PATIENCE, manager.last_heard(&subnets)).await.unwrap_or_default();
+            let ago = tokio::time::timeout(TIMEOUT, manager.last_heard(&subnets)).await.unwrap_or_default();
             book.answered(subnets, ago, boot_time());
         }
         let now = book.heard();
@@ -109,7 +109,7 @@ pub async fn ask(
             *known = now;
             news
         });
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// How often to log that the same sysctl had to be set again.
-const AGAIN: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Sets sysctls.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl SysctlWriter {
             let times = last.map_or(1, |last| last.times.saturating_add(1));
             let failed = result.is_err();
             // The second write means that another program reverted the first.
-            let due = times == 2 || last.is_none_or(|last| last.failed != failed || now.duration_since(last.logged) >= AGAIN);
+            let due = times == 2 || last.is_none_or(|last| last.failed != failed || now.duration_since(last.logged) >= LOG_INTERVAL);
             let logged = if due { now } else { last.map_or(now, |last| last.logged) };
             match &result {
                 Err(error) if due => {

@@ -3,7 +3,7 @@
 use super::end::End;
 use super::host::Host;
 use super::node::Node;
-use super::{Daemon, attrs, retry, vitals};
+use super::{Daemon, attrs, readiness_monitor, retry};
 use crate::api::node;
 use crate::checks::known::NodeAddresses;
 use crate::health::condition::Condition;
@@ -45,7 +45,7 @@ impl Daemon {
         let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
         let held = watch::channel(Held::default());
         let lease = {
-            let _telling = vitals::tell_trouble(held.1.clone(), self.health.clone());
+            let _telling = readiness_monitor::tell_trouble(held.1.clone(), self.health.clone());
             manager.acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0).await.map_err(End::failed)?
         };
         memory::trim();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::backoff::Backoff;
 use subnet_lease::manager::{Error, NodeInfo, SubnetManager};
-use subnet_lease::reason::Told;
+use subnet_lease::reason::LogOnce;
 use subnet_lease::{Dual, NetworkConfig, Subnets};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -27,7 +27,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_s
 /// How long a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
 /// How often the choice is made anew while there is no interface, in case what it depends on has changed without notice.
-const AGAIN: Duration = Duration::from_secs(30);
+const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 /// How long changes are gathered before the interface is reconsidered.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
 
@@ -35,7 +35,7 @@ impl Daemon {
     /// Reads the configuration, and waits until the store knows this node; `None` from a store that knows no nodes.
     pub(super) async fn find_node_info(&self, manager: &Arc<dyn SubnetManager>) -> Result<(NetworkConfig, Option<NodeInfo>), End> {
         let mut changes = manager.node_info_changes();
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         let mut failures = 0;
         loop {
             // An operator may correct it meanwhile.
@@ -98,7 +98,7 @@ impl Daemon {
                     continue;
                 }
                 // The store's servers may be known now, and an address that was given up may be taken again.
-                () = tokio::time::sleep(AGAIN) => continue,
+                () = tokio::time::sleep(RESELECT_INTERVAL) => continue,
             };
             let present = found.chosen.underlay.addresses;
             let config = whole.only(&subnets).only(&subnets.only(|family| present.has(family)).unwrap_or(subnets));

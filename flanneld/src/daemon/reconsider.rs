@@ -6,7 +6,7 @@
 use super::end::End;
 use super::left::Left;
 use super::node_info::{SETTLE, families, wish_of};
-use super::silence::{Heard, SILENCE, Silence};
+use super::silence::{Received, SILENCE, Silence};
 use crate::checks::known::{Known, NodeAddresses};
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
@@ -27,7 +27,7 @@ use types::{Coded, Problem};
 /// How often it is noted whether something came in; the least time between two looks at the choice.
 const LISTEN: Duration = Duration::from_secs(5);
 /// The most time between two looks at the choice.
-const LOOK: Duration = Duration::from_secs(30);
+const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the choice depends on while the node runs.
 pub struct Reconsider {
@@ -65,7 +65,7 @@ impl Reconsider {
                 () = tokio::time::sleep(LISTEN) => false,
             };
             let was_silent = std::mem::replace(&mut silent, self.is_silent(&mut silence).await);
-            if !changed && was_silent == silent && looked.elapsed() < LOOK {
+            if !changed && was_silent == silent && looked.elapsed() < RESELECT_INTERVAL {
                 continue;
             }
             looked = Instant::now();
@@ -92,7 +92,7 @@ impl Reconsider {
         let Some(prober) = self.network.prober.as_ref().filter(|_| !self.chosen.named) else { return false };
         // What cannot be read is no silence.
         let Ok(received) = received(&self.devices).await else { return false };
-        silence.look(Heard { answers: prober.figures().0.answered, received }, Instant::now()) && !self.meets_a_peer().await
+        silence.look(Received { answers: prober.figures().0.answered, received }, Instant::now()) && !self.meets_a_peer().await
     }
 
     /// Whether a peer is on the interface's own link: packets to it may go past the tunnel, which then tells nothing.

@@ -7,7 +7,7 @@ use crate::systemd;
 use std::time::Duration;
 use subnet_lease::backoff::Backoff;
 use subnet_lease::manager::Error;
-use subnet_lease::reason::Told;
+use subnet_lease::reason::LogOnce;
 use tracing::warn;
 
 /// Delay between attempts while the store does not answer.
@@ -33,7 +33,7 @@ pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(attempt: impl Fn() 
 /// # Errors
 /// The store refuses permanently.
 pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &Health, condition: Condition, ask: impl Fn() -> F) -> Result<T, End> {
-    let mut told = Told::default();
+    let mut told = LogOnce::default();
     let mut failures = 0;
     loop {
         match ask().await {

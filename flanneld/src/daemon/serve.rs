@@ -4,7 +4,7 @@ use super::attrs::{Ends, Following};
 use super::end::End;
 use super::node::Node;
 use super::reconsider::Reconsider;
-use super::{Daemon, vitals};
+use super::{Daemon, readiness_monitor};
 use crate::checks::{network, silence, vtep};
 use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
@@ -16,7 +16,7 @@ use crate::underlay::read::follow;
 use crate::{memory, subnet_env_keeper, systemd};
 use backends::{Backend, Inputs, Network, Renewal, Underlay};
 use ipnet::IpNet;
-use run_dir::{last_words, subnet_env};
+use run_dir::{exit_report, subnet_env};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl Daemon {
             store: manager.counters(),
             heard,
             observer: running.observer(),
-            inspector: Some(running.inspector()),
+            kernel_audit: Some(running.kernel_audit()),
             listens,
             written,
             set_sysctls: self.settings.set_sysctls,
@@ -151,7 +151,7 @@ impl Daemon {
             self.run.spawn(keeper.keep(self.run.stop.clone()));
         }
         self.health.clear(Condition::Start);
-        last_words::remove(&self.settings.subnet_file);
+        exit_report::remove(&self.settings.subnet_file);
         if let (Some(mesh), Some(prober)) = (mesh, prober) {
             let asks = silence::ask(
                 manager.clone(),
@@ -191,7 +191,7 @@ impl Daemon {
         }
         self.run.spawn(follow(found.chosen, profile.needs_links, ends.underlay, tell, self.run.stop.clone()));
         self.run.spawn(report_addresses(manager.clone(), underlay.clone(), self.run.stop.clone()));
-        let monitor = vitals::ReadinessMonitor {
+        let monitor = readiness_monitor::ReadinessMonitor {
             network,
             audits: self.settings.audit.is_some_and(|audit| audit <= FREQUENT_AUDIT),
             programmed: programmed_out,
@@ -262,13 +262,13 @@ impl Daemon {
 /// Asks for another identity when an older node has this one's: all peers refuse the later.
 async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
     /// The new identity has to reach the store and come back.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     loop {
         let older = readings.borrow_and_update().refused.iter().find(|refused| refused.reason() == Reason::OurIdentity).cloned();
         if let Some(older) = older {
             warn!("this node's key is that of an older node, as of a cloned disk ({older}): making another one");
             renewal.ask();
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(TIMEOUT).await;
             if readings.borrow().refused.iter().any(|refused| refused.reason() == Reason::OurIdentity) {
                 continue;
             }

@@ -8,7 +8,7 @@ pub const SILENCE: Duration = Duration::from_secs(60);
 
 /// What came in so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct Received {
     /// Answers of peers to probes.
     pub answers: u64,
     /// Packets through the tunnel.
@@ -19,17 +19,17 @@ pub struct Heard {
 #[derive(Debug)]
 pub struct Silence {
     since: Instant,
-    last: Heard,
+    last: Received,
 }
 
 impl Silence {
     /// Begins now.
     pub fn new(now: Instant) -> Self {
-        Self { since: now, last: Heard::default() }
+        Self { since: now, last: Received::default() }
     }
 
     /// Takes the counters as they are now. Returns whether nothing has come in for [`SILENCE`].
-    pub fn look(&mut self, heard: Heard, now: Instant) -> bool {
+    pub fn look(&mut self, heard: Received, now: Instant) -> bool {
         // A device that was made anew counts from 0.
         if heard.answers > self.last.answers || heard.received > self.last.received {
             self.since = now;
@@ -47,7 +47,7 @@ mod tests {
     fn silence_begins_anew_with_each_answer_and_packet() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let heard = |answers, received| Heard { answers, received };
+        let heard = |answers, received| Received { answers, received };
         let mut silence = Silence::new(start);
         assert!(!silence.look(heard(0, 0), at(59)) && silence.look(heard(0, 0), at(60)));
         assert!(!silence.look(heard(1, 0), at(61)) && !silence.look(heard(1, 5), at(120)));

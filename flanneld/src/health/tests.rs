@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::health::Server;
-use backends::status::{EngineStatus, Observer, Status, Traffic};
+use backends::status::{EngineStatus, NetworkHandle, Status, Traffic};
 use netstate::names::LinkName;
 use netstate::reconcile::progress::{Snapshot, TunnelPeers};
 use netstate::reconcile::tunnels::Silent;
@@ -49,7 +49,7 @@ fn tunnels() -> TunnelPeers {
 #[test]
 fn other_backends_have_no_peers_of_wireguard() {
     let health = Health::new();
-    health.serves(RunningNetwork { observer: Observer::new(Status::default), ..RunningNetwork::idle() });
+    health.serves(RunningNetwork { observer: NetworkHandle::new(Status::default), ..RunningNetwork::idle() });
     assert!(!health.metrics().contains("wireguard") && health.status()["figures"].get("wireguard").is_none());
     assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), None);
 }
@@ -116,7 +116,7 @@ async fn answers() {
     health.set_unused(Arc::new(unused.collect()));
     let peers = (10..17).map(|number| lease(&format!("10.5.{number}.0/24")));
     health.serves(RunningNetwork {
-        observer: Observer::new(move || status.clone()),
+        observer: NetworkHandle::new(move || status.clone()),
         leases: watch::channel(Arc::new(LeaseTable::of(peers, BTreeSet::new()))).1,
         readings: watch::channel(Reading { refused: Arc::new(refused.collect()), ..Reading::default() }).1,
         held: watch::channel(Held { until: Some(boot_time() + Duration::from_secs(86_400)), ..Held::default() }).1,
@@ -246,7 +246,7 @@ proptest::proptest! {
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
             let trouble = Problem::in_words(&text);
             let status = Status { kernel: Snapshot { trouble: Some(trouble), ..Snapshot::default() }, engines: vec![engine] };
-            health.serves(RunningNetwork { observer: Observer::new(move || status.clone()), ..RunningNetwork::idle() });
+            health.serves(RunningNetwork { observer: NetworkHandle::new(move || status.clone()), ..RunningNetwork::idle() });
             tokio::time::sleep(Duration::from_millis(2)).await;
             for path in ["/healthz", "/readyz", "/metrics", "/status"] {
                 let (_, body) = get(address, "GET", path).await;

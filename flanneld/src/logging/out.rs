@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// How long to wait for a slow reader before dropping lines, in milliseconds. A reader that has not read since then is not waited for.
-const PATIENCE: u8 = 100;
+const TIMEOUT: u8 = 100;
 /// Bytes that fit into a writable pipe or terminal (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;
 
@@ -73,7 +73,7 @@ impl Sink {
 
     fn line(&self, out: BorrowedFd<'_>, line: &[u8]) {
         let mut state = self.state();
-        let patience = if state.stuck { PollTimeout::ZERO } else { PollTimeout::from(PATIENCE) };
+        let patience = if state.stuck { PollTimeout::ZERO } else { PollTimeout::from(TIMEOUT) };
         let mut written = 0;
         let begun = if state.torn { piecewise(out, b"\n", patience, &mut 0) } else { Ok(()) };
         match begun.and_then(|()| piecewise(out, line, patience, &mut written)) {

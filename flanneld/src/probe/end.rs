@@ -1,7 +1,7 @@
 //! Where a path ends, in one sentence, and what to type next: a pure function of what was seen, of the verdict on it and of the steps.
 
 use super::seen::{Judged, Seen, named};
-use super::whom::title;
+use super::target::title;
 use doctor::encapsulation::capture;
 use netstate::netlink::lookup::Fate;
 use node_api::probe::{Next, Outcome, Step, StepName};
@@ -55,7 +55,7 @@ pub fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
         }
         Some(StepName::Underlay) => {
             let next = vec![here(format!("ip route get {address}")), here(tcpdump(&device(seen), None, address)), here(doctor()), there(doctor())];
-            (beside(seen, judged.underlay.state, &peer), next)
+            (underlay(seen, judged.underlay.state, &peer), next)
         }
         Some(StepName::Rules) => ("It ends here: this node's own rules drop packets of pods.".to_owned(), vec![here(doctor())]),
         Some(StepName::Overlay) => {
@@ -74,7 +74,7 @@ pub fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
 
 /// The interface by which packets to the peer leave.
 fn device(seen: &Seen) -> String {
-    match &seen.beside {
+    match &seen.underlay {
         Ok(Fate::Sent(hop)) if !hop.dev.as_str().is_empty() => hop.dev.to_string(),
         _ => seen.own.interface.clone(),
     }
@@ -82,7 +82,7 @@ fn device(seen: &Seen) -> String {
 
 /// The address from which the peer sees what this node sends: the tunnel's, or without a tunnel the packet's own.
 fn source(seen: &Seen) -> Option<IpAddr> {
-    let by_route = match &seen.beside {
+    let by_route = match &seen.underlay {
         Ok(Fate::Sent(hop)) => hop.source,
         _ => None,
     };
@@ -109,9 +109,9 @@ fn well(seen: &Seen, steps: &[Step]) -> String {
     }
 }
 
-fn beside(seen: &Seen, state: State, peer: &str) -> String {
+fn underlay(seen: &Seen, state: State, peer: &str) -> String {
     let address = seen.target.address;
-    match &seen.beside {
+    match &seen.underlay {
         Ok(Fate::NoRoute | Fate::Dropped(_)) => format!("It ends here: packets to {peer} at {address} do not leave this node."),
         _ if state.passes() => format!("The network between this node and {peer} loses packets."),
         _ => format!("It ends on the way to {peer} at {address}, or there: nothing answers, ping neither."),

@@ -37,9 +37,9 @@ pub struct Seen {
     /// The peer of WireGuard to which packets for the subnet go, where the lease wants one.
     pub tunnelled: Option<Result<Option<Behind>, KernelError>>,
     /// Where packets to the peer itself leave.
-    pub beside: Result<Fate, KernelError>,
+    pub underlay: Result<Fate, KernelError>,
     /// What was asked and answered.
-    pub heard: Heard,
+    pub heard: ProbeReplies,
     /// What keeps packets on this node.
     pub rules: Rules,
     /// Pings of the pod, if they were sent.
@@ -107,7 +107,7 @@ impl Wanted {
 
 /// What was asked and answered.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct ProbeReplies {
     /// Whether the peer is asked through the overlay network.
     pub overlay: bool,
     /// Why no questions were sent, where they never are.
@@ -119,17 +119,17 @@ pub struct Heard {
     /// Long ones.
     pub full: Tally,
     /// Questions beside it.
-    pub beside: Tally,
+    pub underlay: Tally,
     /// Small pings through the overlay network.
     pub ping: Tally,
     /// Long ones.
     pub full_ping: Tally,
     /// Pings beside it.
-    pub beside_ping: Tally,
+    pub underlay_ping: Tally,
     /// By the peer's words, how many milliseconds ago it heard this node through the overlay network.
     pub hears_us: Option<u64>,
     /// The same beside it.
-    pub hears_us_beside: Option<u64>,
+    pub hears_us_on_underlay: Option<u64>,
     /// Who answered in its place.
     pub answered_by: Option<String>,
 }
@@ -145,7 +145,7 @@ pub struct Judged {
     pub underlay: Verdict,
 }
 
-impl Heard {
+impl ProbeReplies {
     /// Whether anything came back through the overlay network.
     pub fn through(&self) -> bool {
         self.evidence().through()
@@ -163,18 +163,21 @@ impl Heard {
 
     /// As the prober takes it: a host that refuses a question is as good as one that answers a ping.
     fn evidence(&self) -> Evidence {
-        let or_refused = |ping: Tally, question: Tally| if question.refused > 0 { verdict::Heard::Answered } else { ping.heard() };
+        let or_refused = |ping: Tally, question: Tally| if question.refused > 0 { verdict::ProbeResult::Answered } else { ping.heard() };
         let full_ping = or_refused(self.full_ping, self.full);
         Evidence {
             full: self.full.heard(),
             small: self.small.heard(),
             ping: or_refused(self.ping, self.small),
             // Kernels limit how often they refuse: that a long question was not refused says nothing.
-            full_ping: if self.is_refused() && full_ping == verdict::Heard::Lost { verdict::Heard::NotAsked } else { full_ping },
-            beside: self.beside.heard(),
-            beside_ping: or_refused(self.beside_ping, self.beside),
+            full_ping: if self.is_refused() && full_ping == verdict::ProbeResult::Lost { verdict::ProbeResult::NotAsked } else { full_ping },
+            underlay: self.underlay.heard(),
+            underlay_ping: or_refused(self.underlay_ping, self.underlay),
             // Both were asked at the same time.
-            hears_us_ms: self.hears_us.zip(self.hears_us_beside).and_then(|(through, beside)| u32::try_from(through.saturating_sub(beside)).ok()),
+            hears_us_ms: self
+                .hears_us
+                .zip(self.hears_us_on_underlay)
+                .and_then(|(through, underlay)| u32::try_from(through.saturating_sub(underlay)).ok()),
             other: self.answered_by.is_some(),
         }
     }
@@ -189,12 +192,12 @@ impl Heard {
         } else {
             self.ping.lost()
         };
-        let lost_beside = match (self.beside.answered, self.beside_ping.answered, self.beside.refused) {
-            (1.., ..) => self.beside.lost(),
+        let lost_on_underlay = match (self.underlay.answered, self.underlay_ping.answered, self.underlay.refused) {
+            (1.., ..) => self.underlay.lost(),
             (_, 0, 1..) => 0,
-            _ => self.beside_ping.lost(),
+            _ => self.underlay_ping.lost(),
         };
-        let underlay = judge_rounds(&evidence.only_beside(), lost_beside.into());
+        let underlay = judge_rounds(&evidence.only_underlay(), lost_on_underlay.into());
         if evidence.other || evidence.asked_through() {
             let overlay = judge_rounds(&evidence, lost.into());
             Judged { whole: overlay, overlay, underlay }

@@ -1,13 +1,13 @@
 //! The steps of a path to a peer: a pure projection of what was seen and of the prober's verdict on it.
 
 use super::seen::{Judged, Rules, Seen, named};
-use super::whom::title;
+use super::target::title;
 use super::words::{by_rule, count, place, questions, route as shown, rtt, spec};
 use netstate::netlink::lookup::{Fate, Neighbour};
 use node_api::probe::{Outcome, QuestionKind, Step, StepName};
 use probing::view::Tally;
 use std::time::Duration;
-use types::reachability::{Harm, State, Verdict};
+use types::reachability::{Impact, State, Verdict};
 
 /// A session of WireGuard ends this long after its handshake (its paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
@@ -102,21 +102,21 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
 
 /// What a verdict means for a step.
 fn outcome(verdict: Verdict) -> Outcome {
-    match verdict.state.harm() {
-        Harm::Unknown => Outcome::NotAsked,
-        Harm::None => Outcome::Ok,
-        Harm::Some | Harm::All => Outcome::Failed,
+    match verdict.state.impact() {
+        Impact::Unknown => Outcome::NotAsked,
+        Impact::None => Outcome::Ok,
+        Impact::Some | Impact::All => Outcome::Failed,
     }
 }
 
 /// `works`: whether answers come through the overlay network.
 fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     let heard = &seen.heard;
-    let (asked, ping) = (heard.beside, heard.beside_ping);
+    let (asked, ping) = (heard.underlay, heard.underlay_ping);
     let kinds = [(QuestionKind::Question, asked), (QuestionKind::Ping, ping)];
-    let place = place(seen.target.address, &seen.beside);
+    let place = place(seen.target.address, &seen.underlay);
     let port = seen.own.probes;
-    let found = match &seen.beside {
+    let found = match &seen.underlay {
         Ok(Fate::NoRoute) if !works => (Outcome::Failed, format!("no route leads to {place}")),
         Ok(Fate::Dropped(hop)) if !works => {
             let by = hop.as_ref().map(|hop| format!(" by the route {}", shown(hop))).unwrap_or_default();
@@ -210,7 +210,7 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
 /// What the peer says of having heard this node.
 fn said(seen: &Seen) -> String {
     let heard = &seen.heard;
-    if heard.small.answered + heard.full.answered + heard.beside.answered == 0 {
+    if heard.small.answered + heard.full.answered + heard.underlay.answered == 0 {
         return String::new();
     }
     let ago = |ms: Option<u64>| match ms.map(Duration::from_millis) {
@@ -219,8 +219,8 @@ fn said(seen: &Seen) -> String {
         Some(time) if time < Duration::from_secs(10) => format!("{:.1} s ago", time.as_secs_f64()),
         Some(time) => format!("{} s ago", time.as_secs()),
     };
-    let beside = heard.hears_us_beside.map(|ms| format!(", beside it {}", ago(Some(ms)))).unwrap_or_default();
-    format!("; {} says: heard through the overlay {}{beside}", title(&seen.target), ago(heard.hears_us))
+    let underlay = heard.hears_us_on_underlay.map(|ms| format!(", beside it {}", ago(Some(ms)))).unwrap_or_default();
+    format!("; {} says: heard through the overlay {}{underlay}", title(&seen.target), ago(heard.hears_us))
 }
 
 fn pod(seen: &Seen) -> Option<Step> {

@@ -2,7 +2,7 @@
 
 use super::here;
 use super::refusal::Unasked;
-use super::seen::{Heard, Local, Own, Rules, Seen, Wanted};
+use super::seen::{Local, Own, ProbeReplies, Rules, Seen, Wanted};
 use super::{end, steps};
 use doctor::finding::{DaemonState, Unknown};
 use doctor::{Finding, Report, Severity};
@@ -83,19 +83,19 @@ fn well() -> Seen {
         neighbour: Some(Ok(Neighbour::Known(MAC))),
         fdb: Some(Ok(Some(address))),
         tunnelled: None,
-        beside: Ok(Fate::Sent(Hop { source: Some(ip("192.0.2.1")), ..hop("192.0.2.0/24", None, "eth1") })),
-        heard: Heard {
+        underlay: Ok(Fate::Sent(Hop { source: Some(ip("192.0.2.1")), ..hop("192.0.2.0/24", None, "eth1") })),
+        heard: ProbeReplies {
             overlay: true,
             mtu: 1450,
             small: all(520),
             full: all(610),
-            beside: all(390),
+            underlay: all(390),
             ping: all(300),
             full_ping: all(320),
-            beside_ping: all(200),
+            underlay_ping: all(200),
             hears_us: Some(200),
-            hears_us_beside: Some(200),
-            ..Heard::default()
+            hears_us_on_underlay: Some(200),
+            ..ProbeReplies::default()
         },
         rules: Rules::Clear,
         pinged: Some(Ok(Tally { asked: 3, answered: 3, refused: 0, rtt_us: Some(600) })),
@@ -127,7 +127,7 @@ fn host_gw(overlay: bool) -> Seen {
     seen.fate = Ok(Fate::Sent(hop("10.244.3.0/24", Some("192.0.2.3"), "eth1")));
     if !overlay {
         seen.own.overlay = None;
-        seen.heard = Heard { mtu: 1500, beside: all(300), beside_ping: all(200), ..Heard::default() };
+        seen.heard = ProbeReplies { mtu: 1500, underlay: all(300), underlay_ping: all(200), ..ProbeReplies::default() };
     }
     seen
 }
@@ -143,7 +143,7 @@ fn wireguard(handshake: Option<u64>) -> Seen {
     let endpoint = "192.0.2.3:51820".parse().ok();
     seen.tunnelled = Some(Ok(Some(Behind { key: KEY, endpoint, handshake: handshake.map(Duration::from_secs) })));
     seen.fate = Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.0.0/16", None, "flannel-wg") }));
-    (seen.heard.beside, seen.heard.hears_us_beside) = (Tally::default(), None);
+    (seen.heard.underlay, seen.heard.hears_us_on_underlay) = (Tally::default(), None);
     if handshake.is_none() {
         let heard = &mut seen.heard;
         (heard.small, heard.full, heard.ping, heard.full_ping) = (none(), none(), none(), none());
@@ -173,7 +173,7 @@ fn a_way_through_wireguard_has_a_peer() {
     assert_eq!(commands[3], "tcpdump -c 5 -ni eth1 udp port 51820 and host 192.0.2.3");
     // Where the machine does not answer, the tunnel is not to blame.
     let mut seen = wireguard(None);
-    seen.heard.beside_ping = none();
+    seen.heard.underlay_ping = none();
     assert_eq!(end::end(&seen, &seen.heard.judged(), &steps::steps(&seen, &seen.heard.judged())).at, Some(StepName::Underlay));
     // The kernel has another entry than the lease wants, or none.
     for (found, text) in [
@@ -274,7 +274,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             "all silent",
-            cut_with(|seen| (seen.heard.beside, seen.heard.beside_ping, seen.heard.hears_us) = (none(), none(), None)),
+            cut_with(|seen| (seen.heard.underlay, seen.heard.underlay_ping, seen.heard.hears_us) = (none(), none(), None)),
             "+++x+x-",
             "192.0.2.3 by eth1 from 192.0.2.1: 0 of 5 answered, ping neither",
             silent,
@@ -363,7 +363,7 @@ fn cases() -> Vec<Case> {
         (
             "no route to the node",
             cut_with(|seen| {
-                (seen.beside, seen.heard.beside, seen.heard.beside_ping, seen.heard.hears_us) = (Ok(Fate::NoRoute), none(), none(), None);
+                (seen.underlay, seen.heard.underlay, seen.heard.underlay_ping, seen.heard.hears_us) = (Ok(Fate::NoRoute), none(), none(), None);
             }),
             "+++x+x-",
             "no route leads to 192.0.2.3",
@@ -396,7 +396,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             "losses beside it",
-            with(|seen| seen.heard.beside = some(2)),
+            with(|seen| seen.heard.underlay = some(2)),
             "+++x+++",
             "2 of 5 answered",
             "The network between this node and node-3 loses packets",
@@ -451,7 +451,7 @@ fn cases() -> Vec<Case> {
         (
             "Go flannel",
             with(|seen| {
-                (seen.heard.small, seen.heard.full, seen.heard.beside) = (none(), none(), none());
+                (seen.heard.small, seen.heard.full, seen.heard.underlay) = (none(), none(), none());
                 (seen.target.id, seen.target.name) = (None, None);
             }),
             "+++++++",
@@ -463,20 +463,27 @@ fn cases() -> Vec<Case> {
             "a port that is refused",
             with(|seen| {
                 let refused = Tally { refused: 5, ..none() };
-                (seen.heard.small, seen.heard.full, seen.heard.beside) = (refused, refused, refused);
-                (seen.heard.ping, seen.heard.full_ping, seen.heard.beside_ping) = (none(), none(), none());
+                (seen.heard.small, seen.heard.full, seen.heard.underlay) = (refused, refused, refused);
+                (seen.heard.ping, seen.heard.full_ping, seen.heard.underlay_ping) = (none(), none(), none());
             }),
             "+++++++",
             "",
             "All is well",
             "",
         ),
-        ("the tunnel alone is let in", with(|seen| (seen.heard.beside, seen.heard.beside_ping) = (none(), none())), "+++-+++", "", "All is well", ""),
+        (
+            "the tunnel alone is let in",
+            with(|seen| (seen.heard.underlay, seen.heard.underlay_ping) = (none(), none())),
+            "+++-+++",
+            "",
+            "All is well",
+            "",
+        ),
         (
             "neither ping nor the port",
             cut_with(|seen| {
                 let h = &mut seen.heard;
-                (h.beside, h.ping, h.full_ping, h.beside_ping, h.hears_us) = (none(), Tally::default(), Tally::default(), Tally::default(), None);
+                (h.underlay, h.ping, h.full_ping, h.underlay_ping, h.hears_us) = (none(), Tally::default(), Tally::default(), Tally::default(), None);
             }),
             "+++-+--",
             "",
@@ -487,7 +494,13 @@ fn cases() -> Vec<Case> {
             "no probes",
             with(|seen| {
                 let h = &mut seen.heard;
-                *h = Heard { overlay: true, silenced: Some(Unasked::Off), ping: h.ping, beside_ping: h.beside_ping, ..Heard::default() };
+                *h = ProbeReplies {
+                    overlay: true,
+                    silenced: Some(Unasked::Off),
+                    ping: h.ping,
+                    underlay_ping: h.underlay_ping,
+                    ..ProbeReplies::default()
+                };
             }),
             "+++++++",
             "",
@@ -497,7 +510,8 @@ fn cases() -> Vec<Case> {
         (
             "no ping either",
             with(|seen| {
-                seen.heard = Heard { overlay: true, silenced: Some(Unasked::NoPing(ErrorKind::PermissionDenied.into())), ..Heard::default() };
+                seen.heard =
+                    ProbeReplies { overlay: true, silenced: Some(Unasked::NoPing(ErrorKind::PermissionDenied.into())), ..ProbeReplies::default() };
                 seen.pinged = Some(Err(Unasked::NoPing(ErrorKind::PermissionDenied.into())));
             }),
             "+++-+--",
@@ -509,7 +523,7 @@ fn cases() -> Vec<Case> {
             "the kernel is silent",
             with(|seen| {
                 let why = || KernelError { what: Request::Lookup([192, 0, 2, 1].into()), why: Failure::Silent };
-                (seen.fate, seen.beside) = (Err(why()), Err(why()));
+                (seen.fate, seen.underlay) = (Err(why()), Err(why()));
                 (seen.neighbour, seen.fdb) = (Some(Err(why())), Some(Err(why())));
                 seen.rules = Rules::NotLooked;
             }),

@@ -14,7 +14,7 @@ const ASKED: usize = 16;
 /// The kernel repeats a question after one second.
 const ANSWER: Duration = Duration::from_millis(2200);
 /// How often the neighbour table is read meanwhile.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The port `discard`.
 const DISCARD: u16 = 9;
 
@@ -56,6 +56,6 @@ async fn ask(reader: &mut HostReader, interface: &Interface, source: IpAddr, ask
         if Instant::now() >= until {
             return None;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

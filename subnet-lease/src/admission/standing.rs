@@ -15,7 +15,7 @@ use types::Subnets;
 
 /// What is in force.
 #[derive(Default)]
-pub struct Standing {
+pub struct LeasesInForce {
     admitted: LeaseTable,
     refused: Vec<Refused>,
     clear: Option<Clear>,
@@ -29,7 +29,7 @@ struct Clear {
     identities: Identities,
 }
 
-impl Standing {
+impl LeasesInForce {
     /// The leases in force.
     pub fn admitted(&self) -> &LeaseTable {
         &self.admitted
@@ -146,7 +146,7 @@ mod tests {
             identity: Arc::new(vtep_mac),
         });
         let mut raw = LeaseTable::of((1..20).map(|n| lease(n, n)), BTreeSet::new());
-        let mut standing = Standing::default();
+        let mut standing = LeasesInForce::default();
         standing.update(&raw, None, &terms);
         assert_eq!((standing.admitted().len(), standing.clear.is_some()), (18, true));
         let mut step = |put: Vec<Lease>, gone: Vec<u8>| {

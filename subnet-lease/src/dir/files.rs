@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK: &str = ".lock";
 /// Maximum size of a configuration.
 const CONFIG_LIMIT: u64 = 1 << 20;
@@ -191,8 +191,8 @@ impl Files {
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(lock),
-                Err((_, _)) if begun.elapsed() > LOCK_PATIENCE => {
-                    return Err(Trouble::Locked(path, LOCK_PATIENCE));
+                Err((_, _)) if begun.elapsed() > LOCK_TIMEOUT => {
+                    return Err(Trouble::Locked(path, LOCK_TIMEOUT));
                 }
                 Err((back, _)) => file = back,
             }

@@ -1,6 +1,6 @@
 //! What can go wrong with the directory. Classifies the system's errors about its files, by errno.
 
-use super::worker::{PATIENCE, Silence};
+use super::worker::{Silence, TIMEOUT};
 use crate::config::ConfigError;
 use crate::reason::Lasting;
 use nix::errno::Errno;
@@ -244,7 +244,7 @@ impl fmt::Display for Trouble {
             Self::SubnetsClosed(path, fault) => write!(f, "the directory {} cannot be opened: {fault}", path.display()),
             Self::SubnetsUnlisted(path, fault) => write!(f, "cannot read the directory {}: {fault}", path.display()),
             Self::Hangs(root) => {
-                write!(f, "the directory of leases {} does not answer within {PATIENCE:?}: its file system hangs", root.display())
+                write!(f, "the directory of leases {} does not answer within {TIMEOUT:?}: its file system hangs", root.display())
             }
             Self::NoThread(silence) => silence.fmt(f),
             Self::NoConfig(path) => {

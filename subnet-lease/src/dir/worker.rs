@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 type Job = Box<dyn FnOnce() + Send>;
 
 /// How long an answer may take, including the wait for the thread.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why an operation gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use super::tls::Tls;
 use super::tls_trouble::TlsTrouble;
 use super::trouble::{Asked, EndpointTrouble};
-use crate::foreign::Way;
+use crate::foreign::ConnectFailure;
 use crate::reason::with_causes;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
@@ -148,7 +148,7 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
 
 /// What the system, the resolver or the layers above say.
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> EndpointTrouble {
-    EndpointTrouble::Unreachable(Way::of(error), with_causes(error))
+    EndpointTrouble::Unreachable(ConnectFailure::of(error), with_causes(error))
 }
 
 async fn shake_hands(stream: Box<dyn Duplex>, uri: &Uri, tls: &Tls) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn Duplex>>> {
@@ -240,7 +240,7 @@ impl<S: AsyncRead + Unpin> Listening<S> {
 
     /// After a write that failed: the server's last words may lie there unread, or be on their way to be seen. Dead as the connection is,
     /// the read ends soon.
-    fn last_words(&mut self, cx: &mut Context<'_>, error: io::Error) -> Poll<io::Error> {
+    fn exit_report(&mut self, cx: &mut Context<'_>, error: io::Error) -> Poll<io::Error> {
         if self.ended {
             return Poll::Ready(error);
         }
@@ -279,7 +279,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Listening<S> {
         };
         match written {
             Ok(count) => Poll::Ready(Ok(count)),
-            Err(error) => self.last_words(cx, error).map(Err),
+            Err(error) => self.exit_report(cx, error).map(Err),
         }
     }
 
@@ -290,7 +290,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Listening<S> {
         };
         match flushed {
             Ok(()) => Poll::Ready(Ok(())),
-            Err(error) => self.last_words(cx, error).map(Err),
+            Err(error) => self.exit_report(cx, error).map(Err),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Classifies etcd's refusals: by etcd's words where it has them, since one refusal comes with other codes from other versions, and a cancelled
 //! watch has words alone; else by gRPC's code.
 
-use crate::foreign::Way;
+use crate::foreign::ConnectFailure;
 use crate::reason::with_causes;
 use tonic::Code;
 use types::problem::StoreCause;
@@ -10,7 +10,7 @@ use types::problem::StoreCause;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// There is no answer: the connection failed.
-    Unreachable(Way),
+    Unreachable(ConnectFailure),
     /// The server cannot serve: it is overloaded or stopping.
     Unavailable,
     /// The server has no leader.
@@ -113,15 +113,15 @@ fn kind(error: &etcd_client::Error) -> Kind {
                 Code::PermissionDenied => Kind::Permission,
                 // Whatever breaks a connection comes as one of these, etcd's "no leader" and "request timed out" as the first.
                 Code::Unavailable if status.message().starts_with("etcdserver: ") => Kind::Unavailable,
-                Code::DeadlineExceeded => Kind::Unreachable(Way::Silent),
-                Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => Kind::Unreachable(Way::of(status)),
+                Code::DeadlineExceeded => Kind::Unreachable(ConnectFailure::Silent),
+                Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => Kind::Unreachable(ConnectFailure::of(status)),
                 code => Kind::Refused(code as i32),
             };
             of_words(status.message()).unwrap_or(by_code)
         }
-        Error::LeaseKeepAliveError(text) | Error::WatchError(text) => of_words(text).unwrap_or(Kind::Unreachable(Way::Other)),
-        Error::TransportError(error) => Kind::Unreachable(Way::of(error)),
-        Error::IoError(error) => Kind::Unreachable(Way::of(error)),
+        Error::LeaseKeepAliveError(text) | Error::WatchError(text) => of_words(text).unwrap_or(Kind::Unreachable(ConnectFailure::Other)),
+        Error::TransportError(error) => Kind::Unreachable(ConnectFailure::of(error)),
+        Error::IoError(error) => Kind::Unreachable(ConnectFailure::of(error)),
         _ => Kind::Client,
     }
 }
@@ -210,8 +210,8 @@ mod tests {
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", Kind::NoSpace, true),
             (Code::ResourceExhausted, "etcdserver: too many requests", Kind::Unavailable, false),
             (Code::Unavailable, "etcdserver: request timed out", Kind::TimedOut, false),
-            (Code::Unavailable, "tcp connect error", Kind::Unreachable(Way::Other), false),
-            (Code::Unknown, "transport error", Kind::Unreachable(Way::Other), false),
+            (Code::Unavailable, "tcp connect error", Kind::Unreachable(ConnectFailure::Other), false),
+            (Code::Unknown, "transport error", Kind::Unreachable(ConnectFailure::Other), false),
             (Code::OutOfRange, "Error, decoded message length too large: found 7 bytes, the limit is: 4 bytes", Kind::TooLarge, true),
             (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted", Kind::Refused(11), true),
             (Code::NotFound, "etcdserver: requested lease not found", Kind::Refused(5), true),

@@ -3,7 +3,7 @@
 use super::errors::{Kind, Refusal};
 use super::tls_trouble::TlsTrouble;
 use crate::config::ConfigError;
-use crate::foreign::Way;
+use crate::foreign::ConnectFailure;
 use crate::reason::Lasting;
 use std::fmt;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub enum EndpointTrouble {
     /// It could not be connected to in time.
     NoConnection(Duration),
     /// It could not be connected to, as the system says.
-    Unreachable(Way, String),
+    Unreachable(ConnectFailure, String),
     /// It is no address, as the parser says.
     NoAddress(String),
     /// TLS fails.
@@ -330,7 +330,7 @@ impl Lasting for EtcdTrouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reason::{Reason, Told};
+    use crate::reason::{LogOnce, Reason};
 
     fn refused(kind: Kind) -> EndpointTrouble {
         EndpointTrouble::Call(Refusal { kind, words: "no".to_owned() })
@@ -339,10 +339,10 @@ mod tests {
     #[test]
     fn endpoints_are_compared_one_by_one() {
         let endpoints = |all: &[EndpointTrouble]| EtcdTrouble::Endpoints(all.iter().map(|one| ("http://a:1".to_owned(), one.clone())).collect());
-        let away = |words: &str| EndpointTrouble::Unreachable(Way::Refused, words.to_owned());
+        let away = |words: &str| EndpointTrouble::Unreachable(ConnectFailure::Refused, words.to_owned());
         let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
         let down = |first: EndpointTrouble| endpoints(&[first, refused(Kind::Credentials)]);
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         let mut news = |trouble: EtcdTrouble| told.news(Some(&Reason::from(trouble)));
         assert!(news(down(away("refused"))) && !news(down(silent.clone())));
         assert!(news(endpoints(&[away("refused"), silent.clone()])) && !news(EtcdTrouble::WatchSilent));

@@ -1,6 +1,6 @@
 //! A request to the Kubernetes API that failed, and what to do about it.
 
-use super::status::Said;
+use super::status::ApiRefusal;
 use super::trouble::{KubeTrouble, Nonsense, Silence};
 use http::StatusCode;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Failure {
 
     /// The server refuses, with its own words in the body of the answer.
     pub fn refused(server: &str, what: &str, status: StatusCode, retry_after: Option<Duration>, body: &str) -> Self {
-        let said = Box::new(Said::read(status, body));
+        let said = Box::new(ApiRefusal::read(status, body));
         let trouble = KubeTrouble::Refused { server: server.to_owned(), what: what.to_owned(), status, said };
         Self { status: Some(status), trouble, retry_after }
     }

@@ -3,14 +3,14 @@
 use super::annotations::Prefix;
 use super::api::{Api, Call};
 use super::change::Change;
-use super::crowd::{Crowd, SPREAD};
 use super::failure::Failure;
 use super::fault::Nonsense;
 use super::lines::{Line, Lines};
 use super::node::Node;
+use super::stagger::{RequestStagger, SPREAD};
 use super::trouble::{KubeTrouble, Silence};
 use crate::json::Object;
-use crate::reason::{Reason, Told};
+use crate::reason::{LogOnce, Reason};
 use http::StatusCode;
 use serde_json::value::RawValue;
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub struct Follower<'a, S> {
     api: &'a Api,
     /// One Node alone.
     only: Option<&'a str>,
-    crowd: &'a Crowd,
+    stagger: &'a RequestStagger,
     sink: S,
     /// Seen up to here; none: list.
     version: Option<String>,
@@ -75,13 +75,13 @@ pub struct Follower<'a, S> {
     /// When the watch has to end.
     until: Instant,
     /// What was logged since all was well.
-    told: Told,
+    told: LogOnce,
 }
 
 impl<'a, S: Sink> Follower<'a, S> {
     /// Of all Nodes, or of one.
-    pub fn new(api: &'a Api, only: Option<&'a str>, crowd: &'a Crowd, sink: S) -> Self {
-        Self { api, only, crowd, sink, version: None, interrupted: true, standing: None, until: Instant::now(), told: Told::default() }
+    pub fn new(api: &'a Api, only: Option<&'a str>, stagger: &'a RequestStagger, sink: S) -> Self {
+        Self { api, only, stagger, sink, version: None, interrupted: true, standing: None, until: Instant::now(), told: LogOnce::default() }
     }
 
     /// Never ends.
@@ -97,7 +97,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             }
             let ended = match self.version.clone() {
                 Some(version) => self.resume(&version).await,
-                None if self.crowd.pages() => self.paged().await,
+                None if self.stagger.pages() => self.paged().await,
                 None => self.stream().await,
             };
             listed |= !self.interrupted;
@@ -113,16 +113,16 @@ impl<'a, S: Sink> Follower<'a, S> {
                 Ended::Normally => continue,
                 // Nothing is lost yet; if the server is away, the next attempt tells.
                 Ended::Early(_) if stood => {
-                    tokio::time::sleep(RETRY.after(0) + self.crowd.share()).await;
+                    tokio::time::sleep(RETRY.after(0) + self.stagger.share()).await;
                     continue;
                 }
                 Ended::Unknown(why) => {
                     self.version = None;
-                    (why, self.crowd.share().max(pause(failures)))
+                    (why, self.stagger.share().max(pause(failures)))
                 }
                 Ended::Broken(failure) | Ended::Early(failure) => {
                     // A server that has too much to do refuses many at once.
-                    let share = if listed && failures == 0 || failure.is_busy() { self.crowd.share() } else { Duration::ZERO };
+                    let share = if listed && failures == 0 || failure.is_busy() { self.stagger.share() } else { Duration::ZERO };
                     let pause = pause(failures);
                     let pause = failure.retry_after.map_or(pause, |wait| wait.mul_f64(1.0 + rand::random::<f64>()).max(pause)) + share;
                     (failure.trouble, pause)
@@ -149,7 +149,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         let mut lines = match self.open(query).await {
             Ok(lines) => lines,
             Err(failure) if failure.is_unknown_request() => {
-                self.crowd.set_pages();
+                self.stagger.set_pages();
                 return Ended::Normally;
             }
             Err(failure) => return broken(failure),
@@ -160,13 +160,13 @@ impl<'a, S: Sink> Follower<'a, S> {
                 Ok(Some(Change::Put(node))) => nodes.push(*node),
                 Ok(Some(Change::Gone { name, .. })) => nodes.retain(|node: &Node| node.name != name),
                 Ok(Some(Change::Bookmark { version, complete: true })) => {
-                    self.crowd.set_streams();
+                    self.stagger.set_streams();
                     self.complete(nodes, version);
                     return self.changes(&mut lines).await;
                 }
                 // Old servers know no such list: they send all Nodes, and then nothing that says so.
                 Ok(None) => {
-                    self.crowd.set_pages();
+                    self.stagger.set_pages();
                     return Ended::Normally;
                 }
                 Ok(Some(_)) => {}
@@ -188,7 +188,7 @@ impl<'a, S: Sink> Follower<'a, S> {
 
     fn complete(&mut self, nodes: Vec<Node>, version: String) {
         if self.only.is_none() {
-            self.crowd.set(nodes.len());
+            self.stagger.set(nodes.len());
         }
         self.version = Some(version);
         self.sink.listed(nodes);

@@ -12,7 +12,7 @@ use super::state::{All, Own, OwnState};
 use super::trouble::KubeTrouble;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
-use crate::manager::{Held, Lost, NodeState, Stopped, Untold, boot_time};
+use crate::manager::{Held, Lost, NodeState, Stopped, Unpublished, boot_time};
 use crate::reason::Reason;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -128,15 +128,15 @@ struct Written {
 }
 
 /// The other nodes do not know this node's address yet.
-struct Unpublished(String);
+struct AddressUnpublished(String);
 
-impl Coded for Unpublished {
+impl Coded for AddressUnpublished {
     fn code(&self) -> &'static str {
         "lease-unpublished"
     }
 }
 
-impl fmt::Display for Unpublished {
+impl fmt::Display for AddressUnpublished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| write!(f, "the other nodes do not know yet that this one is at {}", self.0))
     }
@@ -307,9 +307,9 @@ impl Holding<'_> {
                 None => (None, false),
             };
             let told = written.attrs.as_ref().is_none_or(|known| known.tells_the_same(attrs));
-            held.untold = (!told).then(|| {
-                let what = Unpublished(attrs.public_text()).into();
-                before.untold.clone().unwrap_or(Untold { since: boot_time(), what })
+            held.unpublished = (!told).then(|| {
+                let what = AddressUnpublished(attrs.public_text()).into();
+                before.unpublished.clone().unwrap_or(Unpublished { since: boot_time(), what })
             });
             *held != before
         });

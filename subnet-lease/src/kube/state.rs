@@ -1,9 +1,9 @@
 //! What is known of this node's Node, and of all Nodes: filled by the followers, read by the manager.
 
-use super::crowd::Crowd;
 use super::follow::Sink;
 use super::node::Node;
 use super::nodes::Nodes;
+use super::stagger::RequestStagger;
 use crate::manager::boot_time;
 use crate::reason::Reason;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,7 +86,7 @@ pub struct All {
     /// Changes with each change that matters.
     changes: watch::Sender<u64>,
     /// By what requests are spread.
-    pub crowd: Crowd,
+    pub stagger: RequestStagger,
 }
 
 struct Inner {
@@ -113,7 +113,7 @@ impl All {
     /// Nothing is known yet.
     pub fn new(own: &str) -> Self {
         let inner = Inner { nodes: Nodes::new(own), listed: false, lists: 0, trouble: None };
-        Self { inner: Mutex::new(inner), changes: watch::Sender::new(0), crowd: Crowd::default() }
+        Self { inner: Mutex::new(inner), changes: watch::Sender::new(0), stagger: RequestStagger::default() }
     }
 
     /// Changes with each change that matters.

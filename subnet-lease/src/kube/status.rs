@@ -18,7 +18,7 @@ pub struct Forbidden {
 
 /// A refusal, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct ApiRefusal {
     /// The beginning of the server's words.
     pub words: String,
     /// Whether the server does not have the version yet that was asked for.
@@ -27,7 +27,7 @@ pub struct Said {
     pub forbidden: Option<Forbidden>,
 }
 
-impl Said {
+impl ApiRefusal {
     /// Reads the body of a refusal.
     pub fn read(status: StatusCode, body: &str) -> Self {
         let object = Object::parse(body).ok();
@@ -81,19 +81,19 @@ mod tests {
     fn missing_right_is_read_as_one_name_each() {
         let text = r#"nodes is forbidden: User "system:serviceaccount:kube-flannel:flannel" cannot list resource "nodes" in API group "" at the cluster scope"#;
         let body = serde_json::json!({ "kind": "Status", "message": text, "reason": "Forbidden" }).to_string();
-        let Forbidden { user, verb, resource } = Said::read(StatusCode::FORBIDDEN, &body).forbidden.unwrap();
+        let Forbidden { user, verb, resource } = ApiRefusal::read(StatusCode::FORBIDDEN, &body).forbidden.unwrap();
         assert_eq!((user.as_str(), verb.as_str(), resource.as_str()), ("system:serviceaccount:kube-flannel:flannel", "list", "nodes"));
-        assert_eq!(Said::read(StatusCode::UNAUTHORIZED, &body).forbidden, None);
+        assert_eq!(ApiRefusal::read(StatusCode::UNAUTHORIZED, &body).forbidden, None);
         for other in ["", "a policy refuses", "User \"x\" cannot ; reboot resource \"nodes\" in"] {
-            assert_eq!(Said::read(StatusCode::FORBIDDEN, other).forbidden, None, "{other}");
+            assert_eq!(ApiRefusal::read(StatusCode::FORBIDDEN, other).forbidden, None, "{other}");
         }
     }
 
     #[test]
     fn version_that_is_too_new_is_recognised_by_its_cause() {
         let body = r#"{"kind":"Status","message":"x","reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"y"}]}}"#;
-        assert!(Said::read(StatusCode::GATEWAY_TIMEOUT, body).is_too_new && !Said::read(StatusCode::GONE, body).is_too_new);
-        assert!(Said::read(StatusCode::GATEWAY_TIMEOUT, r#"{"message":"Too large resource version: 7, current: 3"}"#).is_too_new);
-        assert!(!Said::read(StatusCode::GATEWAY_TIMEOUT, r#"{"message":"timeout","details":{"causes":[7]}}"#).is_too_new);
+        assert!(ApiRefusal::read(StatusCode::GATEWAY_TIMEOUT, body).is_too_new && !ApiRefusal::read(StatusCode::GONE, body).is_too_new);
+        assert!(ApiRefusal::read(StatusCode::GATEWAY_TIMEOUT, r#"{"message":"Too large resource version: 7, current: 3"}"#).is_too_new);
+        assert!(!ApiRefusal::read(StatusCode::GATEWAY_TIMEOUT, r#"{"message":"timeout","details":{"causes":[7]}}"#).is_too_new);
     }
 }

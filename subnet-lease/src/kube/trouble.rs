@@ -2,10 +2,10 @@
 
 pub use super::fault::Nonsense;
 use super::pod_cidr::PodCidrTrouble;
-use super::status::{self, Said};
+use super::status::{self, ApiRefusal};
 use super::token::TokenError;
 use crate::config::ConfigError;
-use crate::foreign::{Certificate, Way};
+use crate::foreign::{Certificate, ConnectFailure};
 use crate::json::excerpt;
 use crate::manager::Stopped;
 use crate::reason::{Lasting, with_causes};
@@ -21,7 +21,7 @@ use types::{Coded, Detail};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
     /// The connection failed, in the system's or the library's words.
-    Way(Way, String),
+    ConnectFailure(ConnectFailure, String),
     /// It did not begin to answer in time.
     NoAnswer(Duration),
     /// It did not end its answer in time.
@@ -33,12 +33,12 @@ pub enum Silence {
 impl Silence {
     /// The connection failed.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self::Way(Way::of(error), with_causes(error))
+        Self::ConnectFailure(ConnectFailure::of(error), with_causes(error))
     }
 
     fn cause(&self) -> StoreCause {
         match self {
-            Self::Way(way, _) => way.cause(),
+            Self::ConnectFailure(way, _) => way.cause(),
             Self::NoAnswer(_) | Self::Unfinished(_) => StoreCause::Silent,
             Self::EndedEarly => StoreCause::Other,
         }
@@ -48,15 +48,19 @@ impl Silence {
 impl fmt::Display for Silence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Way(way, words) => {
+            Self::ConnectFailure(way, words) => {
                 let remedy = match way {
-                    Way::Certificate(Certificate::Authority) => {
+                    ConnectFailure::Certificate(Certificate::Authority) => {
                         "its certificate is signed by an authority that this node does not know; check the CA of the kubeconfig or service account"
                     }
-                    Way::Certificate(Certificate::Name) => "its certificate is for another name; use a name or an address that it contains",
-                    Way::Certificate(Certificate::Expired) | Way::OwnExpired => "its certificate has expired, or this host's clock is wrong",
-                    Way::Certificate(Certificate::NotYetValid) => "its certificate is not valid yet: is this host's clock right?",
-                    Way::Plain => "it does not speak TLS; write http:// for a plain port",
+                    ConnectFailure::Certificate(Certificate::Name) => {
+                        "its certificate is for another name; use a name or an address that it contains"
+                    }
+                    ConnectFailure::Certificate(Certificate::Expired) | ConnectFailure::OwnExpired => {
+                        "its certificate has expired, or this host's clock is wrong"
+                    }
+                    ConnectFailure::Certificate(Certificate::NotYetValid) => "its certificate is not valid yet: is this host's clock right?",
+                    ConnectFailure::Plain => "it does not speak TLS; write http:// for a plain port",
                     _ => return f.write_str(&status::words(words)),
                 };
                 write!(f, "{}: {remedy}", excerpt(words))
@@ -122,7 +126,7 @@ pub enum KubeTrouble {
         /// Its status.
         status: StatusCode,
         /// What it says.
-        said: Box<Said>,
+        said: Box<ApiRefusal>,
     },
     /// The answer is too large.
     TooLarge {
@@ -432,10 +436,10 @@ mod tests {
 
     #[test]
     fn failures_of_tls_have_remedies() {
-        let silence = |way, words: &str| Silence::Way(way, words.to_owned()).to_string();
-        let unknown = silence(Way::Certificate(Certificate::Authority), "invalid peer certificate: UnknownIssuer");
+        let silence = |way, words: &str| Silence::ConnectFailure(way, words.to_owned()).to_string();
+        let unknown = silence(ConnectFailure::Certificate(Certificate::Authority), "invalid peer certificate: UnknownIssuer");
         assert!(unknown.starts_with("invalid peer certificate: UnknownIssuer: its certificate is signed by"), "{unknown}");
-        assert_eq!(silence(Way::Refused, "tcp connect error"), "tcp connect error");
-        assert_eq!(silence(Way::Other, ""), "no reason was given");
+        assert_eq!(silence(ConnectFailure::Refused, "tcp connect error"), "tcp connect error");
+        assert_eq!(silence(ConnectFailure::Other, ""), "no reason was given");
     }
 }

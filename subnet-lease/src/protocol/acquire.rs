@@ -25,7 +25,7 @@ pub const CONTEST: Duration = Duration::from_secs(66);
 const POOL_LOOK: Duration = Duration::from_millis(1500);
 
 /// Before the state of the store is read again, because an attempt came to nothing.
-const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
 /// What this node published last time, if a key is its own; refuses as [`acquire`] would.
 pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Option<LeaseAttrs>, LeaseProblem> {
@@ -54,7 +54,7 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
     let mut attempt = 0u32;
     loop {
         if attempt > 0 {
-            let pause = jitter(&claim, attempt, AGAIN.after(attempt));
+            let pause = jitter(&claim, attempt, RETRY_BACKOFF.after(attempt));
             io.sleep(pause).await;
         }
         attempt += 1;

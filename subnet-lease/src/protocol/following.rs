@@ -3,7 +3,7 @@
 use super::reading;
 use super::registry::{Entry, Listing};
 use crate::manager::Counters;
-use crate::reason::{Reason, Told};
+use crate::reason::{LogOnce, Reason};
 use crate::table::LeaseEvent;
 use crate::wire;
 use std::collections::VecDeque;
@@ -20,13 +20,13 @@ pub(crate) struct Following {
     interrupted: bool,
     /// Whether the last attempt failed.
     failing: bool,
-    told: Told,
+    told: LogOnce,
 }
 
 impl Following {
     /// Nothing is known yet.
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
-        Self { counters, ready: VecDeque::new(), listed: false, interrupted: false, failing: false, told: Told::default() }
+        Self { counters, ready: VecDeque::new(), listed: false, interrupted: false, failing: false, told: LogOnce::default() }
     }
 
     /// The next event that is ready.

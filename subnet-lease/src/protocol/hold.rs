@@ -15,7 +15,7 @@ use super::verdict::{Verdict, verdict};
 use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::lease::LeaseAttrs;
-use crate::manager::{Claim, Lost, Untold};
+use crate::manager::{Claim, Lost, Unpublished};
 use crate::wire;
 use std::time::Duration;
 use types::backoff::Backoff;
@@ -67,7 +67,7 @@ struct Holder {
     /// What the daemon wants the peers to know; the tenure has what the store is known to hold.
     wanted: LeaseAttrs,
     /// Since when the two differ.
-    untold: Option<Duration>,
+    unpublished: Option<Duration>,
     /// When it is tried next to tell it, and how often that failed.
     telling: Duration,
     telling_failures: u32,
@@ -87,7 +87,7 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
         distrusted_until: Duration::ZERO,
         grace: Duration::ZERO,
         wanted: tenure.attrs.clone(),
-        untold: None,
+        unpublished: None,
         telling: Duration::ZERO,
         telling_failures: 0,
         unsure: Vec::new(),
@@ -99,14 +99,14 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
     loop {
         holder.show();
         let now = holder.io.now();
-        let outcome = if holder.untold.is_some() && holder.telling <= now {
+        let outcome = if holder.unpublished.is_some() && holder.telling <= now {
             holder.tell().await
         } else if holder.renewal <= now {
             holder.renew().await
         } else if holder.proof <= now {
             holder.prove(false).await
         } else {
-            let until = holder.renewal.min(holder.proof).min(if holder.untold.is_some() { holder.telling } else { Duration::MAX });
+            let until = holder.renewal.min(holder.proof).min(if holder.unpublished.is_some() { holder.telling } else { Duration::MAX });
             match holder.io.wait(Some(until)).await {
                 None => Ok(()),
                 Some(Notice::Written(entry)) if entry.modified <= holder.tenure.modified => Ok(()),
@@ -133,15 +133,15 @@ impl Holder {
         let distrusted = self.distrusted_until > self.io.now();
         let lease = self.tenure.lease();
         let failing = self.renewal_failures > 0 || self.telling_failures > 0;
-        let untold = self
-            .untold
+        let unpublished = self
+            .unpublished
             .filter(|_| !self.tenure.attrs.tells_the_same(&self.wanted))
-            .map(|since| Untold { since, what: LeaseProblem::unpublished(&self.tenure.attrs, &self.wanted).into() });
+            .map(|since| Unpublished { since, what: LeaseProblem::unpublished(&self.tenure.attrs, &self.wanted).into() });
         self.io.show(|held| {
             held.until = renewed.map(|renewed| renewed + TTL);
             held.renewed = renewed;
             held.grave = distrusted;
-            held.untold = untold;
+            held.unpublished = unpublished;
             if held.lease.as_ref() != Some(&lease) {
                 held.lease = Some(lease);
             }

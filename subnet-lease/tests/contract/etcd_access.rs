@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::etcd::{EtcdManager, EtcdOptions};
 use subnet_lease::manager::{Error, SubnetManager};
-use subnet_lease::reason::Told;
+use subnet_lease::reason::LogOnce;
 
 cases! {
     tls_needs_a_ca_alone: [Etcd],
@@ -265,7 +265,7 @@ async fn tls_says_which_side_refuses_what(bed: Bed) {
             identity: identity.map(|name| (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")))),
             ..EtcdOptions::default()
         });
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         for turn in 0..12 {
             let Err(Error::Unavailable(why)) = manager.network_config().await else { panic!("{parts:?}: nothing is configured there") };
             for part in parts {

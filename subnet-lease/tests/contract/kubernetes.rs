@@ -49,7 +49,7 @@ async fn an_outage_of_the_api_is_survived(bed: Bed) {
     bed.cluster().reachable(false);
     eventually("the outage is told", || follower.interruptions() > 0).await;
     holding.attrs.send_modify(|attrs| attrs.public_ip = Some([192, 168, 56, 201].into()));
-    eventually("it is told that the others do not know", || holding.held.borrow().untold.is_some()).await;
+    eventually("it is told that the others do not know", || holding.held.borrow().unpublished.is_some()).await;
     bed.cluster().create("late", &json!(["10.5.78.0/24"]), &PEER);
     assert!(follower.has(&peer), "nobody is gone");
     bed.cluster().reachable(true);

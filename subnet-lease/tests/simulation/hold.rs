@@ -147,7 +147,7 @@ fn a_new_address_is_told_at_once_whatever_becomes_of_the_answers() {
             bench.coroutine.notify(Notice::Publish(Box::new(attrs(new))));
             // Each lost answer costs its deadline, and then hardly anything.
             let lost = u32::try_from(fates.iter().filter(|fate| **fate != Fate::Answered).count()).unwrap();
-            while bench.coroutine.held().untold.is_some() || bench.public() != Some(new) || bench.now == begun {
+            while bench.coroutine.held().unpublished.is_some() || bench.public() != Some(new) || bench.now == begun {
                 bench.run(Duration::from_millis(100));
                 assert!(bench.now - begun < Duration::from_secs(5) * lost + Duration::from_secs(3), "change {change}: {:?}", bench.value());
             }
@@ -165,12 +165,16 @@ fn what_is_not_told_yet_is_shown() {
     bench.coroutine.notify(Notice::Publish(Box::new(attrs(FOREIGN))));
     let begun = bench.now;
     bench.run(Duration::from_millis(1));
-    let untold = bench.coroutine.held().untold.unwrap();
-    assert_eq!(untold.since, begun);
-    assert!(untold.what.to_string().contains("192.168.56.222") && untold.what.to_string().contains("192.168.56.101"), "{}", untold.what);
+    let unpublished = bench.coroutine.held().unpublished.unwrap();
+    assert_eq!(unpublished.since, begun);
+    assert!(
+        unpublished.what.to_string().contains("192.168.56.222") && unpublished.what.to_string().contains("192.168.56.101"),
+        "{}",
+        unpublished.what
+    );
     assert!(bench.coroutine.held().trouble.is_some());
     bench.run(Duration::from_secs(30));
-    assert_eq!((bench.coroutine.held().untold, bench.coroutine.held().trouble, bench.public()), (None, None, Some(FOREIGN)));
+    assert_eq!((bench.coroutine.held().unpublished, bench.coroutine.held().trouble, bench.public()), (None, None, Some(FOREIGN)));
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub struct Node {
     /// Number of events of the store's present history that were seen, and which history.
     pub seen: (u32, usize),
     pub refusals: u32,
-    pub last_words: String,
+    pub exit_report: String,
 }
 
 impl Node {
@@ -64,7 +64,7 @@ impl Node {
             cut: Duration::ZERO,
             seen: (0, 0),
             refusals: 0,
-            last_words: String::new(),
+            exit_report: String::new(),
         }
     }
 
@@ -252,7 +252,7 @@ impl Node {
                     self.process = Process::Off { restart: now + Duration::from_millis(rng.random_range(1_000..10_000)) };
                     self.travel = None;
                     let line = format!("n{} exits {code}: {text}", self.name);
-                    self.last_words = text;
+                    self.exit_report = text;
                     Some(line)
                 }
             }

@@ -303,7 +303,7 @@ impl World {
         for node in &self.nodes {
             let excused = (twins && node.name < 2) || self.nodes.len() > pool || self.store.keys.len() >= pool;
             if !excused && node.held().is_none() {
-                return Err(format!("n{} has no lease at the end; its last words: {}", node.name, node.last_words));
+                return Err(format!("n{} has no lease at the end; its last words: {}", node.name, node.exit_report));
             }
             if let (Process::Holding(..), Some(held)) = (&node.process, node.held()) {
                 let key = wire::render_key(&held);
@@ -315,7 +315,7 @@ impl World {
             }
         }
         if twins && !self.go_acts && !self.nodes[..2].iter().any(|node| node.held().is_some()) {
-            return Err(format!("neither of the twins has a lease; their last words: {} / {}", self.nodes[0].last_words, self.nodes[1].last_words));
+            return Err(format!("neither of the twins has a lease; their last words: {} / {}", self.nodes[0].exit_report, self.nodes[1].exit_report));
         }
         let allowed = 12 + if twins { 40 } else { 0 };
         if late_writes > allowed {

@@ -30,7 +30,7 @@ pub enum State {
 
 /// What a state means for the packets of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Harm {
+pub enum Impact {
     /// Nothing is known.
     Unknown,
     /// None.
@@ -71,18 +71,18 @@ impl State {
     }
 
     /// What it means for the packets of pods.
-    pub const fn harm(self) -> Harm {
+    pub const fn impact(self) -> Impact {
         match self {
-            State::Unknown => Harm::Unknown,
-            State::Well => Harm::None,
-            State::Slow | State::LosesSome | State::SmallMtu => Harm::Some,
-            State::OneWay | State::OverlayCut | State::CutOff | State::WrongNode => Harm::All,
+            State::Unknown => Impact::Unknown,
+            State::Well => Impact::None,
+            State::Slow | State::LosesSome | State::SmallMtu => Impact::Some,
+            State::OneWay | State::OverlayCut | State::CutOff | State::WrongNode => Impact::All,
         }
     }
 
     /// Whether packets of pods arrive there and back, some of them at least.
     pub const fn passes(self) -> bool {
-        matches!(self.harm(), Harm::None | Harm::Some)
+        matches!(self.impact(), Impact::None | Impact::Some)
     }
 
     /// The number on the wire.
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn of_two_states_the_later_is_the_worse() {
         assert!(State::ALL.is_sorted());
-        assert!(State::ALL.is_sorted_by_key(|state| state.harm()));
+        assert!(State::ALL.is_sorted_by_key(|state| state.impact()));
     }
 
     #[test]

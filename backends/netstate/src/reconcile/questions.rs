@@ -9,15 +9,15 @@ pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
 
 /// Asks a running reconciler.
 #[derive(Clone, Debug)]
-pub struct Inspector(mpsc::Sender<Question>);
+pub struct KernelAudit(mpsc::Sender<Question>);
 
 /// The questions that wait: one at a time, because each reads everything.
-pub(super) fn channel() -> (Inspector, mpsc::Receiver<Question>) {
+pub(super) fn channel() -> (KernelAudit, mpsc::Receiver<Question>) {
     let (sender, receiver) = mpsc::channel(1);
-    (Inspector(sender), receiver)
+    (KernelAudit(sender), receiver)
 }
 
-impl Inspector {
+impl KernelAudit {
     /// What is wanted and what the kernel has, read between two passes.
     ///
     /// # Errors

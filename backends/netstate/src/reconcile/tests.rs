@@ -492,13 +492,13 @@ fn who_asks_is_told_what_is_there_now() {
         let kernel = FakeKernel::default();
         let options = Options { audit: None, blackhole: false };
         let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &table([(2, 2), (3, 3)]), options).await.unwrap();
-        let inspector = reconciler.inspector();
+        let kernel_audit = reconciler.kernel_audit();
         let (leases, leases_seen) = watch::channel(Arc::new(table([(2, 2), (3, 3)])));
         let (_underlay, underlay_seen) = watch::channel(underlay());
         let (tell, _out) = watch::channel(Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1500 });
         let stop = CancellationToken::new();
         let task = tokio::spawn(reconciler.run(Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() }, tell));
-        let seen = inspector.look().await.unwrap();
+        let seen = kernel_audit.look().await.unwrap();
         assert_eq!((seen.want.len(), &seen.want, seen.holders.len(), seen.owners[&key(3)]), (2, &seen.have, 2, 1));
         sleep(Duration::from_secs(30)).await;
         // Nobody was told of this change, so only a reading finds it. Asking repairs nothing.
@@ -508,25 +508,25 @@ fn who_asks_is_told_what_is_there_now() {
             world.writes
         };
         for _ in 0..2 {
-            let seen = inspector.look().await.unwrap();
+            let seen = kernel_audit.look().await.unwrap();
             assert_eq!((seen.want.len(), seen.have.len(), kernel.world().writes), (2, 1, writes));
         }
         // New leases are applied before a question is answered.
         leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
-        let seen = inspector.look().await.unwrap();
+        let seen = kernel_audit.look().await.unwrap();
         assert!(seen.want.len() == 3 && seen.have.0.contains_key(&key(4)));
         // What the kernel cannot tell is no answer, and an unreadable kernel is asked again.
         kernel.world().faults = [true].into();
-        assert!(inspector.look().await.is_err());
-        assert!(inspector.look().await.is_ok());
+        assert!(kernel_audit.look().await.is_err());
+        assert!(kernel_audit.look().await.is_ok());
         // Who gave up costs no reading.
         let reads = kernel.world().reads;
-        drop(tokio::time::timeout(Duration::ZERO, inspector.look()).await);
+        drop(tokio::time::timeout(Duration::ZERO, kernel_audit.look()).await);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(kernel.world().reads, reads);
         stop.cancel();
         task.await.unwrap();
-        assert!(inspector.look().await.unwrap_err().to_string().contains("stopped"));
+        assert!(kernel_audit.look().await.unwrap_err().to_string().contains("stopped"));
     });
 }
 
@@ -537,7 +537,7 @@ fn who_asks_in_the_middle_of_a_war_is_answered() {
         let kernel = FakeKernel::default();
         let options = Options { audit: None, blackhole: false };
         let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &table([(2, 2)]), options).await.unwrap();
-        let inspector = reconciler.inspector();
+        let kernel_audit = reconciler.kernel_audit();
         let (_leases, leases_seen) = watch::channel(Arc::new(table([(2, 2)])));
         let (_underlay, underlay_seen) = watch::channel(underlay());
         let (tell, _out) = watch::channel(Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1500 });
@@ -554,7 +554,7 @@ fn who_asks_in_the_middle_of_a_war_is_answered() {
         });
         sleep(Duration::from_secs(30)).await;
         for _ in 0..20 {
-            tokio::time::timeout(Duration::from_secs(2), inspector.look()).await.unwrap().unwrap();
+            tokio::time::timeout(Duration::from_secs(2), kernel_audit.look()).await.unwrap().unwrap();
         }
         vandal.abort();
         stop.cancel();

@@ -1,9 +1,9 @@
 //! The law of the engine: every packet that was read is delivered or counted as dropped, whichever read, write or send fails. Lasting
 //! errors do not cause a busy loop.
 
-use super::inward::{self, Inward};
 use super::io::{Device, Port};
-use super::outward::{self, Outward};
+use super::rx::{self, Rx};
+use super::tx::{self, Tx};
 use super::wake::Wake;
 use super::*;
 use crate::framing::Framing;
@@ -191,15 +191,15 @@ fn config() -> Arc<EngineConfig> {
     Arc::new(EngineConfig { device: "flannel0".to_owned(), framing: Framing::Udp, port: 8285, spread: false, features, sources: None })
 }
 
-fn inward<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Inward<FakeTun, P> {
+fn rx<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Rx<FakeTun, P> {
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
-    Inward { config: config(), tun: tun.clone(), socket, table, wireguard: None, counters: Arc::default(), wake }
+    Rx { config: config(), tun: tun.clone(), socket, table, wireguard: None, counters: Arc::default(), wake }
 }
 
-fn outward(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Outward<FakeTun, FakeSocket>, Arc<FakeSocket>) {
+fn tx(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Tx<FakeTun, FakeSocket>, Arc<FakeSocket>) {
     let line = FakeSocket::new(true, faults);
     let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(false))), Arc::new(Wake::new().unwrap()));
-    (Outward { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, wireguard: None, counters: Arc::default(), wake }, line)
+    (Tx { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, wireguard: None, counters: Arc::default(), wake }, line)
 }
 
 /// One of our receiving sockets on loopback, and a socket that sends to it.
@@ -307,8 +307,8 @@ proptest! {
         let unknown = UdpSocket::bind("127.0.0.2:0").unwrap();
         unknown.connect(from.peer_addr().unwrap()).unwrap();
         let tape = FakeTun::new(offload, Vec::new(), faults);
-        let inward = inward(&tape, Arc::new(socket));
-        let (table, mut state, mut receiver) = (inward.table.load_full(), inward::State::new(offload), Receiver::new(64));
+        let rx = rx(&tape, Arc::new(socket));
+        let (table, mut state, mut receiver) = (rx.table.load_full(), rx::State::new(offload), Receiver::new(64));
         let mut read = 0;
         for (came, follows) in &all {
             read += send(&from, came);
@@ -317,14 +317,14 @@ proptest! {
             }
             unknown.send(&[0; 20]).unwrap();
             read += 1;
-            while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
-                inward.batch(count, &mut receiver, &table, &mut state);
+            while let Ok(count) = rx.socket.receive(&mut receiver, 64) {
+                rx.batch(count, &mut receiver, &table, &mut state);
             }
         }
-        while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
-            inward.batch(count, &mut receiver, &table, &mut state);
+        while let Ok(count) = rx.socket.receive(&mut receiver, 64) {
+            rx.batch(count, &mut receiver, &table, &mut state);
         }
-        let counted = &inward.counters.received;
+        let counted = &rx.counters.received;
         let delivered: Vec<Vec<u8>> = tape.written.lock().unwrap().iter().flat_map(|write| packets(write, offload)).collect();
         prop_assert_eq!(count(&counted.packets), delivered.len());
         prop_assert_eq!(count(&counted.bytes), delivered.iter().map(Vec::len).sum::<usize>());
@@ -370,21 +370,21 @@ proptest! {
             });
         }
         let tape = FakeTun::new(ALL, reads, Vec::new());
-        let (outward, line) = outward(&tape, faults);
-        let (table, mut state) = (outward.table.load_full(), outward::State::new(&outward.config));
-        let (mut buffer, mut lengths) = (vec![0; 64 * outward::SLOT], Vec::new());
+        let (tx, line) = tx(&tape, faults);
+        let (table, mut state) = (tx.table.load_full(), tx::State::new(&tx.config));
+        let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
         loop {
-            let error = outward.read(64, &mut buffer, &mut lengths);
+            let error = tx.read(64, &mut buffer, &mut lengths);
             if !lengths.is_empty() {
-                outward.batch(&mut buffer, &lengths, &table, &mut state);
+                tx.batch(&mut buffer, &lengths, &table, &mut state);
             }
             match error {
                 Some(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Some(error) => outward.read_failed(&error, &mut Default::default()),
+                Some(error) => tx.read_failed(&error, &mut Default::default()),
                 None => {}
             }
         }
-        let counted = &outward.counters.sent;
+        let counted = &tx.counters.sent;
         let taken = *line.taken.lock().unwrap();
         prop_assert_eq!((count(&counted.packets), count(&counted.bytes)), taken);
         prop_assert_eq!(read, taken.0 + counted.all_drops() as usize, "{:?}", counted);
@@ -398,8 +398,8 @@ fn refused_merged_packets_are_written_one_by_one() {
     let (socket, from) = loopback();
     let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
     *tape.refuses.lock().unwrap() = true;
-    let inward = inward(&tape, Arc::new(socket));
-    let (table, mut state, mut receiver) = (inward.table.load_full(), inward::State::new(ALL), Receiver::new(64));
+    let rx = rx(&tape, Arc::new(socket));
+    let (table, mut state, mut receiver) = (rx.table.load_full(), rx::State::new(ALL), Receiver::new(64));
     let mut sent: Vec<Vec<u8>> = Vec::new();
     for round in 0..5 {
         for n in 0..20u32 {
@@ -415,15 +415,15 @@ fn refused_merged_packets_are_written_one_by_one() {
             sent.push(recipe.packet());
             from.send(&recipe.packet()).unwrap();
         }
-        while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
-            inward.batch(count, &mut receiver, &table, &mut state);
+        while let Ok(count) = rx.socket.receive(&mut receiver, 64) {
+            rx.batch(count, &mut receiver, &table, &mut state);
         }
     }
     let bare = |packet: &[u8]| [&packet[..4], &packet[6..10], &packet[12..]].concat();
     let written: Vec<Vec<u8>> = tape.written.lock().unwrap().iter().map(|write| bare(&write[virtio::LEN..])).collect();
     assert_eq!(written, sent.iter().map(|packet| bare(packet)).collect::<Vec<_>>(), "all of them, in order");
     assert!(!state.merges());
-    assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (100, 0));
+    assert_eq!((count(&rx.counters.received.packets), rx.counters.received.all_drops()), (100, 0));
 }
 
 /// The address of the peer that serves 10.5.n.0/24.
@@ -432,7 +432,7 @@ fn peer_at(n: u8) -> IpAddr {
 }
 
 /// Sends a super-packet to each of these peers, in turn. Returns the peers to which several datagrams were passed to the kernel at once.
-fn send_super_packets(outward: &Outward<FakeTun, FakeSocket>, line: &FakeSocket, state: &mut outward::State, to: &[u8]) -> Vec<IpAddr> {
+fn send_super_packets(tx: &Tx<FakeTun, FakeSocket>, line: &FakeSocket, state: &mut tx::State, to: &[u8]) -> Vec<IpAddr> {
     let peer = |n| Peer { address: (peer_at(n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: true };
     let subnet = |n: u8| format!("10.5.{n}.0/24").parse().unwrap();
     let table = Table::build(settings("10.5.0.0/16", "10.5.1.0/24"), (2..100).map(|n| (subnet(n), peer(n))));
@@ -441,83 +441,83 @@ fn send_super_packets(outward: &Outward<FakeTun, FakeSocket>, line: &FakeSocket,
         let recipe = Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x10, options: 3, id: 1, payload: vec![*n; 3000] };
         let mut packet = recipe.partial();
         packet[18] = *n;
-        outward.tun.reads.lock().unwrap().push_back(Ok([&recipe.vnet(1000).bytes()[..], &packet].concat()));
-        let (mut buffer, mut lengths) = (vec![0; outward::SLOT], Vec::new());
-        outward.read(1, &mut buffer, &mut lengths);
-        outward.batch(&mut buffer, &lengths, &table, state);
+        tx.tun.reads.lock().unwrap().push_back(Ok([&recipe.vnet(1000).bytes()[..], &packet].concat()));
+        let (mut buffer, mut lengths) = (vec![0; tx::SLOT], Vec::new());
+        tx.read(1, &mut buffer, &mut lengths);
+        tx.batch(&mut buffer, &lengths, &table, state);
     }
     line.segmented.lock().unwrap().clone()
 }
 
 #[test]
 fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
-    let (outward, line) = outward(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-    let mut state = outward::State::new(&outward.config);
+    let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    let mut state = tx::State::new(&tx.config);
     *line.refuses.lock().unwrap() = vec![(peer_at(2), libc::EINVAL)];
     // Alone, and between others.
-    let tried = send_super_packets(&outward, &line, &mut state, &[2, 2, 2, 2, 3, 2, 3]);
+    let tried = send_super_packets(&tx, &line, &mut state, &[2, 2, 2, 2, 3, 2, 3]);
     assert_eq!(tried, [peer_at(2), peer_at(3), peer_at(3)], "the refusing peer is tried once");
-    assert_eq!((count(&outward.counters.unsegmented), outward.counters.sent.all_drops()), (1, 0));
+    assert_eq!((count(&tx.counters.unsegmented), tx.counters.sent.all_drops()), (1, 0));
     assert_eq!(line.taken.lock().unwrap().0, 7 * 3, "every datagram is sent");
     // The path may have changed by then.
     line.refuses.lock().unwrap().clear();
-    assert_eq!(send_super_packets(&outward, &line, &mut state, &[2]), Vec::<IpAddr>::new());
+    assert_eq!(send_super_packets(&tx, &line, &mut state, &[2]), Vec::<IpAddr>::new());
     state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
-    assert_eq!(send_super_packets(&outward, &line, &mut state, &[2]), [peer_at(2)]);
+    assert_eq!(send_super_packets(&tx, &line, &mut state, &[2]), [peer_at(2)]);
 }
 
 #[test]
 fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_accepts() {
-    let (outward, line) = outward(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-    let mut state = outward::State::new(&outward.config);
+    let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    let mut state = tx::State::new(&tx.config);
     *line.refuses.lock().unwrap() = (2..60).map(|n| (peer_at(n), [libc::EINVAL, libc::EIO][usize::from(n % 2)])).collect();
     // A success in between: the kernel supports it.
-    let tried = send_super_packets(&outward, &line, &mut state, &[2, 3, 70, 4, 5, 70, 6, 7, 70]);
+    let tried = send_super_packets(&tx, &line, &mut state, &[2, 3, 70, 4, 5, 70, 6, 7, 70]);
     assert_eq!(tried, [2, 3, 70, 4, 5, 70, 6, 7, 70].map(peer_at));
-    let tried = send_super_packets(&outward, &line, &mut state, &[8, 9, 10, 70, 11]);
+    let tried = send_super_packets(&tx, &line, &mut state, &[8, 9, 10, 70, 11]);
     assert_eq!(tried, [8, 9, 10].map(peer_at), "three in a row: nobody is tried");
     state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
     line.refuses.lock().unwrap().clear();
-    assert_eq!(send_super_packets(&outward, &line, &mut state, &[2, 70]), [2, 70].map(peer_at));
-    assert_eq!(outward.counters.sent.all_drops(), 0);
+    assert_eq!(send_super_packets(&tx, &line, &mut state, &[2, 70]), [2, 70].map(peer_at));
+    assert_eq!(tx.counters.sent.all_drops(), 0);
 }
 
 /// Linux since January 2025: a segment that exceeds the MTU of the route is refused as too long, and sent in fragments if it goes alone.
 #[test]
 fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mtu() {
-    let (outward, line) = outward(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-    let mut state = outward::State::new(&outward.config);
+    let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    let mut state = tx::State::new(&tx.config);
     *line.refuses.lock().unwrap() = (2..8).map(|n| (peer_at(n), libc::EMSGSIZE)).collect();
-    let tried = send_super_packets(&outward, &line, &mut state, &[2, 3, 4, 5, 2, 3, 4, 5, 9]);
+    let tried = send_super_packets(&tx, &line, &mut state, &[2, 3, 4, 5, 2, 3, 4, 5, 9]);
     assert_eq!(tried, [2, 3, 4, 5, 9].map(peer_at));
 }
 
 /// However many peers refuse, the memory of them is bounded, and the datagrams arrive.
 #[test]
 fn refused_segments_are_remembered_of_each_of_many_peers() {
-    let (outward, line) = outward(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-    let mut state = outward::State::new(&outward.config);
+    let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    let mut state = tx::State::new(&tx.config);
     *line.refuses.lock().unwrap() = (2..90).map(|n| (peer_at(n), libc::EINVAL)).collect();
     for n in 2..90 {
-        send_super_packets(&outward, &line, &mut state, &[n, 95]);
+        send_super_packets(&tx, &line, &mut state, &[n, 95]);
     }
-    let last = send_super_packets(&outward, &line, &mut state, &[89, 88, 95, 2]);
+    let last = send_super_packets(&tx, &line, &mut state, &[89, 88, 95, 2]);
     assert_eq!(last, [95].map(peer_at), "each is remembered");
     assert_eq!(line.taken.lock().unwrap().0, (88 * 2 + 4) * 3);
 }
 
 /// Receives TCP segments that can be merged, and returns the number of writes.
-fn receive_segments(inward: &Inward<FakeTun, Socket>, from: &UdpSocket, state: &mut inward::State, round: u32) -> usize {
-    let (table, mut receiver) = (inward.table.load_full(), Receiver::new(64));
+fn receive_segments(rx: &Rx<FakeTun, Socket>, from: &UdpSocket, state: &mut rx::State, round: u32) -> usize {
+    let (table, mut receiver) = (rx.table.load_full(), Receiver::new(64));
     for n in 0..20u32 {
         let sequence = (round * 20 + n) * 1000;
         from.send(&Recipe { ipv6: false, tcp: true, sequence, flags: 0x10, options: 3, id: n as u16, payload: vec![7; 1000] }.packet()).unwrap();
     }
-    let before = inward.tun.written.lock().unwrap().len();
-    while let Ok(count) = inward.socket.receive(&mut receiver, 64) {
-        inward.batch(count, &mut receiver, &table, state);
+    let before = rx.tun.written.lock().unwrap().len();
+    while let Ok(count) = rx.socket.receive(&mut receiver, 64) {
+        rx.batch(count, &mut receiver, &table, state);
     }
-    inward.tun.written.lock().unwrap().len() - before
+    rx.tun.written.lock().unwrap().len() - before
 }
 
 #[test]
@@ -525,28 +525,28 @@ fn merged_writes_return_a_while_after_the_kernel_refused_them() {
     let (socket, from) = loopback();
     let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
     *tape.refuses.lock().unwrap() = true;
-    let inward = inward(&tape, Arc::new(socket));
-    let mut state = inward::State::new(ALL);
-    (0..5).for_each(|round| assert_eq!(receive_segments(&inward, &from, &mut state, round), 20));
+    let rx = rx(&tape, Arc::new(socket));
+    let mut state = rx::State::new(ALL);
+    (0..5).for_each(|round| assert_eq!(receive_segments(&rx, &from, &mut state, round), 20));
     assert!(!state.merges());
     *tape.refuses.lock().unwrap() = false;
-    assert_eq!(receive_segments(&inward, &from, &mut state, 5), 20);
+    assert_eq!(receive_segments(&rx, &from, &mut state, 5), 20);
     state.forgive(Instant::now() + refusals::REMEMBERED);
-    assert!(state.merges() && receive_segments(&inward, &from, &mut state, 6) < 20);
+    assert!(state.merges() && receive_segments(&rx, &from, &mut state, 6) < 20);
 }
 
 #[test]
 fn merged_writes_go_on_when_refusals_are_rare() {
     let (socket, from) = loopback();
     let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
-    let inward = inward(&tape, Arc::new(socket));
-    let mut state = inward::State::new(ALL);
+    let rx = rx(&tape, Arc::new(socket));
+    let mut state = rx::State::new(ALL);
     for round in 0..8 {
         *tape.refuses.lock().unwrap() = round % 2 == 0;
-        receive_segments(&inward, &from, &mut state, round);
+        receive_segments(&rx, &from, &mut state, round);
     }
     assert!(state.merges());
-    assert_eq!((count(&inward.counters.received.packets), inward.counters.received.all_drops()), (160, 0));
+    assert_eq!((count(&rx.counters.received.packets), rx.counters.received.all_drops()), (160, 0));
 }
 
 /// Each address has a socket for each queue, and systemd returns them in the reverse of the order in which they were stored.
@@ -603,9 +603,9 @@ const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
 #[test]
 fn an_unreadable_device_causes_no_busy_loop() {
     let tape = FakeTun::new(ALL, vec![Err(libc::EIO); TRIES], Vec::new());
-    let (outward, _) = outward(&tape, Vec::new());
-    let (wake, counters, begin) = (outward.wake.clone(), outward.counters.clone(), Instant::now());
-    let thread = std::thread::spawn(move || outward.run());
+    let (tx, _) = tx(&tape, Vec::new());
+    let (wake, counters, begin) = (tx.wake.clone(), tx.counters.clone(), Instant::now());
+    let thread = std::thread::spawn(move || tx.run());
     let deadline = Instant::now() + Duration::from_secs(60);
     while count(&counters.sent.errors) < TRIES && Instant::now() < deadline {
         std::thread::yield_now();
@@ -619,9 +619,9 @@ fn an_unreadable_device_causes_no_busy_loop() {
 #[test]
 fn an_unreadable_socket_causes_no_busy_loop() {
     let line = FakeSocket::new(false, vec![libc::ENETDOWN; TRIES]);
-    let inward = inward(&FakeTun::new(ALL, Vec::new(), Vec::new()), line);
-    let (wake, counters, begin) = (inward.wake.clone(), inward.counters.clone(), Instant::now());
-    let thread = std::thread::spawn(move || inward.run());
+    let rx = rx(&FakeTun::new(ALL, Vec::new(), Vec::new()), line);
+    let (wake, counters, begin) = (rx.wake.clone(), rx.counters.clone(), Instant::now());
+    let thread = std::thread::spawn(move || rx.run());
     let deadline = Instant::now() + Duration::from_secs(60);
     while count(&counters.received.errors) < TRIES && Instant::now() < deadline {
         std::thread::yield_now();

@@ -10,10 +10,10 @@ fn pair(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
     (Socket::bind(address, 0, features).unwrap(), receiver, to)
 }
 
-fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<Receipt> {
+fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
     for _ in 0..1000 {
         match receiver.receive(socket, 64) {
-            Ok(count) => return (0..count).map(|index| receiver.receipt(index).unwrap()).collect(),
+            Ok(count) => return (0..count).map(|index| receiver.meta(index).unwrap()).collect(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(std::time::Duration::from_millis(1)),
             Err(error) => panic!("{error}"),
         }
@@ -22,9 +22,9 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<Receipt> {
 }
 
 /// The datagrams of receipts, each with its ECN field.
-fn datagrams(receiver: &mut Receiver, receipts: &[Receipt]) -> Vec<(Vec<u8>, u8)> {
+fn datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
     let buffer = receiver.buffer().to_vec();
-    receipts.iter().flat_map(|receipt| buffer[receipt.at.clone()].chunks(receipt.segment.max(1)).map(|part| (part.to_vec(), receipt.ecn))).collect()
+    metas.iter().flat_map(|meta| buffer[meta.at.clone()].chunks(meta.segment.max(1)).map(|part| (part.to_vec(), meta.ecn))).collect()
 }
 
 #[test]
@@ -53,9 +53,9 @@ fn messages_arrive_as_they_were_sent() {
             let mut receiver = Receiver::new(if features.batch == 1 { 1 } else { 8 });
             let mut got = Vec::new();
             while got.len() < 4 {
-                let receipts = receive(&mut receiver, &socket);
-                assert!(receipts.iter().all(|receipt| receipt.from.ip() == address.parse::<IpAddr>().unwrap() && !receipt.truncated));
-                got.extend(datagrams(&mut receiver, &receipts));
+                let metas = receive(&mut receiver, &socket);
+                assert!(metas.iter().all(|meta| meta.from.ip() == address.parse::<IpAddr>().unwrap() && !meta.truncated));
+                got.extend(datagrams(&mut receiver, &metas));
             }
             let with_head = |range: Range<usize>| [&made[..], &read[range]].concat();
             let want = [(with_head(0..1000), 0), (with_head(1000..2000), 0), (with_head(2000..2500), 0), (read[2500..2577].to_vec(), 1)];
@@ -80,7 +80,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let mut receiver = Receiver::new(8);
     let mut lengths = Vec::new();
     while lengths.len() < 2 {
-        lengths.extend(receive(&mut receiver, &socket).iter().map(|receipt| receipt.at.len()));
+        lengths.extend(receive(&mut receiver, &socket).iter().map(|meta| meta.at.len()));
     }
     assert_eq!(lengths, [10, 20]);
 }
@@ -111,9 +111,9 @@ fn an_answer_comes_from_the_address_that_was_asked() {
                 assert!(error.is_none() && sent == messages.len(), "{name}: {sent} of {}: {error:?}", messages.len());
                 let (mut froms, mut got) = (Vec::new(), Vec::new());
                 while got.len() < messages.iter().map(|message| message.count).sum() {
-                    let receipts = receive(&mut receiver, to);
-                    got.extend(datagrams(&mut receiver, &receipts));
-                    froms.extend(receipts.iter().map(|receipt| receipt.from));
+                    let metas = receive(&mut receiver, to);
+                    got.extend(datagrams(&mut receiver, &metas));
+                    froms.extend(metas.iter().map(|meta| meta.from));
                 }
                 let sent = messages.iter().flat_map(|message| message.pieces.clone()).map(|piece| (vec![piece as u8; 100], 1));
                 assert_eq!(got, sent.collect::<Vec<_>>(), "{name}");

@@ -318,7 +318,7 @@ fn only_our_subnets_are_reached() {
 
 #[test]
 fn tunnel_packets_to_nodes_are_dropped_in_the_tunnel_and_those_to_pods_pass() {
-    let outward = |destination, port| {
+    let tx = |destination, port| {
         let source = if ip(destination).is_ipv4() { "10.5.1.9" } else { "fd00:5:0:1::9" };
         let header = header(ip(source), ip(destination), 64, 100);
         match outbound(&header, &to_port(&header, port), table(Checks::Cluster, true), None) {
@@ -327,22 +327,22 @@ fn tunnel_packets_to_nodes_are_dropped_in_the_tunnel_and_those_to_pods_pass() {
         }
     };
     for node in ["192.168.0.2", "192.168.0.4", HERE, "fd77::6"] {
-        assert_eq!(outward(node, 8285), Err(Reason::Loop), "{node}");
-        assert_eq!(outward(node, 8472), Err(Reason::NoRoute), "{node}");
+        assert_eq!(tx(node, 8285), Err(Reason::Loop), "{node}");
+        assert_eq!(tx(node, 8472), Err(Reason::NoRoute), "{node}");
     }
     // A tunnel that pods make among themselves.
     for pod in ["10.5.2.9", "fd00:5:0:2::9"] {
-        assert_eq!(outward(pod, 8285), Ok(()), "{pod}");
+        assert_eq!(tx(pod, 8285), Ok(()), "{pod}");
     }
     // A datagram's inner packet must not leave this node as a datagram of the tunnel.
-    let inward = |destination, checks| {
+    let rx = |destination, checks| {
         let header = header(ip("10.5.2.9"), ip(destination), 64, 100);
         inbound(&header, &to_port(&header, 8285), ip("192.168.0.2"), table(checks, true))
     };
-    assert_eq!(inward("10.5.1.9", Checks::Strict), Ok(()));
+    assert_eq!(rx("10.5.1.9", Checks::Strict), Ok(()));
     for node in ["192.168.0.3", HERE] {
-        assert_eq!(inward(node, Checks::Off), Err(Reason::Loop), "{node}");
-        assert_eq!(inward(node, Checks::Cluster), Err(Reason::NotOurs), "{node}");
+        assert_eq!(rx(node, Checks::Off), Err(Reason::Loop), "{node}");
+        assert_eq!(rx(node, Checks::Cluster), Err(Reason::NotOurs), "{node}");
     }
 }
 

@@ -22,11 +22,11 @@ pub struct Worker(());
 pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>;
 
 /// How packets would leave.
-pub enum Way {
+pub enum SendState {
     /// Sealed.
-    Sealed(Endpoint),
+    Ready(Endpoint),
     /// Later.
-    Parked,
+    AwaitingSession,
 }
 
 /// Would seal packets.
@@ -84,7 +84,7 @@ impl<'s> Sealer<'s> {
         plain
     }
 
-    pub fn hold(&mut self, _: u32) -> Result<Way, Reason> {
+    pub fn hold(&mut self, _: u32) -> Result<SendState, Reason> {
         match *self.0 {}
     }
 

@@ -15,11 +15,11 @@ use std::time::Instant;
 
 /// How packets to a peer leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SendState {
     /// Sealed, to this address.
-    Sealed(Endpoint),
+    Ready(Endpoint),
     /// Not before there is a session: they are kept for it.
-    Parked,
+    AwaitingSession,
 }
 
 /// Seals the packets of one batch.
@@ -82,7 +82,7 @@ impl<'s> Sealer<'s> {
     /// # Errors
     /// The reason to drop packets to it.
     #[inline]
-    pub fn hold(&mut self, slot: u32) -> Result<Way, Reason> {
+    pub fn hold(&mut self, slot: u32) -> Result<SendState, Reason> {
         if self.held.as_ref().is_none_or(|held| held.peer.slot != slot) {
             // Two peers are never locked at a time.
             self.release();
@@ -99,7 +99,7 @@ impl<'s> Sealer<'s> {
             return Err(Reason::NoRoute);
         }
         let endpoint = held.link.endpoint.ok_or(Reason::NoEndpoint)?;
-        Ok(if held.which.is_some() { Way::Sealed(endpoint) } else { Way::Parked })
+        Ok(if held.which.is_some() { SendState::Ready(endpoint) } else { SendState::AwaitingSession })
     }
 
     /// Seals a packet, which is padded, for the peer that is held. Returns the length of the datagram.

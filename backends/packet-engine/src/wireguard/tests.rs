@@ -131,14 +131,14 @@ impl Node {
         let mut plain = packet.to_vec();
         plain.resize(sealer.padded(packet.len()), 0);
         match sealer.hold(slot)? {
-            Way::Sealed(to) => {
+            SendState::Ready(to) => {
                 let mut out = vec![0; Sealer::room(plain.len())];
                 let length = sealer.seal(&plain, &mut out).unwrap();
                 assert_eq!(length, plain.len() + OVERHEAD);
                 out.truncate(length);
                 Ok(Some((to.to, out)))
             }
-            Way::Parked => {
+            SendState::AwaitingSession => {
                 assert_eq!(sealer.park(&plain), 0);
                 Ok(None)
             }
@@ -329,8 +329,8 @@ fn answers_come_from_the_address_that_the_peer_uses() {
         let snapshot = a.device.snapshot();
         let slot = Sealer::new(&a.device, &snapshot, a.now()).route(&Header::parse(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"")).unwrap(), 28);
         match Sealer::new(&a.device, &snapshot, a.now()).hold(slot.unwrap()).unwrap() {
-            Way::Sealed(to) => to.source,
-            Way::Parked => panic!("no session"),
+            SendState::Ready(to) => to.source,
+            SendState::AwaitingSession => panic!("no session"),
         }
     };
     // The response goes out from the address that the initiation came to,
@@ -517,7 +517,7 @@ fn what_waits_is_bounded() {
     let snapshot = a.device.snapshot().clone();
     let mut sealer = Sealer::new(&a.device, &snapshot, Instant::now());
     let slot = sealer.route(&Header::parse(&large).unwrap(), large.len()).unwrap();
-    assert_eq!(sealer.hold(slot), Ok(Way::Parked));
+    assert_eq!(sealer.hold(slot), Ok(SendState::AwaitingSession));
     let dropped: usize = (0..200).map(|_| sealer.park(&large)).sum();
     assert_eq!(dropped, 72, "128 stay");
     drop(sealer);
@@ -686,7 +686,7 @@ fn dead_peers_keep_nobody_from_a_session() {
     for number in 3..6 {
         let large = packet(ip("10.5.1.9"), Ipv4Addr::new(10, 5, number, 9).into(), &[0; 60_000]);
         let slot = sealer.route(&Header::parse(&large).unwrap(), large.len()).unwrap();
-        assert_eq!(sealer.hold(slot), Ok(Way::Parked));
+        assert_eq!(sealer.hold(slot), Ok(SendState::AwaitingSession));
         dropped += (0..128).map(|_| sealer.park(&large)).sum::<usize>();
     }
     drop(sealer);

@@ -67,7 +67,7 @@ impl Mark {
 
 /// The way of a packet through the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum HookPath {
     /// It comes in and is for this host.
     Input,
     /// It comes in and leaves again.
@@ -82,7 +82,7 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Its way.
-    pub way: Way,
+    pub way: HookPath,
     /// Its family.
     pub family: Family,
     /// The interface by which it comes.
@@ -119,7 +119,7 @@ pub struct Packet {
 
 impl Packet {
     /// The first packet of a TCP connection between these addresses, from any port to a port that no service has. It has no mark.
-    pub fn new(way: Way, family: Family, incoming: Device, outgoing: Device) -> Self {
+    pub fn new(way: HookPath, family: Family, incoming: Device, outgoing: Device) -> Self {
         let every = Ranges::every_address(family);
         Self {
             way,
@@ -144,7 +144,7 @@ impl Packet {
 
     /// The same packets with what is known of the bridge: where it decides and is not known, both.
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
-        match self.bridge_calls_ip.is_none() && (self.port_in.is_some() || self.way == Way::Bridge) {
+        match self.bridge_calls_ip.is_none() && (self.port_in.is_some() || self.way == HookPath::Bridge) {
             true => [true, false].map(|calls| Packet { bridge_calls_ip: Some(calls), ..self.clone() }).into(),
             false => vec![self.clone()],
         }
@@ -156,36 +156,36 @@ impl Packet {
         let calls = self.bridge_calls_ip == Some(true);
         let none = Device::none();
         // Of a frame that no bridge passed to IP, rules of IP see no port. A packet that leaves the bridge has none by which it goes out.
-        let port_in = if self.bridge_calls_ip == Some(false) || self.way == Way::Output { Some(none.clone()) } else { self.port_in.clone() };
+        let port_in = if self.bridge_calls_ip == Some(false) || self.way == HookPath::Output { Some(none.clone()) } else { self.port_in.clone() };
         let stage = |layer, hook, incoming: &Device, outgoing: &Device| {
-            let bridged = self.way == Way::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
+            let bridged = self.way == HookPath::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
             let port_out = if bridged { self.port_out.clone() } else { Some(none.clone()) };
             Stage { layer, hook, incoming: incoming.clone(), outgoing: outgoing.clone(), port_in: port_in.clone(), port_out, bridged }
         };
         let mut stages = Vec::new();
-        if self.way != Way::Output {
+        if self.way != HookPath::Output {
             stages.push(stage(Layer::Netdev, Hook::Ingress, self.port_in.as_ref().unwrap_or(&self.incoming), &none));
         }
         if let Some(port) = &self.port_in {
             stages.push(stage(bridge, Hook::Prerouting, port, &none));
         }
-        let input = self.port_in.as_ref().filter(|_| self.way != Way::Bridge).map(|port| stage(bridge, Hook::Input, port, &none));
-        let is_received = self.way == Way::Input || self.way == Way::Forward || calls && self.way == Way::Bridge;
+        let input = self.port_in.as_ref().filter(|_| self.way != HookPath::Bridge).map(|port| stage(bridge, Hook::Input, port, &none));
+        let is_received = self.way == HookPath::Input || self.way == HookPath::Forward || calls && self.way == HookPath::Bridge;
         let received = is_received.then(|| stage(ip, Hook::Prerouting, &self.incoming, &none));
         // The bridge itself calls the first hook of IP.
         let (first, second) = if calls { (received, input) } else { (input, received) };
         stages.extend(first.into_iter().chain(second));
         match self.way {
-            Way::Input => stages.push(stage(ip, Hook::Input, &self.incoming, &none)),
-            Way::Forward => {
+            HookPath::Input => stages.push(stage(ip, Hook::Input, &self.incoming, &none)),
+            HookPath::Forward => {
                 stages.push(stage(ip, Hook::Forward, &self.incoming, &self.outgoing));
                 stages.push(stage(ip, Hook::Postrouting, &self.incoming, &self.outgoing));
             }
-            Way::Output => {
+            HookPath::Output => {
                 stages.push(stage(ip, Hook::Output, &none, &self.outgoing));
                 stages.push(stage(ip, Hook::Postrouting, &none, &self.outgoing));
             }
-            Way::Bridge => {
+            HookPath::Bridge => {
                 let (from, to) = (self.port_in.as_ref().unwrap_or(&self.incoming), self.port_out.as_ref().unwrap_or(&self.outgoing));
                 stages.push(stage(bridge, Hook::Forward, from, to));
                 stages.extend(calls.then(|| stage(ip, Hook::Forward, &self.incoming, &self.outgoing)));
@@ -193,7 +193,7 @@ impl Packet {
                 stages.extend(calls.then(|| stage(ip, Hook::Postrouting, &none, &self.outgoing)));
             }
         }
-        if let Some(port) = self.port_out.as_ref().filter(|_| matches!(self.way, Way::Forward | Way::Output)) {
+        if let Some(port) = self.port_out.as_ref().filter(|_| matches!(self.way, HookPath::Forward | HookPath::Output)) {
             stages.push(stage(bridge, Hook::Output, &none, port));
             stages.push(stage(bridge, Hook::Postrouting, &none, port));
         }
@@ -213,9 +213,9 @@ impl Packet {
             Key::IcmpCode => self.icmp_code.clone(),
             Key::Translated => Ranges::one(u32::from(self.translated?)),
             Key::DestinationKind => match self.way {
-                Way::Forward => Ranges::one(super::words::UNICAST),
-                Way::Input => Ranges::one(super::words::LOCAL),
-                Way::Output | Way::Bridge => return None,
+                HookPath::Forward => Ranges::one(super::words::UNICAST),
+                HookPath::Input => Ranges::one(super::words::LOCAL),
+                HookPath::Output | HookPath::Bridge => return None,
             },
             Key::State | Key::Mark(_) | Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut | Key::Bridged | Key::Unknown => return None,
         })

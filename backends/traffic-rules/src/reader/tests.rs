@@ -2,7 +2,7 @@
 
 use super::nft::Extent;
 use super::packet::{Mark, Packet};
-use super::{Device, Fate, Ranges, Rules, Walk, Way, iptables, nft};
+use super::{Device, Fate, HookPath, Ranges, Rules, Walk, iptables, nft};
 use crate::programs::Variant;
 use std::process::{Command, Stdio};
 use types::Family;
@@ -32,7 +32,7 @@ fn pods() -> Packet {
         source: net.clone(),
         destination: net,
         port_in: Some(Device::named("veth1")),
-        ..Packet::new(Way::Forward, Family::V4, Device::named("cni0"), Device::named("flannel.1"))
+        ..Packet::new(HookPath::Forward, Family::V4, Device::named("cni0"), Device::named("flannel.1"))
     }
 }
 
@@ -42,7 +42,7 @@ fn tunnel() -> Packet {
         source: Ranges::net(&"192.0.2.2/32".parse().unwrap()),
         protocol: Ranges::one(17_u32),
         destination_port: Ranges::one(8472_u32),
-        ..Packet::new(Way::Input, Family::V4, Device::named("eth0"), Device::none())
+        ..Packet::new(HookPath::Input, Family::V4, Device::named("eth0"), Device::none())
     }
 }
 

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use traffic_rules::programs::Variant;
 use traffic_rules::reader::nft::Extent;
-use traffic_rules::reader::{Device, Fate, Packet, Ranges, Rules, Way, iptables, nft, state};
+use traffic_rules::reader::{Device, Fate, HookPath, Packet, Ranges, Rules, iptables, nft, state};
 use types::Family;
 
 /// How long packets may take to arrive.
@@ -30,7 +30,7 @@ const OTHER_WAY: u32 = 7;
 /// A packet that is sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    pub way: Way,
+    pub way: HookPath,
     /// Whether its connection has seen packets in both directions before.
     pub established: bool,
     pub family: Family,
@@ -63,10 +63,10 @@ impl Sent {
         // Another connection than those of all sets before: the kernel remembers them.
         let fresh = 16_000 + (seed * u64::from(PACKETS) % 49_000) as u16 + number;
         let (way, established) = match number {
-            10 | 11 => (Way::Bridge, false),
-            12 => (Way::Forward, true),
-            13 => (Way::Input, true),
-            _ => (if number % 5 < 3 { Way::Forward } else { Way::Input }, false),
+            10 | 11 => (HookPath::Bridge, false),
+            12 => (HookPath::Forward, true),
+            13 => (HookPath::Input, true),
+            _ => (if number % 5 < 3 { HookPath::Forward } else { HookPath::Input }, false),
         };
         // ICMP has no port by which packets could be told apart: each receiver gets one.
         let protocol = match number {
@@ -77,7 +77,7 @@ impl Sent {
             _ => *[6, 17, 17].choose(random).unwrap(),
         };
         let destination = match way {
-            Way::Input => family.pick(IpAddr::from(Ipv4Addr::new(10, 1, 0, 1)), Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1).into()),
+            HookPath::Input => family.pick(IpAddr::from(Ipv4Addr::new(10, 1, 0, 1)), Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1).into()),
             _ => address(family, 2, random.random_range(0..4)),
         };
         let echo = u16::from(family.pick(8_u8, 128)) << 8;
@@ -95,8 +95,8 @@ impl Sent {
 
     pub fn packet(&self, bridge_calls_ip: bool) -> Packet {
         let (outgoing, port_out) = match self.way {
-            Way::Forward => (Device::named("out0"), None),
-            Way::Bridge => (Device::named("br0"), Some(Device::named("pt1"))),
+            HookPath::Forward => (Device::named("out0"), None),
+            HookPath::Bridge => (Device::named("br0"), Some(Device::named("pt1"))),
             _ => (Device::none(), None),
         };
         let icmp = self.is_icmp();
@@ -123,7 +123,7 @@ impl Sent {
 
     /// Where it is seen: on the host, or at the receiver.
     fn receiver(&self) -> usize {
-        usize::from(self.way != Way::Input)
+        usize::from(self.way != HookPath::Input)
     }
 
     fn payload(&self, nth: Nth) -> Vec<u8> {
@@ -200,7 +200,7 @@ fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
         for sent in all {
             let domain = sent.family.pick(AddressFamily::Inet, AddressFamily::Inet6);
             let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).unwrap();
-            if sent.way == Way::Bridge || nth == Nth::Reply {
+            if sent.way == HookPath::Bridge || nth == Nth::Reply {
                 setsockopt(&socket, sockopt::Mark, &OTHER_WAY).unwrap();
             }
             let (bytes, to) = (sent.datagram(nth), if nth == Nth::Reply { sent.source } else { sent.destination });

@@ -15,7 +15,7 @@ use crate::net::netns::Netns;
 /// How often the receiver looks whether it should end.
 const GLANCE: Duration = Duration::from_millis(50);
 /// A question is repeated when no answer came for so long: the first packet may wait for a neighbour.
-const PATIENCE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 const ATTEMPTS: u32 = 4;
 /// How many routers a question to a group passes.
 const HOPS: u8 = 8;
@@ -125,7 +125,7 @@ fn ask(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
     for _ in 0..ATTEMPTS {
         // There may be no route yet, or an earlier packet's ICMP error is told now.
         let _ = socket.send_to(&nonce, to);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             socket.set_read_timeout(Some(left))?;
             let Ok((length, _)) = socket.recv_from(&mut buffer) else { continue };

@@ -2,7 +2,7 @@
 
 use super::*;
 use node_api::{FailedPeer, File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay, Wireguard};
-use run_dir::last_words::LastWords;
+use run_dir::exit_report::ExitReport;
 
 const NOW: &str = "2026-01-01T14:05:24Z";
 
@@ -44,7 +44,7 @@ fn node() -> Node {
 }
 
 fn status(node: Option<Node>) -> Status {
-    Status { schema: node_api::STATUS.to_owned(), host: "h2".to_owned(), daemon: DaemonState::Running, trouble: None, last_words: None, node }
+    Status { schema: node_api::STATUS.to_owned(), host: "h2".to_owned(), daemon: DaemonState::Running, trouble: None, exit_report: None, node }
 }
 
 fn told(status: &Status) -> String {
@@ -164,8 +164,8 @@ fn the_sentence_is_the_whole_state() {
 }
 
 #[test]
-fn without_a_daemon_its_last_words_are_told() {
-    let words = |at: Timestamp| LastWords {
+fn exit_report_is_shown_without_daemon() {
+    let words = |at: Timestamp| ExitReport {
         at,
         code: 1,
         text: "the public address 10.0.2.15 of this node is already the address of node h1\nsecond\u{1b}[31m line".to_owned(),
@@ -173,10 +173,10 @@ fn without_a_daemon_its_last_words_are_told() {
         problem: None,
         choice: None,
     };
-    let ended = |words: Option<LastWords>| Status {
+    let ended = |words: Option<ExitReport>| Status {
         daemon: DaemonState::Stopped,
         trouble: Some("nobody listens".to_owned()),
-        last_words: words,
+        exit_report: words,
         ..status(None)
     };
     let text = told(&ended(Some(words(at("2026-01-01T14:05:12Z")))));

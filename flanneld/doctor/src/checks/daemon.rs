@@ -59,7 +59,7 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
         Launch::Systemd => "journalctl -u flanneld",
         Launch::Kubernetes { .. } => "kubectl logs",
     };
-    if let Some(words) = facts.daemon.last_words.known() {
+    if let Some(words) = facts.daemon.exit_report.known() {
         let when = words.at.map(|at| format!(" at {at}")).unwrap_or_default();
         finding = finding.seen(format!("it ended{when} with exit code {}: {}", words.code, words.problem), "its last words");
     } else {

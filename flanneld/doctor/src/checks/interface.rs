@@ -103,7 +103,7 @@ fn paths(facts: &Facts) -> &[Path] {
 
 /// What ended the last daemon, while none runs.
 fn end(facts: &Facts) -> Option<&Problem> {
-    let words = facts.daemon.last_words.known().filter(|_| facts.daemon.running.known() == Some(&false))?;
+    let words = facts.daemon.exit_report.known().filter(|_| facts.daemon.running.known() == Some(&false))?;
     Some(&words.problem)
 }
 

@@ -15,7 +15,7 @@ use types::{Detail, Problem};
 /// How long a holder may be silent before its lease is suspected to be left over.
 const SILENT: u64 = 600;
 /// How many refused leases are told one by one.
-const TOLD: usize = 16;
+const MAX_LISTED: usize = 16;
 
 /// Why nothing answers at a peer's address: silence alone does not tell.
 pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall may drop ping and probes on the way or there; its lease may also name an address that does not lead to it";
@@ -93,7 +93,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
     let refused: Vec<_> = refused.filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved")).collect();
     let mut findings: Vec<Finding> = refused
         .iter()
-        .take(TOLD)
+        .take(MAX_LISTED)
         .map(|refused| {
             Finding::new(
                 "lease-refused",
@@ -106,8 +106,8 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
             .on("the node that holds it")
         })
         .collect();
-    if refused.len() > TOLD {
-        let more = refused.len() - TOLD;
+    if refused.len() > MAX_LISTED {
+        let more = refused.len() - MAX_LISTED;
         findings.push(
             Finding::new("lease-refused", Severity::Degraded, "more", format!("{more} more leases are not used"), "their nodes are not reached")
                 .run(with_store(facts, "flannelctl leases")),

@@ -8,7 +8,7 @@ use crate::persist::{checksums_off, module, sysctl};
 use crate::shell::word;
 
 /// So many wrong checksums are no accident.
-const FEW: u64 = 3;
+const MIN_ERRORS: u64 = 3;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -43,7 +43,7 @@ pub const CHECKS: &[Check] = &[
 
 fn checksum(facts: &Facts) -> Vec<Finding> {
     // The counters are of the whole host: one damaged packet from elsewhere is no card's fault, and pods' connections have counters of their own.
-    let Some(errors) = facts.host.checksums.known().filter(|errors| errors.udp >= FEW) else { return Vec::new() };
+    let Some(errors) = facts.host.checksums.known().filter(|errors| errors.udp >= MIN_ERRORS) else { return Vec::new() };
     // Ping has a checksum of its own, which no hardware computes. Who refuses a question was reached by it.
     let ping_only = facts.mesh.known().is_some_and(|mesh| mesh.paths.iter().any(|path| path.verdict.ping_only && path.ours && !path.refuses));
     let device =

@@ -18,7 +18,7 @@ const CLOCK: i64 = 5000;
 /// How long a daemon may be silent while it starts anew, in seconds: so long its port does not count as filtered.
 const RESTART: u64 = 30;
 /// How many peers are told one by one.
-const TOLD: usize = 16;
+const MAX_LISTED: usize = 16;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -70,8 +70,8 @@ pub(super) fn paths(facts: &Facts) -> &[Path] {
 /// One finding a path, the first ones; the rest in one.
 fn each(facts: &Facts, is: impl Fn(&Path) -> bool, tell: impl Fn(&Facts, &Path) -> Finding) -> Vec<Finding> {
     let hit: Vec<&Path> = paths(facts).iter().filter(|path| is(path)).collect();
-    let mut findings: Vec<Finding> = hit.iter().take(TOLD).map(|path| tell(facts, path)).collect();
-    if let (Some(more @ 1..), Some(first)) = (hit.len().checked_sub(TOLD), findings.first()) {
+    let mut findings: Vec<Finding> = hit.iter().take(MAX_LISTED).map(|path| tell(facts, path)).collect();
+    if let (Some(more @ 1..), Some(first)) = (hit.len().checked_sub(MAX_LISTED), findings.first()) {
         let rest = Finding::new(&first.check, first.severity, "more", format!("the same is so for {more} more peers"), first.why.clone());
         findings.push(rest.run("flannelctl peers --all"));
     }

@@ -2,14 +2,14 @@
 
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::host::{Way, WayKind};
+use crate::facts::host::{LookupPurpose, RouteLookup};
 use crate::finding::{Finding, HERE, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use std::net::IpAddr;
 
 /// How many peers are told one by one.
-const TOLD: usize = 8;
+const MAX_LISTED: usize = 8;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[LOOP];
@@ -18,7 +18,7 @@ const LOOP: Check = Check {
     id: "tunnel-loop",
     severity: Severity::Broken,
     title: "Packets to a peer's address enter flannel's own tunnel",
-    needs: &[Need::Network, Need::Ways, Need::Interfaces],
+    needs: &[Need::Network, Need::RouteLookups, Need::Interfaces],
     explains: &["rp-filter", "wireguard-silent", "peer-cut", "overlay-cut", "one-way", "probe-filtered"],
     waits: false,
     judge: tunnel_loop,
@@ -26,8 +26,8 @@ const LOOP: Check = Check {
 
 fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else { return Vec::new() };
-    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind == WayKind::Peer);
-    let looped: Vec<(&Way, &str)> = ways.filter_map(|way| Some((way, tunnel(facts, way)?))).collect();
+    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind == LookupPurpose::Peer);
+    let looped: Vec<(&RouteLookup, &str)> = ways.filter_map(|way| Some((way, tunnel(facts, way)?))).collect();
     let Some((first, device)) = looped.first() else { return Vec::new() };
     let more = if looped.len() > 1 { format!(" and {} more", looped.len() - 1) } else { String::new() };
     let mut finding = Finding::new(
@@ -39,10 +39,10 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
             "what {device} sends to it would enter {device} again, and is dropped; choose a Network without the nodes, or give each a route of its own"
         ),
     );
-    for (way, device) in looped.iter().take(TOLD) {
+    for (way, device) in looped.iter().take(MAX_LISTED) {
         finding = finding.seen(format!("{} at {} leaves by {device}", way.whose, way.to), format!("ip route get {}", way.to));
     }
-    let commands: Vec<String> = looped.iter().take(TOLD).filter_map(|(way, _)| route(facts, way.to)).collect();
+    let commands: Vec<String> = looped.iter().take(MAX_LISTED).filter_map(|(way, _)| route(facts, way.to)).collect();
     if commands.is_empty() {
         return vec![finding];
     }
@@ -51,7 +51,7 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The device of ours by which a way to an address inside the network leaves. The underlay may be another network's device.
-fn tunnel<'a>(facts: &'a Facts, way: &Way) -> Option<&'a str> {
+fn tunnel<'a>(facts: &'a Facts, way: &RouteLookup) -> Option<&'a str> {
     let network = facts.network.known().filter(|network| network.networks.nets().any(|net| net.contains(&way.to)))?;
     let interface = facts.host.interface(way.by.as_ref().ok()?.index)?;
     let is_underlay = facts.daemon.choice.known().is_some_and(|choice| choice.interface == interface.name);

@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, names_store};
 use crate::facts::daemon::Launch;
-use crate::facts::host::{Interface, WayKind, address as address_of, joins_hosts};
+use crate::facts::host::{Interface, LookupPurpose, address as address_of, joins_hosts};
 use crate::finding::{EVERYWHERE, Finding};
 use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
@@ -36,7 +36,7 @@ pub struct Candidate<'a> {
 pub fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
     let family = if facts.network.known().is_some_and(|network| !network.v4()) { Family::V6 } else { Family::V4 };
     let mut found: Vec<Candidate<'a>> = Vec::new();
-    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind != WayKind::Peer);
+    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind != LookupPurpose::Peer);
     for way in ways {
         let Ok(answer) = &way.by else { continue };
         let Some(interface) = facts.host.interface(answer.index).filter(|interface| interface.index != chosen.index && joins_hosts(interface)) else {

@@ -11,7 +11,7 @@ use crate::shell::word;
 use ipnet::IpNet;
 
 /// How many peers are told one by one.
-const TOLD: usize = 16;
+const MAX_LISTED: usize = 16;
 /// The subject of the finding about all others.
 const MORE: &str = "more";
 
@@ -50,8 +50,8 @@ fn told<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
 fn silent(facts: &Facts) -> Vec<Finding> {
     let Some(known) = facts.wireguard.known() else { return Vec::new() };
     let told = told(facts, known);
-    let mut findings: Vec<Finding> = told.iter().take(TOLD).map(|peer| one(facts, known, peer)).collect();
-    if let Some(rest @ 1..) = told.len().checked_sub(TOLD) {
+    let mut findings: Vec<Finding> = told.iter().take(MAX_LISTED).map(|peer| one(facts, known, peer)).collect();
+    if let Some(rest @ 1..) = told.len().checked_sub(MAX_LISTED) {
         let what = format!("the same is so for {rest} more peers");
         let why = "where many are silent at once, this node's own key, preshared key, port or clock is likelier than theirs";
         let seen = format!("{} of {} peers complete no handshake", told.len(), known.peers);

@@ -3,7 +3,7 @@
 use super::argument::Argument;
 use crate::fact::Fact;
 use jiff::Timestamp;
-pub use run_dir::last_words::Choice;
+pub use run_dir::exit_report::Choice;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use types::Problem;
@@ -19,7 +19,7 @@ pub struct Daemon {
     /// Whether it started less than ten seconds ago: what needs waiting is not told yet.
     pub young: bool,
     /// What the last one said at its end; absent while one runs.
-    pub last_words: Fact<LastWords>,
+    pub exit_report: Fact<ExitReport>,
     /// Tasks that send no heartbeat.
     pub silent: Fact<Vec<String>>,
     /// Why it is not ready, by condition.
@@ -72,7 +72,7 @@ pub enum Launch {
 
 /// What a daemon said at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastWords {
+pub struct ExitReport {
     /// When.
     pub at: Option<Timestamp>,
     /// Its exit code.

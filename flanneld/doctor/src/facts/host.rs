@@ -21,7 +21,7 @@ pub struct Host {
     /// The routes of the main table that forward packets.
     pub routes: Fact<Vec<Route>>,
     /// Where packets to some addresses leave: those of the store, the peers and the API server.
-    pub ways: Fact<Vec<Way>>,
+    pub ways: Fact<Vec<RouteLookup>>,
     /// The sysctls.
     pub sysctls: Fact<Sysctls>,
     /// The firewalls.
@@ -61,20 +61,20 @@ pub fn joins_hosts(interface: &Interface) -> bool {
 
 /// Where packets to an address leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct RouteLookup {
     /// The address.
     pub to: IpAddr,
     /// Whose it is: `the store`, `node-2`.
     pub whose: String,
     /// What it is.
-    pub kind: WayKind,
+    pub kind: LookupPurpose,
     /// The interface and the source address, or why there is no route.
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
 /// Whose address a way leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WayKind {
+pub enum LookupPurpose {
     /// The store's.
     Store,
     /// The API server's.

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use types::reachability::Harm;
+use types::reachability::Impact;
 pub use types::reachability::{State, Verdict};
 
 /// The mesh, as this node sees it.
@@ -53,7 +53,7 @@ pub struct Path {
 impl Path {
     /// Whether the probes judged it, and nothing from the peer arrives here through the overlay.
     pub fn is_lost(&self) -> bool {
-        self.verdict.state.harm() == Harm::All
+        self.verdict.state.impact() == Impact::All
     }
 
     /// Whether anything at all came back from the peer.

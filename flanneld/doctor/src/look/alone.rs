@@ -4,23 +4,23 @@ use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::Target;
 use super::{Look, Options, Places, missing_modules, taken_ports};
 use crate::fact::Fact;
-use crate::facts::daemon::{Choice, Daemon, LastWords, Launch};
-use crate::facts::host::{Interface, WayKind};
+use crate::facts::daemon::{Choice, Daemon, ExitReport, Launch};
+use crate::facts::host::{Interface, LookupPurpose};
 use crate::facts::pods::Env;
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::surroundings::Surroundings;
-use run_dir::status_file::{self, Said};
+use run_dir::status_file::{self, StatusFile};
 use std::path::Path;
 use types::profile::Device;
 use types::{Detail, Encapsulation, Problem, Profile};
 
 /// Gathers facts without a daemon, which may be of any of these backends.
 pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static Profile>) -> Facts {
-    let last_words = last_words(subnet_file);
+    let exit_report = exit_report(subnet_file);
     let options = Options::read(&look.places);
     let (place, addresses) = options.store();
-    let targets: Vec<Target> = addresses.iter().map(|ip| Target { to: *ip, whose: "the store".to_owned(), kind: WayKind::Store }).collect();
+    let targets: Vec<Target> = addresses.iter().map(|ip| Target { to: *ip, whose: "the store".to_owned(), kind: LookupPurpose::Store }).collect();
     let mut host = look.host(None, None, &targets).await;
     let said = Fact::from_result(status_file::read(subnet_file).map_err(|error| format!("{}: {error}", status_file::path(subnet_file).display())));
     let running = match &said {
@@ -28,10 +28,10 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
         Fact::Absent => Fact::Known(false),
         Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
     };
-    let ended = last_words.known().cloned();
+    let ended = exit_report.known().cloned();
     let mut daemon = Daemon {
         running,
-        last_words,
+        exit_report,
         subnet_file: subnet_file.to_owned(),
         launch: launch(&look.places),
         arguments: options.arguments.clone(),
@@ -51,7 +51,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
     let vtep = said.known().and_then(|said| said.as_ref()?.status.vtep.clone());
     daemon.reasons = match said {
         // What a dead daemon said last is no more so.
-        Fact::Known(Some(Said { alive: true, status })) => {
+        Fact::Known(Some(StatusFile { alive: true, status })) => {
             Fact::Known(status.reasons.into_iter().map(|reason| (reason.condition.clone(), reason.why())).collect())
         }
         _ => Fact::unavailable(no_daemon),
@@ -119,12 +119,12 @@ fn launch(places: &Places) -> Launch {
 }
 
 /// What the last daemon said at its end.
-fn last_words(subnet_file: &Path) -> Fact<LastWords> {
-    match run_dir::last_words::read(subnet_file) {
+fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
+    match run_dir::exit_report::read(subnet_file) {
         Ok(words) => {
-            Fact::of(words.map(|words| LastWords { at: Some(words.at), code: i32::from(words.code), problem: words.why(), choice: words.choice }))
+            Fact::of(words.map(|words| ExitReport { at: Some(words.at), code: i32::from(words.code), problem: words.why(), choice: words.choice }))
         }
-        Err(error) => Fact::unavailable(format!("{}: {error}", run_dir::last_words::path(subnet_file).display())),
+        Err(error) => Fact::unavailable(format!("{}: {error}", run_dir::exit_report::path(subnet_file).display())),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::unread::Unread;
 use crate::fact::Fact;
-use crate::facts::host::{Interface, NoRoute, Route, Way, WayKind};
+use crate::facts::host::{Interface, LookupPurpose, NoRoute, Route, RouteLookup};
 use netstate::netlink::host::HostReader;
 use std::net::IpAddr;
 
@@ -14,11 +14,11 @@ pub struct Target {
     /// Whose it is.
     pub whose: String,
     /// What it is.
-    pub kind: WayKind,
+    pub kind: LookupPurpose,
 }
 
 /// Reads all of it. What the kernel does not tell is unavailable, each for itself.
-pub(super) async fn read(targets: &[Target]) -> (Fact<Vec<Interface>>, Fact<Vec<Route>>, Fact<Vec<Way>>) {
+pub(super) async fn read(targets: &[Target]) -> (Fact<Vec<Interface>>, Fact<Vec<Route>>, Fact<Vec<RouteLookup>>) {
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
         Err(error) => {
@@ -30,7 +30,7 @@ pub(super) async fn read(targets: &[Target]) -> (Fact<Vec<Interface>>, Fact<Vec<
     let routes = Fact::from_result(reader.routes(Route::carries).await.map_err(Unread::Routes));
     let addresses: Vec<IpAddr> = targets.iter().map(|target| target.to).collect();
     let answers = reader.look_up(&addresses).await;
-    let way = |(target, by): (&Target, Result<_, NoRoute>)| Way { to: target.to, whose: target.whose.clone(), kind: target.kind, by };
+    let way = |(target, by): (&Target, Result<_, NoRoute>)| RouteLookup { to: target.to, whose: target.whose.clone(), kind: target.kind, by };
     (interfaces, routes, Fact::Known(targets.iter().zip(answers).map(way).collect()))
 }
 
@@ -41,7 +41,7 @@ mod tests {
 
     #[tokio::test]
     async fn this_host_has_a_loopback_interface_and_a_way_to_itself() {
-        let target = Target { to: IpAddr::V4(Ipv4Addr::LOCALHOST), whose: "this host".to_owned(), kind: WayKind::Peer };
+        let target = Target { to: IpAddr::V4(Ipv4Addr::LOCALHOST), whose: "this host".to_owned(), kind: LookupPurpose::Peer };
         let (interfaces, routes, ways) = read(std::slice::from_ref(&target)).await;
         let lo = interfaces.known().unwrap().iter().find(|interface| interface.loopback).unwrap().clone();
         assert!(lo.owns(target.to) && lo.up && lo.mac.is_some_and(|mac| mac.to_string() == "00:00:00:00:00:00"), "{lo:?}");

@@ -3,8 +3,10 @@
 use super::healthy::{address, interface, peer};
 use crate::fact::Fact;
 use crate::facts::Facts;
-use crate::facts::daemon::{Choice, Drift, Drifting, LastWords};
-use crate::facts::host::{Fill, Foreign, ForeignObject, Interface, Module, Neighbours, Port, Route, RouteAnswer, Sysctls, Way, WayKind};
+use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport};
+use crate::facts::host::{
+    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbours, Port, Route, RouteAnswer, RouteLookup, Sysctls,
+};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{Path, State};
@@ -69,8 +71,8 @@ pub fn named_by(flag: &str) -> Choice {
 }
 
 /// What a daemon says at its end.
-pub fn last_words(detail: Detail, text: &str) -> Fact<LastWords> {
-    Fact::Known(LastWords { at: None, code: 1, problem: problem(detail, text), choice: None })
+pub fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
+    Fact::Known(ExitReport { at: None, code: 1, problem: problem(detail, text), choice: None })
 }
 
 fn reason(facts: &mut Facts, condition: &str, detail: Detail, text: &str) {
@@ -79,7 +81,7 @@ fn reason(facts: &mut Facts, condition: &str, detail: Detail, text: &str) {
 
 fn stopped(facts: &mut Facts, detail: Detail, text: &str) {
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.last_words = last_words(detail, text);
+    facts.daemon.exit_report = exit_report(detail, text);
 }
 
 /// VirtualBox's NAT on the interface that was chosen, and a host-only one beside it.
@@ -323,7 +325,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("network-overlap", |facts| inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap())),
     ("tunnel-loop", |facts| {
         let (to, whose) = ("10.244.200.2".parse().unwrap(), "node-2".to_owned());
-        inside(&mut facts.host.ways).push(Way { to, whose, kind: WayKind::Peer, by: Ok(RouteAnswer { index: 3, source: None }) });
+        inside(&mut facts.host.ways).push(RouteLookup { to, whose, kind: LookupPurpose::Peer, by: Ok(RouteAnswer { index: 3, source: None }) });
     }),
     ("stale-bridge", |facts| named(facts, "cni0").addresses.push(address("10.244.9.1/24"))),
     ("stale-bridge", |facts| {
@@ -399,7 +401,7 @@ pub fn withhold(facts: &mut Facts, need: Need) {
         Need::Network => facts.network = Fact::unavailable(WHY),
         Need::Interfaces => host.interfaces = Fact::unavailable(WHY),
         Need::Routes => host.routes = Fact::unavailable(WHY),
-        Need::Ways => host.ways = Fact::unavailable(WHY),
+        Need::RouteLookups => host.ways = Fact::unavailable(WHY),
         Need::Sysctls => host.sysctls = Fact::unavailable(WHY),
         Need::Firewalls => host.firewalls = Fact::unavailable(WHY),
         Need::Ports => host.ports = Fact::unavailable(WHY),

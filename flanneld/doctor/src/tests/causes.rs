@@ -1,6 +1,6 @@
 //! What ends a daemon is the cause, its end the consequence; and routes are looked through once.
 
-use super::cases::{CASES, Spoil, last_words, of_store, problem};
+use super::cases::{CASES, Spoil, exit_report, of_store, problem};
 use super::healthy::{healthy, peer};
 use super::{causes, only, report};
 use crate::fact::Fact;
@@ -17,7 +17,7 @@ use types::{Detail, Problem};
 fn ended() -> Facts {
     let mut facts = healthy();
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.last_words = last_words(Detail::None, "…");
+    facts.daemon.exit_report = exit_report(Detail::None, "…");
     facts
 }
 
@@ -97,7 +97,7 @@ fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_k
 #[test]
 fn a_clone_gets_an_identity_where_it_has_it_from() {
     let mut facts = ended();
-    facts.daemon.last_words = last_words(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
+    facts.daemon.exit_report = exit_report(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
     let commands = |facts: &Facts| only(facts, "clone").remedy.commands;
     for given in [false, true] {
         facts.daemon.id_given = given;

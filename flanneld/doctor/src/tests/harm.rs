@@ -1,6 +1,6 @@
 //! What is typed does no harm, and what is gone after a reboot says so.
 
-use super::cases::{CASES, behind_nat, last_words, named_by, of_store, problem};
+use super::cases::{CASES, behind_nat, exit_report, named_by, of_store, problem};
 use super::healthy::{address, healthy, path};
 use super::{causes, only, report};
 use crate::fact::Fact;
@@ -214,7 +214,7 @@ fn the_mtu_is_put_into_the_configuration_and_nothing_else() {
 fn a_clone_keeps_its_machine_id_and_is_told_of_it() {
     let mut facts = healthy();
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.last_words = last_words(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
+    facts.daemon.exit_report = exit_report(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
     let finding = only(&facts, "clone");
     assert!(finding.why.contains(&said("clone", "/etc/machine-id")), "{finding:?}");
     assert!(finding.remedy.commands[0].contains("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)"), "{finding:?}");

@@ -2,7 +2,7 @@
 
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, DaemonPod, Launch};
-use crate::facts::host::{Address, Checksums, Fill, Host, Interface, Neighbours, Route, RouteAnswer, Sysctls, Way, WayKind};
+use crate::facts::host::{Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, Route, RouteAnswer, RouteLookup, Sysctls};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer};
 use crate::facts::mesh::{Mesh, Path, State, Verdict};
@@ -92,10 +92,10 @@ pub fn healthy() -> Facts {
             route("10.244.2.0/24", Some("10.244.2.0"), 3, 241),
             route("10.244.3.0/24", Some("10.244.3.0"), 3, 3),
         ]),
-        ways: Fact::Known(vec![Way {
+        ways: Fact::Known(vec![RouteLookup {
             to: "192.0.2.250".parse().unwrap(),
             whose: "the store".to_owned(),
-            kind: WayKind::Store,
+            kind: LookupPurpose::Store,
             by: Ok(RouteAnswer { index: 2, source: Some("192.0.2.1".parse().unwrap()) }),
         }]),
         sysctls: Fact::Known(Sysctls {
@@ -141,7 +141,7 @@ pub fn healthy() -> Facts {
         daemon: Daemon {
             running: Fact::Known(true),
             young: false,
-            last_words: Fact::Absent,
+            exit_report: Fact::Absent,
             silent: Fact::Known(Vec::new()),
             reasons: Fact::Known(std::collections::BTreeMap::new()),
             choice: Fact::Known(Choice {

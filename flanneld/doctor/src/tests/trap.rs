@@ -1,12 +1,12 @@
 //! The trap: every machine is behind a NAT of its own, and flannel took that interface.
 
-use super::cases::{behind_nat, last_words, named_by, problem};
+use super::cases::{behind_nat, exit_report, named_by, problem};
 use super::healthy::healthy;
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
-use crate::facts::daemon::{LastWords, Launch};
+use crate::facts::daemon::{ExitReport, Launch};
 use crate::facts::host::Port;
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
@@ -15,9 +15,9 @@ use types::Detail;
 use types::problem::{PortPurpose, StoreCause};
 
 /// What ends the second node.
-fn refused() -> Fact<LastWords> {
+fn refused() -> Fact<ExitReport> {
     let (address, holder) = (Some("10.0.2.15".parse().unwrap()), "node h1 (id 4d), which holds 10.244.9.0/24".to_owned());
-    last_words(Detail::AddressInUse { address, holder }, "the address is taken. Nodes that share")
+    exit_report(Detail::AddressInUse { address, holder }, "the address is taken. Nodes that share")
 }
 
 /// The trap, with these verdicts of the probes.
@@ -118,7 +118,7 @@ fn the_refused_node_is_told_without_a_daemon() {
     let no = "flanneld does not run";
     (facts.mesh, facts.leases.peers, facts.leases.own) = (Fact::unavailable(no), Fact::unavailable(no), Fact::unavailable(no));
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.last_words = refused();
+    facts.daemon.exit_report = refused();
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
     assert!(
@@ -235,7 +235,7 @@ fn an_argument_in_the_unit_beats_the_options_file() {
     facts.daemon.arguments.iter_mut().filter(|argument| argument.flag == "status-port").for_each(|argument| argument.flag = "page-port".to_owned());
     is_edit(&only(&facts, "port-taken").remedy.commands, "s|--page-port=8474|--status-port=8574|");
     (facts.daemon.running, facts.daemon.id_given) = (Fact::Known(false), true);
-    facts.daemon.last_words = last_words(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
+    facts.daemon.exit_report = exit_report(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
     is_edit(&only(&facts, "clone").remedy.commands, "s|--node-id image|--node-id '\"$(cat /proc/sys/kernel/random/uuid)\"'|");
 }
 

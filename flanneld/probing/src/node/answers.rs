@@ -3,7 +3,7 @@
 use super::machine::Node;
 use super::message::{Datagram, Now};
 use crate::rows;
-use crate::target::Way;
+use crate::target::Path;
 use crate::wire::{ECHO, Echo, Header, Kind, echo, row_answer};
 use std::time::Duration;
 use types::Family;
@@ -28,15 +28,15 @@ impl Node {
             return None;
         }
         let family = Family::from(key);
-        let own = self.itself.who(family)?;
+        let own = self.local.who(family)?;
         self.traffic.questions += 1;
         // A pod with raw sockets can write a peer's address, and can compute its number. Peers of older versions have no tokens.
         let counts = !is_peer || sure || !peer.tokens.is_sure();
         let mut heard = if is_peer { peer.heard_at } else { (None, None) };
         match datagram.way {
             _ if !counts => {}
-            Way::Overlay => heard.0 = Some(datagram.at.into()),
-            Way::Beside => heard.1 = Some(datagram.at.into()),
+            Path::Overlay => heard.0 = Some(datagram.at.into()),
+            Path::Underlay => heard.1 = Some(datagram.at.into()),
         }
         if is_peer && counts {
             peer.heard_at = heard;
@@ -51,10 +51,10 @@ impl Node {
         let age = |at: Option<Duration>| at.map(|at| u32::try_from(now.at.saturating_sub(at).as_millis()).unwrap_or(u32::MAX - 1));
         let answer = Echo {
             heard_overlay_ms: age(heard.0.map(Duration::from)),
-            heard_beside_ms: age(heard.1.map(Duration::from)),
+            heard_underlay_ms: age(heard.1.map(Duration::from)),
             held_us: u32::try_from(now.at.saturating_sub(datagram.at).as_micros()).unwrap_or(u32::MAX),
             wall_ms: now.wall_ms,
-            answers_at: self.itself.overlay(family),
+            answers_at: self.local.overlay(family),
             up_ms: age(Some(self.began)).unwrap_or(u32::MAX),
             ..Echo::default()
         };
@@ -71,7 +71,7 @@ impl Node {
             self.traffic.limited += 1;
             return None;
         }
-        let own = self.itself.who(key.into())?;
+        let own = self.local.who(key.into())?;
         self.traffic.questions += 1;
         let header = Header { kind: Kind::RowAnswer, from: own, to: header.from, ..*header };
         if self.row.as_ref().is_none_or(|(at, _)| now.at.saturating_sub(*at) >= FRESH) {

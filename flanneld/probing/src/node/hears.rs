@@ -2,10 +2,10 @@
 
 use super::machine::Node;
 use super::message::{Datagram, Now, Waiting, What};
-use super::peer::{Peer, Said};
+use super::peer::{Peer, PeerClaim};
 use super::rounds::part;
-use crate::target::{Way, overlay_addresses};
-use crate::verdict::Heard;
+use crate::target::{Path, overlay_addresses};
+use crate::verdict::ProbeResult;
 use crate::who::is_same_node;
 use crate::wire::{Echo, Header, Kind, Message, parse};
 use ipnet::IpNet;
@@ -40,11 +40,11 @@ impl Node {
     }
 
     /// The question to which this is the answer: outstanding, asked of this address by this way, and for us.
-    fn awaited(&mut self, nonce: u64, way: Way, from: IpAddr, header: &Header) -> Option<Waiting> {
+    fn awaited(&mut self, nonce: u64, way: Path, from: IpAddr, header: &Header) -> Option<Waiting> {
         let waiting = *self.waiting.get(&nonce)?;
         let is_row = header.kind == Kind::RowAnswer;
         let asked = waiting.way == way && waiting.to == from && (waiting.what == What::Row) == is_row;
-        if !asked || Some(header.to) != self.itself.who(waiting.key.into()) {
+        if !asked || Some(header.to) != self.local.who(waiting.key.into()) {
             return None;
         }
         self.waiting.remove(&nonce);
@@ -74,23 +74,23 @@ impl Node {
         peer.refuses = false;
         let there_and_back = at.saturating_sub(waiting.at);
         let rtt = there_and_back.saturating_sub(Duration::from_micros(body.held_us.into()));
-        peer.said = Some(Said { at: at.into(), overlay_ms: body.heard_overlay_ms, beside_ms: body.heard_beside_ms });
+        peer.said = Some(PeerClaim { at: at.into(), overlay_ms: body.heard_overlay_ms, underlay_ms: body.heard_underlay_ms });
         peer.history.began(at.saturating_sub(Duration::from_millis(body.up_ms.into())));
         let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let then = i64::try_from(now.wall_ms).unwrap_or(i64::MAX).saturating_sub(ms(now.at.saturating_sub(at))).saturating_sub(ms(rtt / 2));
         peer.clock_offset_ms = Some(i64::try_from(body.wall_ms).unwrap_or(i64::MAX).saturating_sub(then));
         // Only addresses of its own subnet are asked.
         peer.answers_at = body.answers_at.filter(|ip| overlay_addresses(&waiting.key).contains(ip));
-        if waiting.way == Way::Overlay {
+        if waiting.way == Path::Overlay {
             peer.history.round_trip(rtt);
         }
         self.answered(now, waiting, at, rtt, body.heard_overlay_ms);
     }
 
     /// Takes the answer to a ping.
-    pub fn pong(&mut self, now: Now, way: Way, from: IpAddr, nonce: u64, at: Duration) {
+    pub fn pong(&mut self, now: Now, way: Path, from: IpAddr, nonce: u64, at: Duration) {
         let is_ping = |what: What| match what {
-            What::Ping | What::BridgePing | What::FullPing | What::BesidePing | What::SizePing(_) => true,
+            What::Ping | What::BridgePing | What::FullPing | What::UnderlayPing | What::SizePing(_) => true,
             What::Session(_, kind) => kind.is_ping(),
             _ => false,
         };
@@ -99,7 +99,7 @@ impl Node {
         self.waiting.remove(&nonce);
         self.traffic.answered += 1;
         let rtt = at.saturating_sub(waiting.at);
-        if let Some(peer) = self.peers.get_mut(&waiting.key).filter(|peer| peer.standing.present.ping_only && waiting.way == Way::Overlay) {
+        if let Some(peer) = self.peers.get_mut(&waiting.key).filter(|peer| peer.standing.present.ping_only && waiting.way == Path::Overlay) {
             peer.history.round_trip(rtt);
         }
         self.answered(now, waiting, at, rtt, None);
@@ -112,7 +112,7 @@ impl Node {
         let what = match waiting.what {
             What::Full => What::FullPing,
             What::Small => What::Ping,
-            What::Beside => What::BesidePing,
+            What::Underlay => What::UnderlayPing,
             What::Session(number, kind) if !kind.is_ping() => {
                 if let Some(session) = self.sessions.get_mut(&number) {
                     session.refused(kind);
@@ -125,14 +125,14 @@ impl Node {
         self.waiting.remove(&nonce);
         let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
         match waiting.way {
-            Way::Overlay => peer.through_at = Some(at.into()),
-            Way::Beside => peer.beside_at = Some(at.into()),
+            Path::Overlay => peer.through_at = Some(at.into()),
+            Path::Underlay => peer.underlay_at = Some(at.into()),
         }
         // The question itself stays unanswered: the round is not over because of this.
         if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round)
             && let Some(heard) = part(&mut round.evidence, what)
         {
-            *heard = Heard::Answered;
+            *heard = ProbeResult::Answered;
             round.refused = true;
             peer.refuses = true;
         }
@@ -142,8 +142,8 @@ impl Node {
     fn answered(&mut self, now: Now, waiting: Waiting, at: Duration, rtt: Duration, hears_us_ms: Option<u32>) {
         let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
         match waiting.way {
-            Way::Overlay => peer.through_at = Some(at.into()),
-            Way::Beside => peer.beside_at = Some(at.into()),
+            Path::Overlay => peer.through_at = Some(at.into()),
+            Path::Underlay => peer.underlay_at = Some(at.into()),
         }
         match waiting.what {
             What::Session(number, kind) => {
@@ -152,9 +152,9 @@ impl Node {
                 }
             }
             What::Size(size) | What::SizePing(size) => {
-                if let Some(hunt) = &mut peer.hunt {
-                    hunt.answered(size);
-                    self.hunts.insert((now.at, waiting.key));
+                if let Some(mtu_search) = &mut peer.mtu_search {
+                    mtu_search.answered(size);
+                    self.mtu_searches.insert((now.at, waiting.key));
                 }
             }
             what => self.count(now, waiting, what, hears_us_ms),
@@ -169,11 +169,11 @@ impl Node {
             }
             return;
         };
-        if what == What::Beside {
+        if what == What::Underlay {
             round.evidence.hears_us_ms = hears_us_ms;
         }
         if let Some(heard) = part(&mut round.evidence, what) {
-            *heard = Heard::Answered;
+            *heard = ProbeResult::Answered;
         }
         round.ponged |= matches!(what, What::Ping | What::BridgePing | What::FullPing);
         round.open = round.open.saturating_sub(1);
@@ -189,12 +189,12 @@ impl Node {
     pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&Peer> {
         let address = datagram.from;
         match datagram.way {
-            Way::Overlay => {
+            Path::Overlay => {
                 // Subnets of leases in force do not overlap: the address is of the last one that begins at or before it, or of none.
                 let (key, peer) = self.peers.range(..=IpNet::from(address)).next_back()?;
                 (key.contains(&address) && overlay_addresses(key).contains(&address)).then_some(peer)
             }
-            Way::Beside => {
+            Path::Underlay => {
                 let first = self.addresses.partition_point(|(at, _)| *at < address);
                 let peers = || self.addresses.iter().skip(first).take_while(|(at, _)| *at == address).filter_map(|(_, key)| self.peers.get(key));
                 peers().find(|peer| peer.who == from).or_else(|| peers().next())

@@ -1,12 +1,12 @@
 //! The node itself: what it keeps, and the order in which it does what is due.
 
-use super::message::{COST, Itself, Notice, Now, Send, Waiting};
+use super::message::{COST, LocalNode, Notice, Now, Send, Waiting};
 use super::peer::Peer;
 use super::session::Session;
 use super::viewer::Viewer;
 use crate::limits::{ANSWERS, ANSWERS_AN_ADDRESS, Bucket, Buckets, RETRIES, ROW_QUESTIONS, ROWS, ROWS_AN_ADDRESS};
 use crate::schedule::{FullSize, Walk};
-use crate::target::{Target, Way};
+use crate::target::{Path, Target};
 use crate::view::{Own, Traffic};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -16,9 +16,9 @@ use types::Family;
 
 /// A node.
 pub struct Node {
-    pub(super) itself: Itself,
+    pub(super) local: LocalNode,
     /// Whether there is a socket for a way, a family (IPv6?), and ping or not.
-    pub(super) can: Box<dyn Fn(Way, Family, bool) -> bool + std::marker::Send>,
+    pub(super) can: Box<dyn Fn(Path, Family, bool) -> bool + std::marker::Send>,
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
@@ -32,7 +32,7 @@ pub struct Node {
     pub(super) forget: VecDeque<(Duration, u64)>,
     pub(super) closes: BTreeSet<(Duration, IpNet)>,
     pub(super) again: BTreeSet<(Duration, IpNet)>,
-    pub(super) hunts: BTreeSet<(Duration, IpNet)>,
+    pub(super) mtu_searches: BTreeSet<(Duration, IpNet)>,
     pub(super) walk: Walk<IpNet>,
     pub(super) full: FullSize,
     pub(super) retries: Bucket,
@@ -51,10 +51,10 @@ pub struct Node {
 
 impl Node {
     /// A node without peers. `random` makes nonces: whoever can guess them can forge answers.
-    pub fn new(itself: Itself, now: Duration, random: impl FnMut() -> u64 + std::marker::Send + 'static) -> Self {
-        let own = itself.who_v4.or(itself.who_v6).unwrap_or(0);
+    pub fn new(local: LocalNode, now: Duration, random: impl FnMut() -> u64 + std::marker::Send + 'static) -> Self {
+        let own = local.who_v4.or(local.who_v6).unwrap_or(0);
         Self {
-            itself,
+            local,
             can: Box::new(|_, _, _| true),
             random: Box::new(random),
             began: now,
@@ -66,7 +66,7 @@ impl Node {
             forget: VecDeque::new(),
             closes: BTreeSet::new(),
             again: BTreeSet::new(),
-            hunts: BTreeSet::new(),
+            mtu_searches: BTreeSet::new(),
             walk: Walk::new(own, now),
             full: FullSize::default(),
             retries: Bucket::new(RETRIES, now),
@@ -85,19 +85,19 @@ impl Node {
     }
 
     /// Which ways are open: what cannot be asked proves nothing. By way, family (IPv6?), and ping or not.
-    pub fn set_sockets(&mut self, can: impl Fn(Way, Family, bool) -> bool + std::marker::Send + 'static) {
+    pub fn set_sockets(&mut self, can: impl Fn(Path, Family, bool) -> bool + std::marker::Send + 'static) {
         self.can = Box::new(can);
     }
 
     /// What changed of itself: addresses, MTU.
-    pub fn set_itself(&mut self, itself: Itself) {
+    pub fn set_local(&mut self, local: LocalNode) {
         for (key, peer) in &mut self.peers {
             let family = Family::from(key);
-            if itself.mtu(family) != self.itself.mtu(family) {
+            if local.mtu(family) != self.local.mtu(family) {
                 peer.carries = None;
             }
         }
-        self.itself = itself;
+        self.local = local;
     }
 
     /// What it says of itself in its row.
@@ -132,7 +132,7 @@ impl Node {
         let stays = |key: &IpNet| !gone(key) && !fresh.contains(key);
         self.closes.retain(|(_, key)| stays(key));
         self.again.retain(|(_, key)| stays(key));
-        self.hunts.retain(|(_, key)| stays(key));
+        self.mtu_searches.retain(|(_, key)| stays(key));
         self.waiting.retain(|_, waiting| stays(&waiting.key));
         self.viewer.retain(|key| stays(key));
         self.walk.retain(|key| stays(key));
@@ -154,7 +154,7 @@ impl Node {
             }
         }
         self.close_rounds(now);
-        self.step_hunts(now);
+        self.step_mtu_searches(now);
         self.repeat(now);
         self.turns(now);
         self.step_sessions(now);
@@ -166,23 +166,23 @@ impl Node {
         let first = |set: &BTreeSet<(Duration, IpNet)>| set.first().map(|(at, _)| *at);
         let retry = |bucket: &mut Bucket, at: Duration| at.max(bucket.ready_at(now.at, COST));
         let again = first(&self.again).map(|at| retry(&mut self.retries, at));
-        let hunt = first(&self.hunts);
+        let mtu_search = first(&self.mtu_searches);
         let sessions = self.sessions.values().map(|session| session.next).min();
         // What is only to be forgotten waits for the next turn: to wake for it would cost as much as a question.
-        let due = [again, hunt, first(&self.closes), sessions, self.viewer.next(now.at)];
+        let due = [again, mtu_search, first(&self.closes), sessions, self.viewer.next(now.at)];
         due.into_iter().flatten().fold(self.walk.next(), Duration::min)
     }
 
     /// Whether nothing is asked beyond the usual turns: nobody waits for an answer.
     pub fn is_calm(&self) -> bool {
-        self.sessions.is_empty() && self.hunts.is_empty() && self.again.is_empty()
+        self.sessions.is_empty() && self.mtu_searches.is_empty() && self.again.is_empty()
     }
 
     /// The program did not run for so long: nothing is lost because nobody looked.
     pub fn stalled(&mut self, by: Duration) {
         let later = |set: &mut BTreeSet<(Duration, IpNet)>| *set = std::mem::take(set).into_iter().map(|(at, key)| (at + by, key)).collect();
         later(&mut self.closes);
-        later(&mut self.hunts);
+        later(&mut self.mtu_searches);
         self.peers.values_mut().filter_map(|peer| peer.round.as_mut()).for_each(|round| round.closes += by);
         self.forget.iter_mut().for_each(|(until, _)| *until += by);
         self.sessions.values_mut().for_each(|session| session.delay(by));

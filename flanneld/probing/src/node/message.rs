@@ -1,6 +1,6 @@
 //! What goes into a node and comes out of it, and the questions it keeps in mind.
 
-use crate::target::{Target, Way};
+use crate::target::{Path, Target};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct Now {
 
 /// What a node knows of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Itself {
+pub struct LocalNode {
     /// Its number as a peer of IPv4.
     pub who_v4: Option<u64>,
     /// Its number as a peer of IPv6.
@@ -45,7 +45,7 @@ pub struct Itself {
     pub mtu_v6: u16,
 }
 
-impl Itself {
+impl LocalNode {
     /// Its number in a family.
     pub fn who(&self, family: Family) -> Option<u64> {
         family.pick(self.who_v4, self.who_v6)
@@ -68,7 +68,7 @@ pub enum Send {
     /// A datagram from and to the probe port.
     Datagram {
         /// The socket.
-        way: Way,
+        way: Path,
         /// To whom.
         to: IpAddr,
         /// What.
@@ -77,7 +77,7 @@ pub enum Send {
     /// A ping, not to be fragmented.
     Ping {
         /// The socket.
-        way: Way,
+        way: Path,
         /// To whom.
         to: IpAddr,
         /// Stands in the ping, and in its answer.
@@ -91,7 +91,7 @@ pub enum Send {
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// By which socket.
-    pub way: Way,
+    pub way: Path,
     /// From whom.
     pub from: IpAddr,
     /// When it came, as the kernel says.
@@ -119,8 +119,8 @@ pub enum What {
     Ping,
     BridgePing,
     FullPing,
-    Beside,
-    BesidePing,
+    Underlay,
+    UnderlayPing,
     Size(u16),
     SizePing(u16),
     Session(u64, Asked),
@@ -131,9 +131,9 @@ impl What {
     /// Whether it is asked by ping.
     pub fn is_ping(self) -> bool {
         match self {
-            What::Ping | What::BridgePing | What::FullPing | What::BesidePing | What::SizePing(_) => true,
+            What::Ping | What::BridgePing | What::FullPing | What::UnderlayPing | What::SizePing(_) => true,
             What::Session(_, kind) => kind.is_ping(),
-            What::Full | What::Small | What::Beside | What::Size(_) | What::Row => false,
+            What::Full | What::Small | What::Underlay | What::Size(_) | What::Row => false,
         }
     }
 }
@@ -143,7 +143,7 @@ impl What {
 pub struct Waiting {
     pub key: IpNet,
     pub what: What,
-    pub way: Way,
+    pub way: Path,
     pub to: IpAddr,
     pub at: Duration,
     /// The round of which it is part.
@@ -154,9 +154,9 @@ pub struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     Overlay { full: bool },
-    Beside,
+    Underlay,
     OverlayPing { full: bool },
-    BesidePing,
+    UnderlayPing,
 }
 
 impl Asked {
@@ -164,14 +164,14 @@ impl Asked {
     pub const ALL: [Asked; 6] = [
         Asked::Overlay { full: false },
         Asked::Overlay { full: true },
-        Asked::Beside,
+        Asked::Underlay,
         Asked::OverlayPing { full: false },
         Asked::OverlayPing { full: true },
-        Asked::BesidePing,
+        Asked::UnderlayPing,
     ];
 
     pub fn is_ping(self) -> bool {
-        matches!(self, Asked::OverlayPing { .. } | Asked::BesidePing)
+        matches!(self, Asked::OverlayPing { .. } | Asked::UnderlayPing)
     }
 
     pub fn is_full(self) -> bool {

@@ -1,11 +1,11 @@
 //! What is remembered of one peer: little, since there may be ten thousand.
 
-use super::hunt::Hunt;
 use super::message::WAIT;
 use super::moment::Moment;
+use super::mtu_search::MtuSearch;
 use super::tokens::Tokens;
 use crate::target::Target;
-use crate::verdict::{Evidence, Standing};
+use crate::verdict::{DebouncedVerdict, Evidence};
 use crate::who::short;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -30,10 +30,10 @@ pub struct Round {
 
 /// What a peer said of us.
 #[derive(Clone, Copy, Debug)]
-pub struct Said {
+pub struct PeerClaim {
     pub at: Moment,
     pub overlay_ms: Option<u32>,
-    pub beside_ms: Option<u32>,
+    pub underlay_ms: Option<u32>,
 }
 
 /// One peer.
@@ -44,7 +44,7 @@ pub struct Peer {
     pub who: u64,
     /// The number of its subnet in rows.
     pub short: u32,
-    pub standing: Standing,
+    pub standing: DebouncedVerdict,
     /// The verdict with its grade.
     pub shown: State,
     pub since: Moment,
@@ -53,11 +53,11 @@ pub struct Peer {
     pub rounds: u8,
     pub history: History,
     pub carries: Option<u16>,
-    pub hunt: Option<Box<Hunt>>,
+    pub mtu_search: Option<Box<MtuSearch>>,
     pub asked_at: Option<Moment>,
     pub through_at: Option<Moment>,
-    pub beside_at: Option<Moment>,
-    pub said: Option<Said>,
+    pub underlay_at: Option<Moment>,
+    pub said: Option<PeerClaim>,
     /// When its questions came in through the overlay network, and beside it.
     pub heard_at: (Option<Moment>, Option<Moment>),
     pub looked_at: Option<Moment>,
@@ -80,17 +80,17 @@ impl Peer {
             who: target.who().unwrap_or(0),
             short: short(&target.subnet),
             target,
-            standing: Standing::default(),
+            standing: DebouncedVerdict::default(),
             shown: State::Unknown,
             since: now.into(),
             round: None,
             rounds: 0,
             history: History::default(),
             carries: None,
-            hunt: None,
+            mtu_search: None,
             asked_at: None,
             through_at: None,
-            beside_at: None,
+            underlay_at: None,
             said: None,
             heard_at: (None, None),
             looked_at: None,

@@ -1,14 +1,14 @@
 //! Turns, and the rounds that look into what they bring.
 
-use super::hunt::Hunt;
 use super::machine::Node;
 use super::message::{COST, Notice, Now, WAIT, What};
+use super::mtu_search::MtuSearch;
 use super::peer::{History, Peer, Round};
 use crate::schedule::{SHORTEST, ways};
-use crate::verdict::{Evidence, Heard, LOSES, expected, grade, judge};
+use crate::verdict::{Evidence, LOSES, ProbeResult, expected, grade, judge};
 use ipnet::IpNet;
 use std::time::Duration;
-use types::reachability::{Harm, State, Verdict};
+use types::reachability::{Impact, State, Verdict};
 
 /// Rounds after a turn, at most.
 const ROUNDS: u8 = 5;
@@ -17,7 +17,7 @@ const ASKED_EVERY: u32 = 10;
 /// and a long ping every so many.
 const LONG_PING_EVERY: u32 = 4;
 /// While the MTU is too small it is searched again every so many turns.
-const HUNT_EVERY: u32 = 8;
+const MTU_SEARCH_INTERVAL: u32 = 8;
 /// How often the median of all round trips is taken.
 const TYPICAL_EVERY: Duration = Duration::from_secs(5);
 
@@ -35,19 +35,19 @@ impl Node {
             let (mut done, peer_refuses) = (peer.full_done, peer.refuses);
             let ways = ways(who, turn, paths);
             let through = self.overlay_of(&key).is_some();
-            let harmed = present.state == State::SmallMtu || present.state.harm() == Harm::All;
+            let harmed = present.state == State::SmallMtu || present.state.impact() == Impact::All;
             if harmed && self.retries.take(now.at, COST) {
                 self.begin(now, key);
-                if present.state == State::SmallMtu && turn.is_multiple_of(HUNT_EVERY) {
-                    self.hunt(now, key, present.ping_only);
+                if present.state == State::SmallMtu && turn.is_multiple_of(MTU_SEARCH_INTERVAL) {
+                    self.mtu_search(now, key, present.ping_only);
                 }
             } else if present.ping_only {
-                let mut whats = vec![if through { What::Ping } else { What::BesidePing }];
+                let mut whats = vec![if through { What::Ping } else { What::UnderlayPing }];
                 if through && turn.is_multiple_of(LONG_PING_EVERY) {
                     whats.push(What::FullPing);
                 }
                 if peer_refuses || turn.is_multiple_of(ASKED_EVERY) {
-                    whats.push(if through { What::Small } else { What::Beside });
+                    whats.push(if through { What::Small } else { What::Underlay });
                 }
                 self.round(now, key, &whats, false);
             } else {
@@ -56,8 +56,8 @@ impl Node {
                     let waits = |round: u32| self.peers.iter().any(|(other, peer)| *other != key && peer.full_done != round && peer.is_asked_long());
                     whats.push(if self.full.turn(now.at, &mut done, waits) { What::Full } else { What::Small });
                 }
-                if ways.beside || !through {
-                    whats.push(if self.itself.clear { What::Beside } else { What::BesidePing });
+                if ways.underlay || !through {
+                    whats.push(if self.local.clear { What::Underlay } else { What::UnderlayPing });
                 }
                 self.round(now, key, &whats, false);
             }
@@ -81,13 +81,13 @@ impl Node {
     /// A whole round.
     fn begin(&mut self, now: Now, key: IpNet) {
         let mut whats = vec![What::Small, What::Full, What::Ping];
-        if self.itself.device {
+        if self.local.device {
             whats.push(What::BridgePing);
         }
         if self.peers.get(&key).is_some_and(|peer| peer.standing.present.ping_only) {
             whats.push(What::FullPing);
         }
-        whats.extend([What::Beside, What::BesidePing]);
+        whats.extend([What::Underlay, What::UnderlayPing]);
         self.round(now, key, &whats, true);
     }
 
@@ -103,7 +103,7 @@ impl Node {
             if self.ask(now, key, *what, number) {
                 open += 1;
                 if let Some(heard) = part(&mut evidence, *what) {
-                    *heard = Heard::Lost;
+                    *heard = ProbeResult::Lost;
                 }
             }
         }
@@ -123,32 +123,32 @@ impl Node {
         while let Some((at, key)) = self.closes.first().copied().filter(|(at, _)| *at <= now.at) {
             self.closes.remove(&(at, key));
             let typical = self.typical(now.at);
-            let mtu = self.itself.mtu(key.into());
+            let mtu = self.local.mtu(key.into());
             let Some(peer) = self.peers.get_mut(&key) else { continue };
             let Some(round) = peer.round.take() else { continue };
             let mut evidence = round.evidence;
             // Kernels limit how often they refuse (icmp_ratelimit): that a long question was not refused says nothing.
-            if round.refused && !round.ponged && evidence.full_ping == Heard::Lost {
-                evidence.full_ping = Heard::NotAsked;
+            if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
+                evidence.full_ping = ProbeResult::NotAsked;
             }
             let present = peer.standing.present;
             let verdict = judge(&evidence);
             peer.sample(&evidence, verdict, now.at);
-            if [evidence.full, evidence.full_ping].contains(&Heard::Answered) && !evidence.other {
+            if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
                 peer.carries = Some(mtu);
             }
-            if evidence.beside == Heard::Answered || round.whole && verdict != Verdict::of(State::Well) {
+            if evidence.underlay == ProbeResult::Answered || round.whole && verdict != Verdict::of(State::Well) {
                 peer.tunnel_only = false;
-            } else if round.whole && evidence.beside == Heard::Lost {
+            } else if round.whole && evidence.underlay == ProbeResult::Lost {
                 peer.tunnel_only = true;
             }
-            let beside = if peer.tunnel_only && evidence.beside == Heard::Lost { Heard::NotAsked } else { evidence.beside };
+            let underlay = if peer.tunnel_only && evidence.underlay == ProbeResult::Lost { ProbeResult::NotAsked } else { evidence.underlay };
             let looked_into = round.whole || present.state == State::Unknown && verdict.state == State::Well;
             let (mut changed, mut again) = (false, false);
             if looked_into {
                 changed = peer.standing.take(verdict, peer.history.lost() >= LOSES);
                 again = peer.standing.is_undecided();
-            } else if !expected(present, &Evidence { beside, ..evidence }) {
+            } else if !expected(present, &Evidence { underlay, ..evidence }) {
                 again = true;
             }
             if changed && verdict.ping_only != present.ping_only || round.refused {
@@ -158,7 +158,7 @@ impl Node {
                 peer.history.count_losses();
             }
             if changed {
-                if present.state.harm() == Harm::All || verdict.state.harm() == Harm::All {
+                if present.state.impact() == Impact::All || verdict.state.impact() == Impact::All {
                     peer.history = History::default();
                 }
                 if verdict.state != State::WrongNode {
@@ -174,9 +174,9 @@ impl Node {
                 if let Some(peer) = self.peers.get_mut(&key) {
                     peer.carries = None;
                 }
-                self.hunt(now, key, verdict.ping_only);
+                self.mtu_search(now, key, verdict.ping_only);
             }
-            if changed && verdict.state.harm() == Harm::All {
+            if changed && verdict.state.impact() == Impact::All {
                 self.viewer.trouble(now.at);
             }
         }
@@ -190,12 +190,12 @@ impl Node {
             Verdict { state, .. } => state,
         };
         if is != State::SmallMtu {
-            peer.hunt = None;
+            peer.mtu_search = None;
         }
         let was = std::mem::replace(&mut peer.shown, is);
         if was != is {
             peer.since = now.at.into();
-            if is.harm() == Harm::All {
+            if is.impact() == Impact::All {
                 peer.carries = None;
             }
             self.notices.push(Notice { target: peer.target.clone(), was, is });
@@ -208,7 +208,7 @@ impl Node {
         let present = peer.standing.present;
         let lately = peer.looked_at.is_some_and(|at| now.at.saturating_sub(at.into()) < SHORTEST);
         let waits = peer.round.is_some() || self.again.iter().any(|(_, other)| *other == key);
-        if !lately && !waits && (present.ping_only || present.state.harm() == Harm::All) {
+        if !lately && !waits && (present.ping_only || present.state.impact() == Impact::All) {
             peer.looked_at = Some(now.at.into());
             peer.rounds = 0;
             self.again.insert((now.at, key));
@@ -230,11 +230,11 @@ impl Node {
     }
 
     /// Searches how large a packet the way carries.
-    fn hunt(&mut self, now: Now, key: IpNet, by_ping: bool) {
-        let mtu = self.itself.mtu(key.into());
-        if let Some(peer) = self.peers.get_mut(&key).filter(|peer| peer.hunt.is_none()) {
-            peer.hunt = Some(Box::new(Hunt::new(key.into(), mtu, by_ping)));
-            self.hunts.insert((now.at, key));
+    fn mtu_search(&mut self, now: Now, key: IpNet, by_ping: bool) {
+        let mtu = self.local.mtu(key.into());
+        if let Some(peer) = self.peers.get_mut(&key).filter(|peer| peer.mtu_search.is_none()) {
+            peer.mtu_search = Some(Box::new(MtuSearch::new(key.into(), mtu, by_ping)));
+            self.mtu_searches.insert((now.at, key));
         }
     }
 }
@@ -243,33 +243,37 @@ impl Peer {
     /// Whether it has its turn in long questions.
     fn is_asked_long(&self) -> bool {
         let present = self.standing.present;
-        !present.ping_only && present.state.harm() <= Harm::None
+        !present.ping_only && present.state.impact() <= Impact::None
     }
 
     /// Notes what was lost through the overlay network. Long questions are not lost by chance where the MTU is too small.
     fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) {
         let small = verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
         let by_ping = self.standing.present.ping_only;
-        let parts = if by_ping { [evidence.ping, Heard::NotAsked] } else { [evidence.small, if small { Heard::NotAsked } else { evidence.full }] };
+        let parts = if by_ping {
+            [evidence.ping, ProbeResult::NotAsked]
+        } else {
+            [evidence.small, if small { ProbeResult::NotAsked } else { evidence.full }]
+        };
         for heard in parts {
             match heard {
-                Heard::NotAsked => {}
-                Heard::Answered => self.history.answered(),
-                Heard::Lost => self.history.unanswered(now),
+                ProbeResult::NotAsked => {}
+                ProbeResult::Answered => self.history.answered(),
+                ProbeResult::Lost => self.history.unanswered(now),
             }
         }
     }
 }
 
 /// The part of the evidence that a question is about.
-pub fn part(evidence: &mut Evidence, what: What) -> Option<&mut Heard> {
+pub fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResult> {
     match what {
         What::Full => Some(&mut evidence.full),
         What::Small => Some(&mut evidence.small),
         What::Ping | What::BridgePing => Some(&mut evidence.ping),
         What::FullPing => Some(&mut evidence.full_ping),
-        What::Beside => Some(&mut evidence.beside),
-        What::BesidePing => Some(&mut evidence.beside_ping),
+        What::Underlay => Some(&mut evidence.underlay),
+        What::UnderlayPing => Some(&mut evidence.underlay_ping),
         What::Size(_) | What::SizePing(_) | What::Session(..) | What::Row => None,
     }
 }

@@ -38,10 +38,10 @@ impl Node {
             peer: self.show_peer(now, &session.key)?,
             small: session.tally(Asked::Overlay { full: false }),
             full: session.tally(Asked::Overlay { full: true }),
-            beside: session.tally(Asked::Beside),
+            underlay: session.tally(Asked::Underlay),
             ping: session.tally(Asked::OverlayPing { full: false }),
             full_ping: session.tally(Asked::OverlayPing { full: true }),
-            beside_ping: session.tally(Asked::BesidePing),
+            underlay_ping: session.tally(Asked::UnderlayPing),
             answered_by: session.other.map(|who| self.name_of(who)),
         })
     }

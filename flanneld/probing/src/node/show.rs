@@ -3,15 +3,15 @@
 use super::machine::Node;
 use super::message::Now;
 use super::moment::Moment;
-use super::peer::{Peer, Said as SaidOfUs};
+use super::peer::{Peer, PeerClaim};
 use super::viewer::Row;
 use crate::rows::{Body, Wire, fit};
 use crate::schedule::cycle;
-use crate::view::{self, Cell, Mesh, Said};
+use crate::view::{self, Cell, Mesh, PeerOpinion};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
-use types::reachability::{Harm, State};
+use types::reachability::{Impact, State};
 
 /// How many others are quoted about a peer.
 const QUOTED: usize = 16;
@@ -48,13 +48,13 @@ impl Node {
     }
 
     fn show_peers<T>(&self, now: Now, rows: &[view::Row], mut of: impl FnMut(view::Peer) -> T) -> Vec<T> {
-        let mut said: HashMap<IpNet, Vec<Said>> = HashMap::new();
+        let mut said: HashMap<IpNet, Vec<PeerOpinion>> = HashMap::new();
         for row in rows {
             let by = row.name.as_deref().map_or_else(|| row.subnet.to_string(), str::to_owned);
             for cell in &row.peers {
                 let about = said.entry(cell.subnet).or_default();
                 if about.len() < QUOTED && cell.state != State::Unknown {
-                    about.push(Said { by: by.clone(), state: cell.state, age_ms: row.said_age_ms.unwrap_or(0) });
+                    about.push(PeerOpinion { by: by.clone(), state: cell.state, age_ms: row.said_age_ms.unwrap_or(0) });
                 }
             }
         }
@@ -62,7 +62,7 @@ impl Node {
         let mut peers = Vec::with_capacity(self.peers.len());
         for key in self.peers.keys() {
             let Some(mut peer) = self.show_peer(now, key) else { continue };
-            if peer.state.harm() >= Harm::Some {
+            if peer.state.impact() >= Impact::Some {
                 peer.others = said.remove(key).unwrap_or_default();
             }
             peers.push(of(peer));
@@ -84,7 +84,7 @@ impl Node {
         let target = &peer.target;
         let since = |at: Option<Moment>| at.map(|at| age(now, at));
         // What it said then is older now.
-        let by_it = |ms: fn(&SaidOfUs) -> Option<u32>| peer.said.as_ref().and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)));
+        let by_it = |ms: fn(&PeerClaim) -> Option<u32>| peer.said.as_ref().and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)));
         Some(view::Peer {
             id: target.id.clone(),
             name: target.name.clone(),
@@ -99,14 +99,14 @@ impl Node {
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
             asked: peer.history.asked(),
             carries: peer.carries,
-            mtu: self.itself.mtu(key.into()),
+            mtu: self.local.mtu(key.into()),
             asked_age_ms: since(peer.asked_at),
             answered_age_ms: since(peer.through_at),
-            beside_age_ms: since(peer.beside_at),
+            underlay_age_ms: since(peer.underlay_at),
             hears_us_age_ms: by_it(|said| said.overlay_ms),
-            hears_us_beside_age_ms: by_it(|said| said.beside_ms),
+            hears_us_underlay_age_ms: by_it(|said| said.underlay_ms),
             heard_age_ms: since(peer.heard_at.0),
-            heard_beside_age_ms: since(peer.heard_at.1),
+            heard_underlay_age_ms: since(peer.heard_at.1),
             clock_offset_ms: peer.clock_offset_ms,
             answered_by: peer.answered_by.map(|who| self.name_of(who)),
             others: Vec::new(),
@@ -118,7 +118,7 @@ impl Node {
         let known = self.peers.values().find(|peer| peer.target.id.is_some() && peer.who == who);
         match known {
             Some(peer) => peer.target.name.as_deref().map_or_else(|| peer.target.subnet.to_string(), str::to_owned),
-            None if [self.itself.who_v4, self.itself.who_v6].contains(&Some(who)) => "this node".to_owned(),
+            None if [self.local.who_v4, self.local.who_v6].contains(&Some(who)) => "this node".to_owned(),
             None => format!("{who:016x}"),
         }
     }

@@ -67,7 +67,7 @@ impl Viewer {
     }
 
     /// Whether the next question to a node goes beside the overlay network.
-    pub fn goes_beside(&self, key: &IpNet) -> bool {
+    pub fn goes_over_underlay(&self, key: &IpNet) -> bool {
         self.rows.get(key).is_none_or(|row| row.attempts.is_multiple_of(2))
     }
 

@@ -7,10 +7,10 @@ use crate::rows::{self, Wire};
 use crate::wire::Header;
 use ipnet::IpNet;
 use std::time::Duration;
-use types::reachability::{Harm, State};
+use types::reachability::{Impact, State};
 
 /// How long after a look others are asked.
-const LOOK: Duration = Duration::from_secs(10);
+const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many others are asked about a peer in trouble.
 const WITNESSES: usize = 16;
 /// How much of what others say of their peers is kept in all: everything of some 140 nodes, of more the worst.
@@ -19,7 +19,7 @@ const CELLS: usize = 20_200;
 impl Node {
     /// Somebody looks at other nodes' rows: they are asked for the next ten seconds.
     pub fn look(&mut self, now: Now) {
-        self.viewer.until = Some(now.at + LOOK);
+        self.viewer.until = Some(now.at + VIEWER_TIMEOUT);
     }
 
     pub(super) fn ask_rows(&mut self, now: Now) {
@@ -27,7 +27,7 @@ impl Node {
             // Those that answer, from a place that differs between nodes.
             let skip = usize::try_from((self.random)() % 997).unwrap_or(0) % self.peers.len().max(1);
             let well = |key: &&IpNet| {
-                self.peers.get(key).is_some_and(|peer| peer.target.primary && peer.shown.harm() < Harm::All && peer.shown != State::Unknown)
+                self.peers.get(key).is_some_and(|peer| peer.target.primary && peer.shown.impact() < Impact::All && peer.shown != State::Unknown)
             };
             let found = self.peers.keys().cycle().skip(skip).take(self.peers.len()).filter(well).take(WITNESSES).copied().collect();
             self.viewer.queue = found;

@@ -4,7 +4,7 @@ use crate::node::Notice;
 use std::time::Duration;
 use subnet_lease::printable;
 use tracing::{debug, info, warn};
-use types::reachability::{Harm, State};
+use types::reachability::{Impact, State};
 
 /// Lines in [`WINDOW`].
 const LINES: u32 = 10;
@@ -23,7 +23,7 @@ impl Log {
     pub fn tell(&mut self, now: Duration, notices: &[Notice]) {
         for notice in notices {
             // Of a peer that is seen for the first time there is nothing to tell, if all is well.
-            if notice.was == State::Unknown && notice.is.harm() <= Harm::None {
+            if notice.was == State::Unknown && notice.is.impact() <= Impact::None {
                 debug!("{}", text(notice));
                 continue;
             }
@@ -38,7 +38,7 @@ impl Log {
                 continue;
             }
             self.lines += 1;
-            if notice.is.harm() >= Harm::Some { warn!("{}", text(notice)) } else { info!("{}", text(notice)) }
+            if notice.is.impact() >= Impact::Some { warn!("{}", text(notice)) } else { info!("{}", text(notice)) }
         }
     }
 }

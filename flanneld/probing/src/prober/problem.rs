@@ -1,6 +1,6 @@
 //! What keeps this node from asking or answering.
 
-use crate::target::Way;
+use crate::target::Path;
 use crate::view;
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use types::problem::{PortPurpose, text};
 use types::{Coded, Detail, Family};
 
 /// A socket by its way, its family, and whether it is for ping.
-pub type Place = (Way, Family, bool);
+pub type Place = (Path, Family, bool);
 
 /// A socket that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,14 +105,14 @@ mod tests {
     #[test]
     fn taken_port_is_told_by_its_number() {
         let address: SocketAddr = "192.0.2.1:8473".parse().unwrap();
-        let unusable = |kind: io::ErrorKind| Unusable::refused((Way::Beside, Family::V4, false), address, &kind.into());
+        let unusable = |kind: io::ErrorKind| Unusable::refused((Path::Underlay, Family::V4, false), address, &kind.into());
         let taken = unusable(io::ErrorKind::AddrInUse);
         assert_eq!(taken.detail(), Detail::PortTaken { number: 8473, udp: true, purpose: PortPurpose::Probes });
         assert_eq!((taken.shown().address, taken.shown().taken), (Some(address), true));
         assert!(types::problem::MUTE || taken.shown().what.contains("`ss -lunp sport = :8473`"), "{taken}");
         let lent = Unusable { why: Why::Lent("flannel.1".to_owned()), ..taken };
         assert_eq!((lent.code(), lent.shown().taken), ("probe-port-taken", true));
-        let ping = Unusable { place: (Way::Beside, Family::V4, true), ..unusable(io::ErrorKind::PermissionDenied) };
+        let ping = Unusable { place: (Path::Underlay, Family::V4, true), ..unusable(io::ErrorKind::PermissionDenied) };
         assert_eq!((ping.code(), ping.shown().address, ping.shown().taken), ("probe-not-permitted", None, false));
         assert_eq!(unusable(io::ErrorKind::AddrNotAvailable).code(), "probe-socket");
     }

@@ -4,7 +4,7 @@ use super::ping;
 use super::problem::{Place, Unusable, Why, name};
 use super::socket::{LARGEST, Registered};
 use crate::node::Send;
-use crate::target::Way;
+use crate::target::Path;
 use crate::view::Problem;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -18,9 +18,9 @@ const AT_ONCE: usize = 64;
 /// What came in.
 pub enum Incoming<'a> {
     /// A datagram, with the port it came from.
-    Datagram { way: Way, from: IpAddr, port: u16, bytes: &'a [u8] },
+    Datagram { way: Path, from: IpAddr, port: u16, bytes: &'a [u8] },
     /// An answer to a ping.
-    Pong { way: Way, from: IpAddr, nonce: u64 },
+    Pong { way: Path, from: IpAddr, nonce: u64 },
     /// A question was refused by the host that it went to.
     Refusal { from: IpAddr, nonce: u64 },
 }
@@ -58,13 +58,13 @@ impl Sockets {
     /// Opens and closes what it takes to have exactly these addresses. `hosts` are the bits by which a node's address in the overlay network
     /// differs from those of its pods: IPv4, and IPv6. `clear` tells whether questions go beside the overlay network, `yields_to` whose tunnel
     /// has the port.
-    pub fn follow(&mut self, wanted: &[(Way, IpAddr)], hosts: (u32, u32), clear: bool, yields_to: Option<&str>) {
+    pub fn follow(&mut self, wanted: &[(Path, IpAddr)], hosts: (u32, u32), clear: bool, yields_to: Option<&str>) {
         let others = self.hosts.replace(hosts) != Some(hosts);
-        let hosts = |(way, family, _): &Place| (*way == Way::Overlay).then_some(family.pick(hosts.0, hosts.1));
+        let hosts = |(way, family, _): &Place| (*way == Path::Overlay).then_some(family.pick(hosts.0, hosts.1));
         let mut places: BTreeMap<Place, SocketAddr> = BTreeMap::new();
         for (way, address) in wanted {
             let family = Family::from(address);
-            if *way == Way::Overlay || clear {
+            if *way == Path::Overlay || clear {
                 places.insert((*way, family, false), SocketAddr::new(*address, self.port));
             }
             places.insert((*way, family, true), SocketAddr::new(*address, 0));

@@ -1,7 +1,7 @@
 //! Nodes, and what lies between them.
 
-use probing::node::{Datagram, Itself, Node, Notice, Now, Send};
-use probing::target::{Target, Way};
+use probing::node::{Datagram, LocalNode, Node, Notice, Now, Send};
+use probing::target::{Path, Target};
 use probing::view::{Mesh, Own, Probe};
 use probing::who::{mix, who};
 use probing::wire::{Header, Kind, Message, parse, row_answer};
@@ -15,7 +15,7 @@ use types::reachability::State;
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     pub overlay: [bool; 2],
-    pub beside: [bool; 2],
+    pub underlay: [bool; 2],
     pub mtu: [u16; 2],
     /// Of a thousand packets, in both directions.
     pub lost: u64,
@@ -24,7 +24,7 @@ pub struct Link {
 
 impl Default for Link {
     fn default() -> Self {
-        Self { overlay: [true; 2], beside: [true; 2], mtu: [9000; 2], lost: 0, delay: Duration::from_micros(500) }
+        Self { overlay: [true; 2], underlay: [true; 2], mtu: [9000; 2], lost: 0, delay: Duration::from_micros(500) }
     }
 }
 
@@ -43,8 +43,8 @@ pub struct Count {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Wake,
-    Arrives { from: usize, way: Way, bytes: Vec<u8> },
-    Pong { from: usize, way: Way, address: IpAddr, nonce: u64 },
+    Arrives { from: usize, way: Path, bytes: Vec<u8> },
+    Pong { from: usize, way: Path, address: IpAddr, nonce: u64 },
 }
 
 pub struct World {
@@ -59,7 +59,7 @@ pub struct World {
     pub liar: Option<usize>,
     pub sent_rows: usize,
     /// Datagrams that left beside the overlay network.
-    pub beside: usize,
+    pub underlay: usize,
     pub counts: Vec<Count>,
     /// Whether the overlay network encrypts, and nothing else may.
     encrypted: bool,
@@ -122,7 +122,7 @@ impl World {
             no_ping: false,
             liar: None,
             sent_rows: 0,
-            beside: 0,
+            underlay: 0,
             counts: vec![Count::default(); count],
             encrypted: false,
             nodes: Vec::new(),
@@ -143,7 +143,7 @@ impl World {
     }
 
     fn start(&self, node: usize, count: usize) -> Node {
-        let itself = Itself {
+        let local = LocalNode {
             who_v4: Some(self.who(node)),
             who_v6: None,
             overlay_v4: Some(subnet(node).network()),
@@ -158,7 +158,7 @@ impl World {
             state = mix([state, 1, 2]);
             state
         };
-        let mut started = Node::new(itself, self.now.at, random);
+        let mut started = Node::new(local, self.now.at, random);
         started.set_own(Own { ready: true, ..Own::default() });
         started.set_targets((0..count).filter(|other| *other != node).map(target).collect(), self.now.at);
         started
@@ -300,13 +300,13 @@ impl World {
         }
     }
 
-    fn arrives(&mut self, node: usize, from: usize, way: Way, bytes: &[u8]) {
+    fn arrives(&mut self, node: usize, from: usize, way: Path, bytes: &[u8]) {
         if self.deaf.contains(&node) {
             return;
         }
         let address = match way {
-            Way::Overlay => subnet(from).network(),
-            Way::Beside => address(from),
+            Path::Overlay => subnet(from).network(),
+            Path::Underlay => address(from),
         };
         if matches!(parse(bytes), Some(Message::Echo(header, _)) if header.kind == Kind::EchoQuestion) {
             let second = self.now.at.as_secs();
@@ -375,20 +375,20 @@ impl World {
     }
 
     /// Whether a packet of this length passes, and when it arrives.
-    fn passes(&mut self, from: usize, to: usize, way: Way, length: usize) -> Option<Duration> {
+    fn passes(&mut self, from: usize, to: usize, way: Path, length: usize) -> Option<Duration> {
         let link = self.links.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
         let place = usize::from(from > to);
         let open = match way {
-            Way::Overlay => link.overlay[place],
-            Way::Beside => link.beside[place],
+            Path::Overlay => link.overlay[place],
+            Path::Underlay => link.underlay[place],
         };
         self.number += 1;
         let unlucky = mix([self.seed, self.number, 7]) % 1000 < link.lost;
         (open && !unlucky && length <= usize::from(link.mtu[place])).then(|| self.now.at + link.delay)
     }
 
-    fn transmit(&mut self, from: usize, to: usize, way: Way, bytes: Vec<u8>) {
-        self.beside += usize::from(way == Way::Beside);
+    fn transmit(&mut self, from: usize, to: usize, way: Path, bytes: Vec<u8>) {
+        self.underlay += usize::from(way == Path::Underlay);
         if self.filtered {
             return;
         }
@@ -399,7 +399,7 @@ impl World {
     }
 
     /// Kernels answer pings, also where no daemon runs.
-    fn ping(&mut self, node: usize, address: IpAddr, way: Way, nonce: u64, length: u16) {
+    fn ping(&mut self, node: usize, address: IpAddr, way: Path, nonce: u64, length: u16) {
         let to = node_at(address);
         let length = usize::from(length.max(36));
         if self.no_ping || self.passes(node, to, way, length).is_none() {

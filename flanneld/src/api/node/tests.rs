@@ -1,7 +1,7 @@
 //! The document over the status API's port and over the socket.
 
 use super::*;
-use crate::api::ways;
+use crate::api::listeners;
 use crate::health::condition::Condition;
 use crate::network::RunningNetwork;
 use run_dir::subnet_env::SubnetEnv;
@@ -52,13 +52,13 @@ fn lease(subnet: &str, address: &str, name: &str) -> Lease {
 }
 
 /// A describer of a node with two peers.
-fn described(folder: &Path) -> (Describer, Health) {
+fn described(folder: &Path) -> (StatusSource, Health) {
     let health = Health::new();
     health.process(|node| {
         node.node = "node-1".to_owned();
         node.store = Some(node_api::Store { what: "etcd at http://a:2379".to_owned(), ..node_api::Store::default() });
     });
-    let describer = Describer::new(health.clone(), folder.join("subnet.env"));
+    let status_source = StatusSource::new(health.clone(), folder.join("subnet.env"));
     let (own, second, third) = (
         lease("10.5.1.0/24", "192.0.2.1", "node-1"),
         lease("10.5.9.0/24", "192.0.2.9", "\u{1b}[31m<b>"),
@@ -68,18 +68,18 @@ fn described(folder: &Path) -> (Describer, Health) {
     let table = LeaseTable::of([own, second, third], Default::default());
     let running = RunningNetwork { held: watch::channel(held).1, leases: watch::channel(Arc::new(table)).1, ..RunningNetwork::idle() };
     health.serves(running);
-    (describer, health)
+    (status_source, health)
 }
 
 #[tokio::test]
 async fn the_document_says_what_is_known() {
     let folder = tempfile::tempdir().unwrap();
-    let empty = Describer::new(Health::new(), folder.path().join("subnet.env")).node();
+    let empty = StatusSource::new(Health::new(), folder.path().join("subnet.env")).node();
     assert_eq!((empty.schema.as_str(), empty.ready, empty.peers.len(), empty.lease), ("flannel.node/1", false, 0, None));
 
-    let (describer, health) = described(folder.path());
+    let (status_source, health) = described(folder.path());
     health.clear(Condition::Start);
-    let node = describer.node();
+    let node = status_source.node();
     assert!(node.ready && node.reasons.is_empty());
     let titles: Vec<String> = node.peers.iter().map(Peer::title).collect();
     assert_eq!(titles, ["node-2", "\u{1b}[31m<b>"], "by subnet, this node left out");
@@ -89,7 +89,7 @@ async fn the_document_says_what_is_known() {
     assert_eq!((node.mtu, node.subnet_env.clone().unwrap().state), (Some(1450), FileState::Missing));
     assert_eq!(node.underlay.clone().unwrap().why, "named by --iface=eth1");
     std::fs::write(folder.path().join("subnet.env"), "FLANNEL_MTU=1\n").unwrap();
-    assert_eq!(describer.node().subnet_env.unwrap().state, FileState::Different);
+    assert_eq!(status_source.node().subnet_env.unwrap().state, FileState::Different);
     let env = SubnetEnv {
         networks: Subnets::V4("10.5.0.0/16".parse().unwrap()),
         subnets: Subnets::V4("10.5.1.0/24".parse().unwrap()),
@@ -97,33 +97,33 @@ async fn the_document_says_what_is_known() {
         ip_masq: true,
     };
     subnet_env::write(&folder.path().join("subnet.env"), &env).unwrap();
-    assert_eq!(describer.node().subnet_env.unwrap().state, FileState::Right);
+    assert_eq!(status_source.node().subnet_env.unwrap().state, FileState::Right);
     // As text it is safe for a terminal, and reads back.
-    let text = describer.text(true).unwrap();
+    let text = status_source.text(true).unwrap();
     assert!(text.chars().all(printable::is_printable), "{text}");
     let read: Node = serde_json::from_str(&text).unwrap();
-    assert_eq!(read.peers, describer.node().peers);
+    assert_eq!(read.peers, status_source.node().peers);
     // Another network begins with nothing.
     health.node(|node| node.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
     health.start_over(&types::Problem::in_words("the subnet moved"));
-    let node = describer.node();
+    let node = status_source.node();
     assert_eq!((node.subnets.len(), node.peers.len(), node.node.as_str()), (0, 0, "node-1"));
 }
 
 #[tokio::test]
 async fn the_page_answers_to_names_of_this_node_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let (describer, health) = described(folder.path());
+    let (status_source, health) = described(folder.path());
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let stop = CancellationToken::new();
-    let task = tokio::spawn(ways::page(address, describer.clone(), health.clone(), stop.clone()));
-    until("the taken port is told", || !describer.node().notices.is_empty()).await;
-    let notice = describer.node().notices.remove(0);
+    let task = tokio::spawn(listeners::page(address, status_source.clone(), health.clone(), stop.clone()));
+    until("the taken port is told", || !status_source.node().notices.is_empty()).await;
+    let notice = status_source.node().notices.remove(0);
     assert!(notice.name == "port-taken" && notice.text.contains("--status-port") && notice.text.contains("in use"), "{notice:?}");
     drop(taken);
-    until("the port is free", || describer.node().notices.is_empty()).await;
-    assert_eq!(describer.node().page, Some(format!("http://{address}/")));
+    until("the port is free", || status_source.node().notices.is_empty()).await;
+    assert_eq!(status_source.node().page, Some(format!("http://{address}/")));
 
     let get = |method: &str, path: &str, host: &str| ask_page(address, format!("{method} {path} HTTP/1.1\r\n{host}\r\n"));
     for (host, code) in [
@@ -155,13 +155,13 @@ async fn the_page_answers_to_names_of_this_node_alone() {
 #[tokio::test]
 async fn the_socket_carries_everything_and_comes_back() {
     let folder = tempfile::tempdir().unwrap();
-    let (describer, health) = described(folder.path());
+    let (status_source, health) = described(folder.path());
     let env = folder.path().join("subnet.env");
     let path = run_dir::api_socket::path(&env);
     let stop = CancellationToken::new();
     let task = {
         let (env, stop) = (env.clone(), stop.clone());
-        tokio::spawn(async move { ways::socket(&env, describer, health, stop).await })
+        tokio::spawn(async move { listeners::socket(&env, status_source, health, stop).await })
     };
     for _ in 0..2 {
         until("the socket is there", || path.exists()).await;

@@ -23,12 +23,12 @@ impl Holder {
     pub(super) async fn tell(&mut self) -> Result<(), Lost> {
         let attrs = self.publication();
         if attrs == self.tenure.attrs {
-            self.untold = None;
+            self.unpublished = None;
             self.telling_failures = 0;
             return Ok(());
         }
         let now = self.io.now();
-        self.untold.get_or_insert(now);
+        self.unpublished.get_or_insert(now);
         // Readiness must know before the store answers, which may take long.
         self.show();
         let compare = self.tenure.unchanged();
@@ -67,7 +67,7 @@ impl Holder {
             self.io.inform(News::readdressed(&self.tenure.key, &before, &self.tenure.attrs));
         }
         if self.publication() == self.tenure.attrs {
-            self.untold = None;
+            self.unpublished = None;
             self.telling_failures = 0;
         }
     }

@@ -45,7 +45,7 @@ impl End {
     /// Sends what is waiting in the device, handles handshakes, and receives what came.
     fn turn(&mut self) {
         let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
-        let outward = Outward {
+        let tx = Tx {
             config: self.config.clone(),
             tun: self.tun.clone(),
             sockets: vec![self.socket.clone()],
@@ -54,10 +54,10 @@ impl End {
             counters: self.counters.clone(),
             wake: wake.clone(),
         };
-        let (mut buffer, mut lengths) = (vec![0; 64 * outward::SLOT], Vec::new());
-        outward.read(64, &mut buffer, &mut lengths);
+        let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
+        tx.read(64, &mut buffer, &mut lengths);
         if !lengths.is_empty() {
-            outward.batch(&mut buffer, &lengths, &table.load(), &mut outward::State::new(&self.config));
+            tx.batch(&mut buffer, &lengths, &table.load(), &mut tx::State::new(&self.config));
         }
         let Self { device, worker, sender, socket, .. } = self;
         device.work(worker, &mut |to, datagram| {
@@ -65,7 +65,7 @@ impl End {
             sender.send(socket, &[message], &[Piece { made: true, at: 0, len: datagram.len() as u32 }], datagram, &[]);
             Ok(())
         });
-        let inward = Inward {
+        let rx = Rx {
             config: self.config.clone(),
             tun: self.tun.clone(),
             socket: self.socket.clone(),
@@ -74,9 +74,9 @@ impl End {
             counters: self.counters.clone(),
             wake,
         };
-        let mut state = inward::State::new(ALL);
+        let mut state = rx::State::new(ALL);
         while let Ok(count) = self.socket.receive(&mut self.receiver, 64) {
-            inward.batch(count, &mut self.receiver, &table.load(), &mut state);
+            rx.batch(count, &mut self.receiver, &table.load(), &mut state);
         }
     }
 
@@ -214,7 +214,7 @@ fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
     for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
         let reads = vec![Ok([&recipe.vnet(1368).bytes()[..], &recipe.partial()].concat()); 8];
         let line = FakeSocket::new(false, Vec::new());
-        let outward = Outward {
+        let tx = Tx {
             config: Arc::new(EngineConfig { features: Features { queues, ..a.config.features }, ..EngineConfig::clone(&a.config) }),
             tun: FakeTun::new(ALL, reads, Vec::new()),
             sockets: vec![line.clone()],
@@ -223,9 +223,9 @@ fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
             counters: Arc::default(),
             wake: Arc::new(Wake::new().unwrap()),
         };
-        let (mut buffer, mut lengths) = (vec![0; 64 * outward::SLOT], Vec::new());
-        outward.read(64, &mut buffer, &mut lengths);
-        outward.batch(&mut buffer, &lengths, &outward.table.load(), &mut outward::State::new(&outward.config));
+        let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
+        tx.read(64, &mut buffer, &mut lengths);
+        tx.batch(&mut buffer, &lengths, &tx.table.load(), &mut tx::State::new(&tx.config));
         assert_eq!(*line.runs.lock().unwrap(), runs);
     }
 }

@@ -47,7 +47,7 @@ const SEALED: usize = 64;
 const SEND_TIMEOUT: u16 = 100;
 
 /// The sending side of one queue, which runs in a thread.
-pub struct Outward<D = Tun, P = Socket> {
+pub struct Tx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     pub tun: Arc<D>,
     /// The sockets that send. A flow always uses the same one.
@@ -123,7 +123,7 @@ impl State {
     }
 }
 
-impl<D: Device, P: Port> Outward<D, P> {
+impl<D: Device, P: Port> Tx<D, P> {
     /// Runs until the wake.
     pub fn run(self) {
         let features = self.config.features;

@@ -69,7 +69,7 @@ pub struct Entry {
 
 /// The directory. Every operation is relative to it, and follows no link.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct AttachmentStore {
     folder: OwnedFd,
     path: PathBuf,
 }
@@ -79,14 +79,14 @@ pub fn name(attachment: &Attachment) -> String {
     if attachment.interface == FIRST { attachment.container.clone() } else { format!("{}{SEPARATOR}{}", attachment.container, attachment.interface) }
 }
 
-impl Scratch {
+impl AttachmentStore {
     /// Opens the directory, and makes it first if it does not exist.
     ///
     /// # Errors
     /// The system's error.
     pub fn create(path: &Path) -> io::Result<Self> {
         match Self::open(path)? {
-            Some(scratch) => Ok(scratch),
+            Some(attachment_store) => Ok(attachment_store),
             None => {
                 DirBuilder::new().recursive(true).mode(0o700).create(path)?;
                 Self::open(path)?.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -232,21 +232,21 @@ mod tests {
     fn files_are_roots_and_tell_how_far_add_came() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("a/b");
-        assert!(Scratch::open(&folder).unwrap().is_none());
-        let scratch = Scratch::create(&folder).unwrap();
+        assert!(AttachmentStore::open(&folder).unwrap().is_none());
+        let attachment_store = AttachmentStore::create(&folder).unwrap();
         assert_eq!(mode(&folder), 0o700);
-        scratch.write("c0ffee", "{}", Progress::Begun).unwrap();
-        assert_eq!(scratch.read("c0ffee").unwrap(), Some(Saved { text: b"{}".to_vec(), progress: Progress::Begun }));
-        scratch.finish("c0ffee").unwrap();
-        assert_eq!((scratch.read("c0ffee").unwrap().unwrap().progress, mode(&folder.join("c0ffee"))), (Progress::Done, 0o600));
-        scratch.write("c0ffee", "{1}", Progress::Done).unwrap();
-        assert_eq!(scratch.read("c0ffee").unwrap().unwrap().text, b"{1}");
-        scratch.remove("c0ffee").unwrap();
-        scratch.remove("c0ffee").unwrap();
-        assert_eq!((scratch.read("c0ffee").unwrap(), fs::read_dir(&folder).unwrap().count()), (None, 0));
+        attachment_store.write("c0ffee", "{}", Progress::Begun).unwrap();
+        assert_eq!(attachment_store.read("c0ffee").unwrap(), Some(Saved { text: b"{}".to_vec(), progress: Progress::Begun }));
+        attachment_store.finish("c0ffee").unwrap();
+        assert_eq!((attachment_store.read("c0ffee").unwrap().unwrap().progress, mode(&folder.join("c0ffee"))), (Progress::Done, 0o600));
+        attachment_store.write("c0ffee", "{1}", Progress::Done).unwrap();
+        assert_eq!(attachment_store.read("c0ffee").unwrap().unwrap().text, b"{1}");
+        attachment_store.remove("c0ffee").unwrap();
+        attachment_store.remove("c0ffee").unwrap();
+        assert_eq!((attachment_store.read("c0ffee").unwrap(), fs::read_dir(&folder).unwrap().count()), (None, 0));
         let long = "a".repeat(4096);
-        assert_eq!(scratch.read(&long).unwrap(), None);
-        assert!(scratch.write(&long, "{}", Progress::Done).is_err());
+        assert_eq!(attachment_store.read(&long).unwrap(), None);
+        assert!(attachment_store.write(&long, "{}", Progress::Done).is_err());
     }
 
     #[test]
@@ -255,19 +255,22 @@ mod tests {
         let secret = root.path().join("secret");
         fs::write(&secret, "mine").unwrap();
         let folder = root.path().join("data");
-        let scratch = Scratch::create(&folder).unwrap();
+        let attachment_store = AttachmentStore::create(&folder).unwrap();
         symlink(&secret, folder.join("c0ffee")).unwrap();
         symlink(&secret, folder.join(".c0ffee")).unwrap();
         nix::unistd::mkfifo(&folder.join("pipe"), Mode::S_IRUSR).unwrap();
         fs::create_dir(folder.join("folder")).unwrap();
         for (name, why) in [("c0ffee", "symbolic link"), ("pipe", "regular"), ("folder", "regular")] {
-            assert!(scratch.read(name).unwrap_err().to_string().contains(why), "{name}");
+            assert!(attachment_store.read(name).unwrap_err().to_string().contains(why), "{name}");
         }
-        assert!(scratch.finish("c0ffee").is_err());
-        assert!(scratch.entries().unwrap().is_empty());
-        scratch.write("c0ffee", "{}", Progress::Done).unwrap();
-        assert_eq!((fs::read_to_string(&secret).unwrap(), scratch.read("c0ffee").unwrap().unwrap().text), ("mine".to_owned(), b"{}".to_vec()));
-        assert!(scratch.write("folder", "{}", Progress::Done).is_err());
+        assert!(attachment_store.finish("c0ffee").is_err());
+        assert!(attachment_store.entries().unwrap().is_empty());
+        attachment_store.write("c0ffee", "{}", Progress::Done).unwrap();
+        assert_eq!(
+            (fs::read_to_string(&secret).unwrap(), attachment_store.read("c0ffee").unwrap().unwrap().text),
+            ("mine".to_owned(), b"{}".to_vec())
+        );
+        assert!(attachment_store.write("folder", "{}", Progress::Done).is_err());
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         assert!(!left.iter().any(|name| name.starts_with('.')), "{left:?}");
     }
@@ -275,11 +278,11 @@ mod tests {
     #[test]
     fn foreign_names_are_left_out() {
         let root = tempfile::tempdir().unwrap();
-        let scratch = Scratch::create(root.path()).unwrap();
+        let attachment_store = AttachmentStore::create(root.path()).unwrap();
         for name in ["c0ffee", "c0ffee:net1", ".c0ffee:net1", "-x", "..x", "a b", "c0ffee:", "c0ffee:a:b", "~"] {
             fs::write(root.path().join(name), "{}").unwrap();
         }
-        let mut names: Vec<_> = scratch.entries().unwrap().into_iter().map(|entry| entry.name).collect();
+        let mut names: Vec<_> = attachment_store.entries().unwrap().into_iter().map(|entry| entry.name).collect();
         names.sort();
         assert_eq!(names, [".c0ffee:net1", "c0ffee", "c0ffee:net1"]);
     }

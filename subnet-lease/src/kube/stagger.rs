@@ -26,7 +26,7 @@ const PAGES: Duration = Duration::from_secs(3600);
 
 /// What a node knows of the cluster and its server, by which it spreads its requests.
 #[derive(Debug, Default)]
-pub struct Crowd {
+pub struct RequestStagger {
     nodes: AtomicUsize,
     /// Which of the network's subnets this node has, counted from 0; none until its Node is known.
     place: OnceLock<u128>,
@@ -34,7 +34,7 @@ pub struct Crowd {
     pages: Mutex<Option<Instant>>,
 }
 
-impl Crowd {
+impl RequestStagger {
     /// Notes how many Nodes there are.
     pub fn set(&self, nodes: usize) {
         self.nodes.store(nodes, Relaxed);
@@ -125,16 +125,16 @@ mod tests {
 
     #[test]
     fn nodes_come_back_one_after_the_other() {
-        let crowd = Crowd::default();
-        assert_eq!(crowd.share(), Duration::ZERO);
-        crowd.set(3);
-        assert!((0..100).all(|_| crowd.share() <= Duration::from_millis(75)));
-        crowd.set(500);
-        let late = (0..200).filter(|_| crowd.share() > Duration::from_secs(5)).count();
+        let stagger = RequestStagger::default();
+        assert_eq!(stagger.share(), Duration::ZERO);
+        stagger.set(3);
+        assert!((0..100).all(|_| stagger.share() <= Duration::from_millis(75)));
+        stagger.set(500);
+        let late = (0..200).filter(|_| stagger.share() > Duration::from_secs(5)).count();
         assert!((40..160).contains(&late), "{late} of 200 wait for more than half of the time");
         for nodes in [50_000, usize::MAX] {
-            crowd.set(nodes);
-            assert!((0..100).all(|_| crowd.share() <= SPREAD));
+            stagger.set(nodes);
+            assert!((0..100).all(|_| stagger.share() <= SPREAD));
         }
     }
 
@@ -143,10 +143,10 @@ mod tests {
         let networks = networks(r#"{"Network":"10.244.0.0/14"}"#);
         let shares: Vec<Duration> = (0..500)
             .map(|at: u16| {
-                let crowd = Crowd::default();
-                crowd.guess(&node(0, &format!("10.{}.{}.0/24", 244 + at / 256, at % 256)), &networks);
-                crowd.set(500);
-                crowd.share()
+                let stagger = RequestStagger::default();
+                stagger.guess(&node(0, &format!("10.{}.{}.0/24", 244 + at / 256, at % 256)), &networks);
+                stagger.set(500);
+                stagger.share()
             })
             .collect();
         let within = |from: &Duration| shares.iter().filter(|at| *at >= from && **at < *from + Duration::from_secs(1)).count();
@@ -187,26 +187,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pages_are_forgotten_after_an_hour_and_after_a_streamed_list() {
-        let crowd = Crowd::default();
-        assert!(!crowd.pages());
-        crowd.set_pages();
+        let stagger = RequestStagger::default();
+        assert!(!stagger.pages());
+        stagger.set_pages();
         tokio::time::advance(Duration::from_secs(3599)).await;
-        assert!(crowd.pages());
+        assert!(stagger.pages());
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert!(!crowd.pages());
-        crowd.set_pages();
-        assert!(crowd.pages());
-        crowd.set_streams();
-        assert!(!crowd.pages());
+        assert!(!stagger.pages());
+        stagger.set_pages();
+        assert!(stagger.pages());
+        stagger.set_streams();
+        assert!(!stagger.pages());
     }
 
     #[test]
     fn the_size_is_guessed_until_it_is_known() {
-        let crowd = Crowd::default();
-        crowd.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
-        assert_eq!(crowd.nodes.load(Relaxed), 200);
-        crowd.set(7);
-        crowd.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
-        assert_eq!(crowd.nodes.load(Relaxed), 7);
+        let stagger = RequestStagger::default();
+        stagger.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
+        assert_eq!(stagger.nodes.load(Relaxed), 200);
+        stagger.set(7);
+        stagger.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
+        assert_eq!(stagger.nodes.load(Relaxed), 7);
     }
 }

@@ -11,7 +11,7 @@ const LISTED: usize = 8;
 
 /// Who is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum ProbeTarget {
     /// Another node, or a pod of it.
     Peer {
         /// The node.
@@ -47,7 +47,7 @@ pub struct Around<'a> {
 ///
 /// # Errors
 /// Nobody, or several.
-pub fn whom(asked: &str, around: &Around<'_>) -> Result<Whom, Refusal> {
+pub fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
     }
@@ -59,23 +59,23 @@ pub fn whom(asked: &str, around: &Around<'_>) -> Result<Whom, Refusal> {
     let nodes: Vec<&&Target> = named.iter().filter(|target| target.primary).collect();
     match (nodes.as_slice(), named.first()) {
         ([_, _, ..], _) => Err(Refusal::Ambiguous { asked: asked.to_owned(), subnets: nodes.iter().map(|target| target.subnet).collect() }),
-        (_, Some(first)) => Ok(Whom::Peer { target: Target::clone(nodes.first().unwrap_or(&first)), pod: None }),
+        (_, Some(first)) => Ok(ProbeTarget::Peer { target: Target::clone(nodes.first().unwrap_or(&first)), pod: None }),
         (_, None) if around.names.iter().any(|name| name == asked) => Err(this_node(asked)),
         (_, None) => Err(nobody(asked, None, around)),
     }
 }
 
-fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<Whom, Refusal> {
+fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Some(target) = around.targets.iter().find(|target| target.address == ip) {
-        return Ok(Whom::Peer { target: target.clone(), pod: None });
+        return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
     }
     if let Some(target) = around.targets.iter().find(|target| target.subnet.contains(&ip)) {
         // The device and the bridge are the node's own.
         let pod = Some(ip).filter(|ip| !target.overlay_addresses().contains(ip));
-        return Ok(Whom::Peer { target: target.clone(), pod });
+        return Ok(ProbeTarget::Peer { target: target.clone(), pod });
     }
     if let Some(subnet) = around.own.nets().find(|subnet| subnet.contains(&ip)) {
-        return Ok(Whom::Here { pod: ip, subnet });
+        return Ok(ProbeTarget::Here { pod: ip, subnet });
     }
     if around.local.contains(&ip) {
         return Err(this_node(asked));
@@ -83,9 +83,9 @@ fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<Whom, Refu
     Err(nobody(asked, Some(IpNet::from(ip)), around))
 }
 
-fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<Whom, Refusal> {
+fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Some(target) = around.targets.iter().find(|target| target.subnet == net.trunc()) {
-        return Ok(Whom::Peer { target: target.clone(), pod: None });
+        return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
     }
     if around.own.nets().any(|own| own == net.trunc()) {
         return Err(this_node(asked));
@@ -153,9 +153,9 @@ mod tests {
             local: &["192.0.2.1".parse().unwrap()],
             unused: &[("10.244.9.0/24".to_owned(), "it has the address of\nnode-2".to_owned())],
         };
-        whom(asked, &around).map(|whom| match whom {
-            Whom::Peer { target, pod } => (target.subnet.to_string(), pod.map(|pod| pod.to_string()).unwrap_or_default()),
-            Whom::Here { pod, subnet } => (format!("here {subnet}"), pod.to_string()),
+        find(asked, &around).map(|target| match target {
+            ProbeTarget::Peer { target, pod } => (target.subnet.to_string(), pod.map(|pod| pod.to_string()).unwrap_or_default()),
+            ProbeTarget::Here { pod, subnet } => (format!("here {subnet}"), pod.to_string()),
         })
     }
 
@@ -201,6 +201,6 @@ mod tests {
             assert!(!error.contains(['\n', '\u{1b}', '\u{7}']), "{asked}: {error:?}");
         }
         let alone = Around { targets: &[], own: &Dual::V4("10.244.1.0/24".parse().unwrap()), names: &[], local: &[], unused: &[] };
-        assert!(whom("node-2", &alone).unwrap_err().to_string().contains("no other node has a lease"));
+        assert!(find("node-2", &alone).unwrap_err().to_string().contains("no other node has a lease"));
     }
 }

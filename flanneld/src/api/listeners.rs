@@ -2,7 +2,7 @@
 
 use super::connections::{self, Times};
 use super::listen::{self, Listener};
-use super::node::Describer;
+use super::node::StatusSource;
 use super::routes;
 use crate::health::Health;
 use crate::problem::{DaemonProblem, WayIn};
@@ -23,7 +23,7 @@ const CHECK: Duration = Duration::from_secs(1);
 const PORT_TAKEN: &str = "port-taken";
 
 /// Serves the status API's port until `stop`. The port may be another program's for a while.
-pub async fn page(address: SocketAddr, describer: Describer, health: Health, stop: CancellationToken) {
+pub async fn page(address: SocketAddr, status_source: StatusSource, health: Health, stop: CancellationToken) {
     let mut told: Option<String> = None;
     let open = async {
         loop {
@@ -47,11 +47,11 @@ pub async fn page(address: SocketAddr, describer: Describer, health: Health, sto
     let url = format!("http://{}/", listener.local_addr().unwrap_or(address));
     info!("the API listens on {url}");
     health.process(|node| node.page = Some(url.clone()));
-    connections::serve(Listener::Tcp(listener), routes::of_the_page(describer), WayIn::Api.name(), Times::default(), stop).await;
+    connections::serve(Listener::Tcp(listener), routes::of_the_page(status_source), WayIn::Api.name(), Times::default(), stop).await;
 }
 
 /// Serves the socket beside subnet.env until `stop`, and puts it back when somebody deletes it.
-pub async fn socket(subnet_file: &Path, describer: Describer, health: Health, stop: CancellationToken) {
+pub async fn socket(subnet_file: &Path, status_source: StatusSource, health: Health, stop: CancellationToken) {
     let mut socket = Socket::new(subnet_file);
     let mut told: Option<String> = None;
     let mut serving: Option<(CancellationToken, tokio::task::JoinHandle<()>)> = None;
@@ -67,7 +67,7 @@ pub async fn socket(subnet_file: &Path, describer: Describer, health: Health, st
                         former.cancel();
                     }
                     let end = stop.child_token();
-                    let router = routes::of_the_socket(describer.clone(), health.clone());
+                    let router = routes::of_the_socket(status_source.clone(), health.clone());
                     let served = end.clone();
                     let task =
                         async move { connections::serve(Listener::Unix(listener), router, "the API's socket", Times::default(), served).await };

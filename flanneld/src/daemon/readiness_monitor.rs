@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use subnet_lease::feed::Reading;
 use subnet_lease::json::excerpt;
 use subnet_lease::manager::{Held, boot_time};
-use subnet_lease::reason::Told;
+use subnet_lease::reason::LogOnce;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -46,7 +46,7 @@ impl ReadinessMonitor {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut in_sync_at = Instant::now();
         let mut well_at = Instant::now();
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         let mut seen = 0;
         let mut in_touch_at = Instant::now();
         let mut unused = Arc::default();
@@ -121,8 +121,8 @@ impl ReadinessMonitor {
             return Some(DaemonProblem::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
         }
         // Peers that send to an address that is gone do not reach this node, even if all else works.
-        if let Some(untold) = held.untold.as_ref().filter(|untold| boot_time().saturating_sub(untold.since) >= UNPUBLISHED) {
-            return Some(DaemonProblem::Unpublished { what: Box::new(untold.what.clone()), trouble: trouble.map(Box::new) }.into());
+        if let Some(unpublished) = held.unpublished.as_ref().filter(|unpublished| boot_time().saturating_sub(unpublished.since) >= UNPUBLISHED) {
+            return Some(DaemonProblem::Unpublished { what: Box::new(unpublished.what.clone()), trouble: trouble.map(Box::new) }.into());
         }
         trouble.filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE)
     }
@@ -150,7 +150,7 @@ pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Dro
         }
     }
     Telling(tokio::spawn(async move {
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         while held.changed().await.is_ok() {
             let trouble = held.borrow_and_update().trouble.clone();
             if told.news(trouble.as_ref())

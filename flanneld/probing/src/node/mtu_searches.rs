@@ -8,11 +8,11 @@ use std::time::Duration;
 
 impl Node {
     /// Takes the next step of the searches that are due.
-    pub(super) fn step_hunts(&mut self, now: Now) {
-        while let Some((at, key)) = self.hunts.first().copied().filter(|(at, _)| *at <= now.at) {
-            self.hunts.remove(&(at, key));
+    pub(super) fn step_mtu_searches(&mut self, now: Now) {
+        while let Some((at, key)) = self.mtu_searches.first().copied().filter(|(at, _)| *at <= now.at) {
+            self.mtu_searches.remove(&(at, key));
             if let Some(next) = self.step(now, key) {
-                self.hunts.insert((next, key));
+                self.mtu_searches.insert((next, key));
             }
         }
     }
@@ -21,26 +21,26 @@ impl Node {
     fn step(&mut self, now: Now, key: IpNet) -> Option<Duration> {
         let peer = self.peers.get_mut(&key)?;
         let rtt = peer.history.rtt_us().map(|us| Duration::from_micros(us.into()));
-        let hunt = peer.hunt.as_mut()?;
-        if let Some((size, until)) = hunt.asked {
+        let mtu_search = peer.mtu_search.as_mut()?;
+        if let Some((size, until)) = mtu_search.asked {
             if now.at < until {
                 return Some(until);
             }
-            hunt.search.lost(size);
-            hunt.asked = None;
+            mtu_search.search.lost(size);
+            mtu_search.asked = None;
         }
-        if let Some(found) = hunt.search.found() {
+        if let Some(found) = mtu_search.search.found() {
             peer.carries = Some(found);
-            peer.hunt = None;
+            peer.mtu_search = None;
             return None;
         }
-        let size = hunt.search.next()?;
+        let size = mtu_search.search.next()?;
         if !self.retries.take(now.at, 1) {
             return Some(self.retries.ready_at(now.at, 1).max(now.at + Duration::from_millis(1)));
         }
         let until = now.at + Search::wait(rtt);
-        hunt.asked = Some((size, until));
-        let what = if hunt.by_ping { What::SizePing(size) } else { What::Size(size) };
+        mtu_search.asked = Some((size, until));
+        let what = if mtu_search.by_ping { What::SizePing(size) } else { What::Size(size) };
         // Where it cannot be asked, that shows when the time is over.
         self.ask(now, key, what, 0);
         Some(until)

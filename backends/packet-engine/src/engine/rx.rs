@@ -10,7 +10,7 @@ use crate::counters::{Counters, add};
 use crate::merge::{Merger, SEGMENTS};
 use crate::packet::{Header, set_ecn, told_length};
 use crate::reason::Reason;
-use crate::socket::{Receipt, Receiver, Socket};
+use crate::socket::{Receiver, RecvMeta, Socket};
 use crate::split::{HEADERS, Split, split};
 use crate::table::Checks;
 use crate::table::Table;
@@ -51,7 +51,7 @@ impl Written {
 }
 
 /// The receiving side of one queue, which runs in a thread.
-pub struct Inward<D = Tun, P = Socket> {
+pub struct Rx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     pub tun: Arc<D>,
     pub socket: Arc<P>,
@@ -109,7 +109,7 @@ impl State {
     }
 }
 
-impl<D: Device, P: Port> Inward<D, P> {
+impl<D: Device, P: Port> Rx<D, P> {
     /// Runs until the wake.
     pub fn run(self) {
         let features = self.config.features;
@@ -117,7 +117,7 @@ impl<D: Device, P: Port> Inward<D, P> {
         let mut most = features.batch;
         let mut state = State::new(self.tun.offload());
         if self.wireguard.is_some() {
-            state.merger.vouch();
+            state.merger.trust_checksums();
         }
         let mut backoff = ReadBackoff::default();
         let mut table = arc_swap::Cache::new(&*self.table);
@@ -158,11 +158,11 @@ impl<D: Device, P: Port> Inward<D, P> {
         let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
         let mut opener = published.as_ref().map(|(device, snapshot)| Opener::new(device, snapshot, Instant::now()));
         for index in 0..count {
-            if let Some(receipt) = receiver.receipt(index) {
-                bytes += receipt.at.len();
+            if let Some(meta) = receiver.meta(index) {
+                bytes += meta.at.len();
                 match &mut opener {
-                    None => self.receipt(&receipt, receiver.buffer(), table, state),
-                    Some(opener) => self.open(&receipt, receiver.buffer(), opener, state),
+                    None => self.meta(&meta, receiver.buffer(), table, state),
+                    Some(opener) => self.open(&meta, receiver.buffer(), opener, state),
                 }
             } else {
                 // Not from an IP address.
@@ -176,56 +176,56 @@ impl<D: Device, P: Port> Inward<D, P> {
     }
 
     /// Checks all datagrams of a receipt.
-    fn receipt(&self, receipt: &Receipt, buffer: &mut [u8], table: &Table, state: &mut State) {
-        let datagrams = receipt.at.len().div_ceil(receipt.segment.max(1)).max(1);
-        if receipt.truncated {
-            return self.dropped(Reason::Truncated, receipt.from.ip(), datagrams, &mut state.log, &[]);
+    fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut State) {
+        let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
+        if meta.truncated {
+            return self.dropped(Reason::Truncated, meta.from.ip(), datagrams, &mut state.log, &[]);
         }
         // Datagrams from unknown senders are not inspected at all.
-        if table.checks != Checks::Off && !table.knows(receipt.from.ip()) {
-            return self.dropped(Reason::UnknownPeer, receipt.from.ip(), datagrams, &mut state.log, &[]);
+        if table.checks != Checks::Off && !table.knows(meta.from.ip()) {
+            return self.dropped(Reason::UnknownPeer, meta.from.ip(), datagrams, &mut state.log, &[]);
         }
-        let gathered = datagrams > 1 && self.is_gathered(receipt, buffer);
-        let step = if gathered { receipt.at.len() } else { receipt.segment.max(1) };
-        let mut start = receipt.at.start;
+        let gathered = datagrams > 1 && self.is_gathered(meta, buffer);
+        let step = if gathered { meta.at.len() } else { meta.segment.max(1) };
+        let mut start = meta.at.start;
         loop {
-            let end = receipt.at.end.min(start + step);
-            match self.judge(start..end, receipt, buffer, table) {
+            let end = meta.at.end.min(start + step);
+            match self.judge(start..end, meta, buffer, table) {
                 Ok((at, header)) => {
                     let packet = buffer.get(at.clone()).unwrap_or_default();
                     // A single datagram may hold a super-packet of the sender's kernel.
-                    let size = if gathered { Some(receipt.segment) } else { partial_checksum::tcp_segment(packet, &header, table.mtu) };
+                    let size = if gathered { Some(meta.segment) } else { partial_checksum::tcp_segment(packet, &header, table.mtu) };
                     match size {
                         Some(size) => state.merger.offer_super_packet(buffer, at, &header, size),
                         None => state.merger.offer(buffer, at, &header),
                     }
                 }
-                Err(reason) => self.dropped(reason, receipt.from.ip(), 1, &mut state.log, buffer.get(start..end).unwrap_or_default()),
+                Err(reason) => self.dropped(reason, meta.from.ip(), 1, &mut state.log, buffer.get(start..end).unwrap_or_default()),
             }
             start = end;
-            if start >= receipt.at.end {
+            if start >= meta.at.end {
                 return;
             }
         }
     }
 
     /// Whether a receipt that looks like many datagrams is a single one with a UDP super-packet, which the sender gathered.
-    fn is_gathered(&self, receipt: &Receipt, buffer: &[u8]) -> bool {
-        let Some(datagram) = buffer.get(receipt.at.clone()) else { return false };
+    fn is_gathered(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
+        let Some(datagram) = buffer.get(meta.at.clone()) else { return false };
         let Ok(inner) = self.config.framing.strip(datagram) else { return false };
         let Some(packet) = datagram.get(inner).filter(|packet| packet.len() + self.config.framing.overhead() == datagram.len()) else { return false };
-        Header::parse(packet).is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, receipt.segment))
+        Header::parse(packet).is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, meta.segment))
     }
 
     /// The range of the packet in a datagram, if it is accepted.
     #[inline]
-    fn judge(&self, at: Range<usize>, receipt: &Receipt, buffer: &mut [u8], table: &Table) -> Result<(Range<usize>, Header), Reason> {
+    fn judge(&self, at: Range<usize>, meta: &RecvMeta, buffer: &mut [u8], table: &Table) -> Result<(Range<usize>, Header), Reason> {
         let datagram = buffer.get_mut(at.clone()).ok_or(Reason::Short)?;
         let inner = self.config.framing.strip(datagram)?;
         let packet = datagram.get_mut(inner.clone()).ok_or(Reason::Short)?;
         let header = Header::parse(packet)?;
-        inbound(&header, packet, receipt.from.ip(), table)?;
-        let mark = ecn::decapsulate(header.tos, receipt.ecn)?;
+        inbound(&header, packet, meta.from.ip(), table)?;
+        let mark = ecn::decapsulate(header.tos, meta.ecn)?;
         if mark != header.tos & 3 {
             set_ecn(packet, mark);
         }

@@ -18,7 +18,7 @@ const LIMIT: u64 = 64 * 1024;
 
 /// What a daemon said when it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastWords {
+pub struct ExitReport {
     /// When it ended.
     pub at: Timestamp,
     /// Its exit code.
@@ -51,7 +51,7 @@ pub struct Choice {
     pub named: bool,
 }
 
-impl LastWords {
+impl ExitReport {
     /// Why it ended. Of a version before, the text is all there is.
     pub fn why(&self) -> Problem {
         self.problem.clone().unwrap_or_else(|| Problem::in_words(&self.text))
@@ -69,14 +69,14 @@ pub fn path(subnet_file: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The system's error.
-pub fn write(subnet_file: &Path, words: &LastWords) -> io::Result<()> {
+pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     if status_file::lives(subnet_file) {
         return Ok(());
     }
     let path = path(subnet_file);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let temporary = folder.join(format!("{}{:016x}", temporary_prefix(&path), rand::rng().random::<u64>()));
-    let words = LastWords { text: printable::lines(&words.text).into_owned(), ..words.clone() };
+    let words = ExitReport { text: printable::lines(&words.text).into_owned(), ..words.clone() };
     let written = (|| {
         // On a fresh host nobody has made it yet.
         DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
@@ -95,7 +95,7 @@ pub fn write(subnet_file: &Path, words: &LastWords) -> io::Result<()> {
 ///
 /// # Errors
 /// The file is there and cannot be read, or holds something else.
-pub fn read(subnet_file: &Path) -> io::Result<Option<LastWords>> {
+pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
     match regular::read(&path(subnet_file), LIMIT) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -119,8 +119,8 @@ mod tests {
     use crate::status_file::{Status, Writer};
     use std::os::unix::fs::PermissionsExt;
 
-    fn words(text: &str) -> LastWords {
-        LastWords {
+    fn words(text: &str) -> ExitReport {
+        ExitReport {
             at: "2026-01-02T03:04:05Z".parse().unwrap(),
             code: 1,
             text: text.to_owned(),
@@ -138,7 +138,7 @@ mod tests {
         write(&env, &words("the address is taken\nby \u{1b}[31mnode-2")).unwrap();
         let said = read(&env).unwrap().unwrap();
         assert!(said.text.starts_with("the address is taken\nby ") && !said.text.contains('\u{1b}'), "{said:?}");
-        assert_eq!(LastWords { text: String::new(), ..said }, words(""));
+        assert_eq!(ExitReport { text: String::new(), ..said }, words(""));
         assert_eq!(std::fs::metadata(path(&env)).unwrap().permissions().mode() & 0o777, 0o600);
         write(&env, &words("again")).unwrap();
         assert_eq!(read(&env).unwrap().unwrap().text, "again");

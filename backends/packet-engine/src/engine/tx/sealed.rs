@@ -1,13 +1,13 @@
 //! With WireGuard: packets are sealed, one after another into the room for generated headers, and gathered like others.
 
-use super::{Datagram, Outward, State, Unpacked};
+use super::{Datagram, State, Tx, Unpacked};
 use crate::ecn;
 use crate::engine::io::{Device, Port};
 use crate::reason::Reason;
 use crate::split::{HEADERS, Split};
-use crate::wireguard::{Sealer, Way};
+use crate::wireguard::{Sealer, SendState};
 
-impl<D: Device, P: Port> Outward<D, P> {
+impl<D: Device, P: Port> Tx<D, P> {
     /// Chooses the peer of a packet, once for all its segments, and seals them for that peer.
     pub(super) fn seal(&self, unpacked: &Unpacked, buffer: &mut [u8], sealer: &mut Sealer<'_>, state: &mut State) {
         let Unpacked { start, length, header, .. } = *unpacked;
@@ -25,8 +25,8 @@ impl<D: Device, P: Port> Outward<D, P> {
             Err(reason) => return sent.dropped_many(reason, count),
         };
         let datagram = match way {
-            Way::Parked => None,
-            Way::Sealed(to) => {
+            SendState::AwaitingSession => None,
+            SendState::Ready(to) => {
                 let Some(socket) = self.sockets.iter().position(|socket| socket.is_ipv6() == to.to.is_ipv6()) else {
                     return sent.dropped_many(Reason::NoEndpoint, count);
                 };

@@ -6,7 +6,7 @@ use types::Family;
 
 /// A search in progress.
 #[derive(Debug)]
-pub struct Hunt {
+pub struct MtuSearch {
     pub search: Search,
     /// By ping, where questions are not answered.
     pub by_ping: bool,
@@ -14,7 +14,7 @@ pub struct Hunt {
     pub asked: Option<(u16, Duration)>,
 }
 
-impl Hunt {
+impl MtuSearch {
     pub fn new(family: Family, mtu: u16, by_ping: bool) -> Self {
         Self { search: Search::new(least(family), mtu), by_ping, asked: None }
     }

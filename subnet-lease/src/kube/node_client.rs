@@ -35,11 +35,11 @@ pub struct Listed {
 }
 
 /// Reads and changes Nodes for an operator.
-pub struct Tool {
+pub struct NodeClient {
     api: Arc<Api>,
 }
 
-impl Tool {
+impl NodeClient {
     /// Connects to nothing yet.
     pub fn new(options: KubeOptions) -> Self {
         Self { api: Arc::new(Api::new(options)) }
@@ -114,7 +114,7 @@ impl Tool {
 }
 
 #[async_trait]
-impl LeaseStore for Tool {
+impl LeaseStore for NodeClient {
     fn place(&self) -> String {
         "the Nodes of Kubernetes".to_owned()
     }
@@ -124,11 +124,11 @@ impl LeaseStore for Tool {
     }
 
     async fn config(&self) -> Result<NetworkConfig, Error> {
-        Tool::config(self).await.map_err(Error::unavailable)
+        NodeClient::config(self).await.map_err(Error::unavailable)
     }
 
     async fn list(&self) -> Result<Listing, Reason> {
-        Ok(Listing { revision: 0, entries: Tool::list(self).await?.iter().map(entry).collect() })
+        Ok(Listing { revision: 0, entries: NodeClient::list(self).await?.iter().map(entry).collect() })
     }
 
     /// Whether a Node is alive is its kubelet's to tell.
