@@ -78,6 +78,17 @@ fn graph(metadata: &serde_json::Value) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
+fn toolchain_is_the_rust_version_of_the_workspace() {
+    let value = |file: &str, key: &str| {
+        let text = std::fs::read_to_string(workspace().join(file)).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("{file} has no {key}"));
+        line.trim_matches([' ', '=', '"']).to_owned()
+    };
+    let (channel, version) = (value("rust-toolchain.toml", "channel"), value("Cargo.toml", "rust-version"));
+    assert!(channel.strip_prefix(&version).is_some_and(|patch| patch.starts_with('.')), "{channel} is no release of {version}");
+}
+
+#[test]
 fn crates_keep_the_dependency_law() {
     let metadata = metadata();
     let graph = graph(&metadata);
