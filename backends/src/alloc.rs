@@ -29,7 +29,10 @@ pub static PROFILE: Profile = Profile {
     needs_links: false,
     shares_address: false,
     keeps_neighbours: false,
-    keys: Keys { port: None, has_mtu: false },
+    keys: Keys {
+        port: None,
+        has_mtu: false,
+    },
 };
 
 /// The backend, which has no configuration and no state.
@@ -40,7 +43,9 @@ pub struct Alloc {
 impl Alloc {
     /// Creates the backend.
     pub fn new(setup: &Setup) -> Self {
-        Self { setup: setup.clone() }
+        Self {
+            setup: setup.clone(),
+        }
     }
 }
 
@@ -50,7 +55,11 @@ impl Backend for Alloc {
         &PROFILE
     }
 
-    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+    async fn announce(
+        &mut self,
+        underlay: &Underlay,
+        _stored: Option<&LeaseAttrs>,
+    ) -> Result<Announced, Error> {
         Ok(announced(underlay))
     }
 
@@ -58,17 +67,33 @@ impl Backend for Alloc {
         Arc::new(|_| Ok(()))
     }
 
-    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+    async fn join(
+        self: Box<Self>,
+        own: Lease,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+    ) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
         // Who carries the packets may do so through a device that looks like one of flannel's.
-        let setup = Setup { left_behind: Vec::new(), ..self.setup.clone() };
-        let plan = AllocPlan { scope: setup.scope(Vec::new()), own: own.subnets };
+        let setup = Setup {
+            left_behind: Vec::new(),
+            ..self.setup.clone()
+        };
+        let plan = AllocPlan {
+            scope: setup.scope(Vec::new()),
+            own: own.subnets,
+        };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }
 
 fn announced(underlay: &Underlay) -> Announced {
-    Announced { backend: String::new(), data: None, v6_data: None, mtu: underlay.mtu }
+    Announced {
+        backend: String::new(),
+        data: None,
+        v6_data: None,
+        mtu: underlay.mtu,
+    }
 }
 
 /// A plan without objects: what another backend left in the kernel with our protocol number is removed.

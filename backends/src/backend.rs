@@ -46,12 +46,25 @@ pub struct Setup {
 impl Setup {
     /// The scope of a backend with these links.
     pub(crate) fn scope(&self, mut links: Vec<LinkName>) -> Scope {
-        let left: Vec<LinkName> = self.left_behind.iter().filter(|name| !links.contains(name)).copied().collect();
+        let left: Vec<LinkName> = self
+            .left_behind
+            .iter()
+            .filter(|name| !links.contains(name))
+            .copied()
+            .collect();
         for name in &left {
-            tracing::info!("{name} is left of an earlier backend; it is removed when the new one works");
+            tracing::info!(
+                "{name} is left of an earlier backend; it is removed when the new one works"
+            );
         }
         links.extend(left);
-        Scope { links, networks: self.config.networks, former: self.former, protocol: self.route_protocol, checksum_offload: false }
+        Scope {
+            links,
+            networks: self.config.networks,
+            former: self.former,
+            protocol: self.route_protocol,
+            checksum_offload: false,
+        }
     }
 }
 
@@ -88,7 +101,8 @@ pub struct Overlay {
 impl Overlay {
     /// The subnets of the families that it carries: nobody asks or answers in another.
     pub fn carried(&self, own: Subnets) -> Subnets {
-        own.only(|family| self.family.is_none_or(|only| only == family)).unwrap_or(own)
+        own.only(|family| self.family.is_none_or(|only| only == family))
+            .unwrap_or(own)
     }
 }
 
@@ -129,7 +143,11 @@ pub trait Backend: Send {
 
     /// The same for packets that could be forged. Traffic rules can guard them.
     fn guarded(&self) -> Encapsulation {
-        if self.profile().encrypts { Encapsulation::None } else { self.encapsulation() }
+        if self.profile().encrypts {
+            Encapsulation::None
+        } else {
+            self.encapsulation()
+        }
     }
 
     /// How peers can be asked through this network. `None` from backends that carry no packets.
@@ -151,7 +169,11 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// The underlay does not suit the backend.
-    async fn announce(&mut self, underlay: &Underlay, stored: Option<&LeaseAttrs>) -> Result<Announced, Error>;
+    async fn announce(
+        &mut self,
+        underlay: &Underlay,
+        stored: Option<&LeaseAttrs>,
+    ) -> Result<Announced, Error>;
 
     /// Whether it adopts files of the previous process. Known after the announcement.
     fn hands_over(&self) -> bool {
@@ -165,7 +187,12 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// The data plane cannot be set up at all.
-    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error>;
+    async fn join(
+        self: Box<Self>,
+        own: Lease,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+    ) -> Result<Box<dyn Network>, Error>;
 }
 
 /// A running data plane.
@@ -175,7 +202,11 @@ pub trait Network: Send {
     ///
     /// # Errors
     /// The data plane cannot be repaired any more.
-    async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error>;
+    async fn run(
+        self: Box<Self>,
+        inputs: Inputs,
+        out: watch::Sender<Announced>,
+    ) -> Result<(), Error>;
 
     /// Provides the network's status while it runs.
     fn observer(&self) -> NetworkHandle;

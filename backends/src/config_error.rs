@@ -124,7 +124,9 @@ impl Coded for ConfigError {
     fn code(&self) -> &'static str {
         match self {
             ConfigError::UnknownType { .. } => "backend-unknown",
-            ConfigError::Key { .. } | ConfigError::WireguardMode { .. } | ConfigError::Psk => "backend-config-invalid",
+            ConfigError::Key { .. } | ConfigError::WireguardMode { .. } | ConfigError::Psk => {
+                "backend-config-invalid"
+            }
             ConfigError::PskExposed => "psk-exposed",
             ConfigError::IpipWithoutV4 { .. } => "backend-without-family",
             ConfigError::NoUserspaceWireguard => "wireguard-userspace-missing",
@@ -138,7 +140,8 @@ impl Coded for ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        text(f, self, |f| {
+            match self {
             ConfigError::UnknownType { name, of_go, known } => {
                 match of_go {
                     true => write!(f, "backend type {name} is not supported yet")?,
@@ -162,6 +165,7 @@ impl fmt::Display for ConfigError {
             ConfigError::NoUserspaceWireguard => f.write_str(
                 "this program was built without WireGuard in user space: leave out \"Implementation\": \"userspace\", and use the kernel's",
             ),
+        }
         })
     }
 }
@@ -173,17 +177,36 @@ impl fmt::Display for Fault {
         match self {
             Fault::NotAnObject(fault) => fault.fmt(f),
             Fault::Member(error) => error.fmt(f),
-            Fault::Range { key, value, least, most } => write!(f, "{key} is {value}: it must be between {least} and {most}"),
+            Fault::Range {
+                key,
+                value,
+                least,
+                most,
+            } => write!(f, "{key} is {value}: it must be between {least} and {most}"),
             Fault::Mtu { mtu, least } => {
-                write!(f, "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's")
+                write!(
+                    f,
+                    "MTU is {mtu}: it is the MTU of the underlay and must be at least {least}; leave it out to use the interface's"
+                )
             }
-            Fault::Word { key, value, words } => write!(f, "{key} is {value:?}: it must be {}", Choice(words)),
+            Fault::Word { key, value, words } => {
+                write!(f, "{key} is {value:?}: it must be {}", Choice(words))
+            }
             Fault::ModeNeeds { family, networks } => {
-                write!(f, "Mode needs {family}, and the network is {networks}: enable the family, or leave out Mode")
+                write!(
+                    f,
+                    "Mode needs {family}, and the network is {networks}: enable the family, or leave out Mode"
+                )
             }
-            Fault::SamePort { port } => write!(f, "ListenPort and ListenPortV6 are both {port}: each device needs a port of its own"),
+            Fault::SamePort { port } => write!(
+                f,
+                "ListenPort and ListenPortV6 are both {port}: each device needs a port of its own"
+            ),
             Fault::LongName { vni, name } => {
-                write!(f, "VNI is {vni}: the interface name {name} exceeds the kernel's limit of 15 characters; use a smaller VNI")
+                write!(
+                    f,
+                    "VNI is {vni}: the interface name {name} exceeds the kernel's limit of 15 characters; use a smaller VNI"
+                )
             }
             Fault::DeviceName { name } => write!(f, "{name} is not an interface name"),
         }

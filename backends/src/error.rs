@@ -170,11 +170,16 @@ impl fmt::Display for Error {
             Error::Underlay(error) => error.fmt(f),
             Error::Kernel(error) => error.fmt(f),
             Error::Secret(error) => error.fmt(f),
-            Error::Families { lease, networks } => write!(f, "the address families of the lease {lease} and the network {networks} differ"),
+            Error::Families { lease, networks } => write!(
+                f,
+                "the address families of the lease {lease} and the network {networks} differ"
+            ),
             Error::NoFamily => f.write_str("the network has no address family"),
             Error::NotAnnounced { backend } => write!(f, "{backend}: join comes after announce"),
             Error::DeviceName { name } => write!(f, "{name} is not an interface name"),
-            Error::NoUserspaceWireguard => f.write_str("this program was built without WireGuard in user space (feature wireguard)"),
+            Error::NoUserspaceWireguard => f.write_str(
+                "this program was built without WireGuard in user space (feature wireguard)",
+            ),
         })
     }
 }
@@ -194,18 +199,22 @@ impl std::error::Error for Error {
 impl Coded for UnderlayError {
     fn code(&self) -> &'static str {
         match self {
-            UnderlayError::NoAddress { .. } | UnderlayError::NoAddresses { .. } | UnderlayError::NoCarrier { .. } | UnderlayError::NoTunnelSource => {
-                "underlay-address-missing"
-            }
+            UnderlayError::NoAddress { .. }
+            | UnderlayError::NoAddresses { .. }
+            | UnderlayError::NoCarrier { .. }
+            | UnderlayError::NoTunnelSource => "underlay-address-missing",
             UnderlayError::Translated { .. } => "underlay-address-translated",
-            UnderlayError::MtuForIpip { .. } | UnderlayError::MtuForWireguard { .. } => "underlay-mtu-too-small",
+            UnderlayError::MtuForIpip { .. } | UnderlayError::MtuForWireguard { .. } => {
+                "underlay-mtu-too-small"
+            }
         }
     }
 }
 
 impl fmt::Display for UnderlayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        text(f, self, |f| {
+            match self {
             UnderlayError::NoAddress { backend, family, interface, addresses } => write!(
                 f,
                 "{backend} needs an {family} address on the interface {interface}, which has {addresses}: choose another interface with --iface"
@@ -233,6 +242,7 @@ impl fmt::Display for UnderlayError {
             UnderlayError::NoTunnelSource => {
                 f.write_str("the underlay has no address of the tunnel's family; add one, or choose another interface with --iface")
             }
+        }
         })
     }
 }

@@ -29,7 +29,10 @@ impl Files {
 
     /// Takes the files of a previous process.
     pub fn take(&self, name: &str) -> Vec<OwnedFd> {
-        self.0.as_ref().map(|store| store.take(name)).unwrap_or_default()
+        self.0
+            .as_ref()
+            .map(|store| store.take(name))
+            .unwrap_or_default()
     }
 
     /// Stores exactly these files under the name.
@@ -42,6 +45,10 @@ impl Files {
 
 impl fmt::Debug for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Files" } else { "no Files" })
+        f.write_str(if self.0.is_some() {
+            "Files"
+        } else {
+            "no Files"
+        })
     }
 }

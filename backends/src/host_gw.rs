@@ -32,7 +32,10 @@ pub static PROFILE: Profile = Profile {
     needs_links: true,
     shares_address: false,
     keeps_neighbours: false,
-    keys: Keys { port: None, has_mtu: false },
+    keys: Keys {
+        port: None,
+        has_mtu: false,
+    },
 };
 
 /// The backend before it has a lease. It has no configuration keys of its own.
@@ -43,7 +46,9 @@ pub struct HostGw {
 impl HostGw {
     /// Creates the backend.
     pub fn new(setup: &Setup) -> Self {
-        Self { setup: setup.clone() }
+        Self {
+            setup: setup.clone(),
+        }
     }
 }
 
@@ -53,36 +58,71 @@ impl Backend for HostGw {
         &PROFILE
     }
 
-    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+    async fn announce(
+        &mut self,
+        underlay: &Underlay,
+        _stored: Option<&LeaseAttrs>,
+    ) -> Result<Announced, Error> {
         let networks = self.setup.config.networks;
         // Peers route to the public address, so it must be on this link. Go flannel checks IPv4 only.
         let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
-        let v6 = networks.v6().is_some() && underlay.public.v6().is_some_and(|ip| underlay.tunnel_source(Family::V6) != Some((*ip).into()));
+        let v6 = networks.v6().is_some()
+            && underlay
+                .public
+                .v6()
+                .is_some_and(|ip| underlay.tunnel_source(Family::V6) != Some((*ip).into()));
         if v4 || v6 {
-            let Underlay { public, addresses, .. } = *underlay;
-            return Err(UnderlayError::Translated { public, interface: underlay.name.clone(), addresses }.into());
+            let Underlay {
+                public, addresses, ..
+            } = *underlay;
+            return Err(UnderlayError::Translated {
+                public,
+                interface: underlay.name.clone(),
+                addresses,
+            }
+            .into());
         }
         Ok(announced(underlay))
     }
 
     fn overlay(&self) -> Option<Overlay> {
         // There is no device; pods' packets are as large as the underlay's.
-        Some(Overlay { kinds: Kinds::Only(KIND), device: false, outer: None, family: None, clear: true, mtu: Arc::new(|underlay, _| underlay) })
+        Some(Overlay {
+            kinds: Kinds::Only(KIND),
+            device: false,
+            outer: None,
+            family: None,
+            clear: true,
+            mtu: Arc::new(|underlay, _| underlay),
+        })
     }
 
     fn accepts(&self) -> Accepts {
         Arc::new(|_| Ok(()))
     }
 
-    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+    async fn join(
+        self: Box<Self>,
+        own: Lease,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+    ) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
-        let plan = HostGwPlan { scope: self.setup.scope(Vec::new()), own: own.subnets };
+        let plan = HostGwPlan {
+            scope: self.setup.scope(Vec::new()),
+            own: own.subnets,
+        };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }
 
 fn announced(underlay: &Underlay) -> Announced {
-    Announced { backend: KIND.to_owned(), data: None, v6_data: None, mtu: underlay.mtu }
+    Announced {
+        backend: KIND.to_owned(),
+        data: None,
+        v6_data: None,
+        mtu: underlay.mtu,
+    }
 }
 
 /// The plan of host-gw.
@@ -109,10 +149,22 @@ impl Plan for HostGwPlan {
     }
 
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
-        let Some(dev) = LinkName::parse(&facts.underlay.name) else { return Vec::new() };
+        let Some(dev) = LinkName::parse(&facts.underlay.name) else {
+            return Vec::new();
+        };
         let via = Some(peer.public_ip);
-        let route = RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
-        vec![(Key::Route(peer.subnet, metric(&peer.subnet)), Value::Route(route))]
+        let route = RouteSpec {
+            via,
+            dev,
+            onlink: false,
+            kind: RouteKind::Unicast,
+            scope: 0,
+            protocol: self.scope.protocol,
+        };
+        vec![(
+            Key::Route(peer.subnet, metric(&peer.subnet)),
+            Value::Route(route),
+        )]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

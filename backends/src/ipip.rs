@@ -35,7 +35,12 @@ const LEAST_MTU: u32 = 68;
 /// What there is to know of it without running it.
 pub static PROFILE: Profile = Profile {
     name: KIND,
-    devices: &[Device { name: DEVICE, is_numbered: false, kinds: &["ipip"], family: Some(Family::V4) }],
+    devices: &[Device {
+        name: DEVICE,
+        is_numbered: false,
+        kinds: &["ipip"],
+        family: Some(Family::V4),
+    }],
     overhead: Overhead::of_both(OVERHEAD),
     encapsulation: Encapsulation::Ipip,
     seen_as: Some(Encapsulation::Ipip),
@@ -44,7 +49,10 @@ pub static PROFILE: Profile = Profile {
     needs_links: false,
     shares_address: false,
     keeps_neighbours: false,
-    keys: Keys { port: None, has_mtu: false },
+    keys: Keys {
+        port: None,
+        has_mtu: false,
+    },
 };
 
 /// The backend before it has a lease.
@@ -60,18 +68,31 @@ impl Ipip {
     /// # Errors
     /// The key that is invalid, or a network without IPv4.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
-        let bad = |fault| ConfigError::Key { backend: "IPIP", fault };
-        let object = Object::parse(setup.config.backend_config.as_str()).map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let direct_routing = object.read::<bool>("DirectRouting").map_err(|error| bad(Fault::Member(error)))?.unwrap_or_default();
+        let bad = |fault| ConfigError::Key {
+            backend: "IPIP",
+            fault,
+        };
+        let object = Object::parse(setup.config.backend_config.as_str())
+            .map_err(|error| bad(Fault::not_an_object(&error)))?;
+        let direct_routing = object
+            .read::<bool>("DirectRouting")
+            .map_err(|error| bad(Fault::Member(error)))?
+            .unwrap_or_default();
         let networks = setup.config.networks;
         if networks.v4().is_none() {
             return Err(ConfigError::IpipWithoutV4 { networks }.into());
         }
         if networks.v6().is_some() {
-            tracing::warn!("ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive (vxlan and host-gw carry both)");
+            tracing::warn!(
+                "ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive (vxlan and host-gw carry both)"
+            );
         }
         let device = LinkName::parse(DEVICE).ok_or(Error::DeviceName { name: DEVICE })?;
-        Ok(Self { setup: setup.clone(), direct_routing, device })
+        Ok(Self {
+            setup: setup.clone(),
+            direct_routing,
+            device,
+        })
     }
 }
 
@@ -82,37 +103,77 @@ impl Backend for Ipip {
     }
 
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
-        Takes { devices: vec![DEVICE.to_owned()], ..Takes::default() }
+        Takes {
+            devices: vec![DEVICE.to_owned()],
+            ..Takes::default()
+        }
     }
 
     fn overlay(&self) -> Option<Overlay> {
         let mtu = Arc::new(|underlay, _| device_mtu(underlay));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: Some(Family::V4), family: Some(Family::V4), clear: true, mtu })
+        Some(Overlay {
+            kinds: Kinds::Only(KIND),
+            device: true,
+            outer: Some(Family::V4),
+            family: Some(Family::V4),
+            clear: true,
+            mtu,
+        })
     }
 
-    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+    async fn announce(
+        &mut self,
+        underlay: &Underlay,
+        _stored: Option<&LeaseAttrs>,
+    ) -> Result<Announced, Error> {
         if underlay.public.v4().is_none() || underlay.addresses.v4().is_none() {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(UnderlayError::NoAddress { backend: KIND, family: Family::V4, interface, addresses }.into());
+            return Err(UnderlayError::NoAddress {
+                backend: KIND,
+                family: Family::V4,
+                interface,
+                addresses,
+            }
+            .into());
         }
         if device_mtu(underlay.mtu) < LEAST_MTU {
             let (interface, mtu) = (underlay.name.clone(), underlay.mtu);
-            return Err(UnderlayError::MtuForIpip { interface, mtu, overhead: OVERHEAD, least: LEAST_MTU }.into());
+            return Err(UnderlayError::MtuForIpip {
+                interface,
+                mtu,
+                overhead: OVERHEAD,
+                least: LEAST_MTU,
+            }
+            .into());
         }
         Ok(announced(underlay.mtu))
     }
 
     fn accepts(&self) -> Accepts {
-        Arc::new(|lease| match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
-            (true, None) => Err(Refusal::NoAddress { family: Family::V4, backend: KIND }),
-            _ => Ok(()),
-        })
+        Arc::new(
+            |lease| match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
+                (true, None) => Err(Refusal::NoAddress {
+                    family: Family::V4,
+                    backend: KIND,
+                }),
+                _ => Ok(()),
+            },
+        )
     }
 
-    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+    async fn join(
+        self: Box<Self>,
+        own: Lease,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+    ) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
-        let plan =
-            IpipPlan { scope: self.setup.scope(vec![self.device]), own: own.subnets, device: self.device, direct_routing: self.direct_routing };
+        let plan = IpipPlan {
+            scope: self.setup.scope(vec![self.device]),
+            own: own.subnets,
+            device: self.device,
+            direct_routing: self.direct_routing,
+        };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }
@@ -122,7 +183,12 @@ fn device_mtu(underlay: u32) -> u32 {
 }
 
 fn announced(underlay_mtu: u32) -> Announced {
-    Announced { backend: KIND.to_owned(), data: None, v6_data: None, mtu: device_mtu(underlay_mtu) }
+    Announced {
+        backend: KIND.to_owned(),
+        data: None,
+        v6_data: None,
+        mtu: device_mtu(underlay_mtu),
+    }
 }
 
 /// The plan of ipip.
@@ -152,11 +218,18 @@ impl Plan for IpipPlan {
 
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
-        let Some(own) = self.own.v4() else { return state };
+        let Some(own) = self.own.v4() else {
+            return state;
+        };
         // The interface's address, not the public one: packets leave with it.
         let local = facts.underlay.addresses.v4().copied();
         let link = LinkSpec {
-            kind: LinkKind::Ipip(IpipSpec { local, remote: None, ttl: 0, pmtudisc: false }),
+            kind: LinkKind::Ipip(IpipSpec {
+                local,
+                remote: None,
+                ttl: 0,
+                pmtudisc: false,
+            }),
             mac: None,
             mtu: device_mtu(facts.underlay.mtu),
             up: true,
@@ -164,17 +237,36 @@ impl Plan for IpipPlan {
             checksum_offload: None,
         };
         state.set(Key::Link(self.device), Value::Link(Box::new(link)));
-        state.set(Key::Address(self.device, IpNet::from(IpAddr::V4(own.network()))), Value::Address);
+        state.set(
+            Key::Address(self.device, IpNet::from(IpAddr::V4(own.network()))),
+            Value::Address,
+        );
         state
     }
 
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
-        let (IpNet::V4(_), IpAddr::V4(_)) = (peer.subnet, peer.public_ip) else { return Vec::new() };
+        let (IpNet::V4(_), IpAddr::V4(_)) = (peer.subnet, peer.public_ip) else {
+            return Vec::new();
+        };
         let direct = self.direct_routing && facts.on_link.contains(&peer.public_ip);
-        let dev = if direct { LinkName::parse(&facts.underlay.name) } else { Some(self.device) };
+        let dev = if direct {
+            LinkName::parse(&facts.underlay.name)
+        } else {
+            Some(self.device)
+        };
         let Some(dev) = dev else { return Vec::new() };
-        let route = RouteSpec { via: Some(peer.public_ip), dev, onlink: true, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
-        vec![(Key::Route(peer.subnet, metric(&peer.subnet)), Value::Route(route))]
+        let route = RouteSpec {
+            via: Some(peer.public_ip),
+            dev,
+            onlink: true,
+            kind: RouteKind::Unicast,
+            scope: 0,
+            protocol: self.scope.protocol,
+        };
+        vec![(
+            Key::Route(peer.subnet, metric(&peer.subnet)),
+            Value::Route(route),
+        )]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

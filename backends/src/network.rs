@@ -59,21 +59,37 @@ pub(crate) async fn join_beside<P: Plan + 'static, K: Kernel + 'static>(
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
     let observer = NetworkHandle::of(reconciler.progress(), engines).with_needs(needs);
     let beside = beside.map(|begin| begin(reconciler.replanned()));
-    Ok(Box::new(Running { reconciler, beside, observer }))
+    Ok(Box::new(Running {
+        reconciler,
+        beside,
+        observer,
+    }))
 }
 
 /// What a peer needs in the kernel: its own objects, and the node's routes to its subnet.
 fn needs<P: Plan + 'static>(plan: Arc<P>) -> Needs {
     Arc::new(move |peer, facts| {
-        let leads_there = |key: &Key| matches!(key, Key::Route(net, _) if net.contains(&peer.subnet));
-        let shared = plan.base(facts).0.into_iter().filter(|(key, _)| leads_there(key));
-        plan.of_peer(peer, facts).into_iter().chain(shared).collect()
+        let leads_there =
+            |key: &Key| matches!(key, Key::Route(net, _) if net.contains(&peer.subnet));
+        let shared = plan
+            .base(facts)
+            .0
+            .into_iter()
+            .filter(|(key, _)| leads_there(key));
+        plan.of_peer(peer, facts)
+            .into_iter()
+            .chain(shared)
+            .collect()
     })
 }
 
 #[async_trait]
 impl<P: Plan, K: Kernel> Network for Running<P, K> {
-    async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) -> Result<(), Error> {
+    async fn run(
+        self: Box<Self>,
+        inputs: Inputs,
+        out: watch::Sender<Announced>,
+    ) -> Result<(), Error> {
         let run = self.reconciler.run(inputs, out);
         match self.beside {
             None => run.await,

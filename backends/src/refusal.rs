@@ -66,15 +66,25 @@ impl Coded for Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            Refusal::NoAddress { family, backend } => write!(f, "it has no public {family} address, which {backend} needs"),
-            Refusal::NoCarrier { family } => write!(f, "it has no public {family} address, over which this network's Mode sends all packets"),
+            Refusal::NoAddress { family, backend } => write!(
+                f,
+                "it has no public {family} address, which {backend} needs"
+            ),
+            Refusal::NoCarrier { family } => write!(
+                f,
+                "it has no public {family} address, over which this network's Mode sends all packets"
+            ),
             Refusal::OtherFamilies => f.write_str("its families are not those of the network"),
             Refusal::NoData => f.write_str("it has no backend data of its family"),
-            Refusal::NotAnObject(fault) => write!(f, "its backend data is not a JSON object: {fault}"),
+            Refusal::NotAnObject(fault) => {
+                write!(f, "its backend data is not a JSON object: {fault}")
+            }
             Refusal::Absent { key } => write!(f, "its backend data has no {key}"),
             Refusal::NotAString { key } => write!(f, "its {key} is not a string"),
             Refusal::NotAMac => f.write_str("its VtepMAC is not a MAC address"),
-            Refusal::NotAStation(mac) => write!(f, "its VtepMAC {mac} is not a valid device address"),
+            Refusal::NotAStation(mac) => {
+                write!(f, "its VtepMAC {mac} is not a valid device address")
+            }
             Refusal::NotAKey => f.write_str("its PublicKey is not 32 bytes in base64"),
             Refusal::WeakKey(key) => write!(f, "its PublicKey {key} shares no secret with anybody"),
             Refusal::NotANumber => f.write_str("its Port is not a number"),

@@ -17,12 +17,36 @@ struct Kind {
 
 /// The backends. Where devices of several are left on a host, the first of them is taken for the running one's.
 static BACKENDS: &[Kind] = &[
-    Kind { profile: &vxlan::PROFILE, make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)), identity: vtep },
-    Kind { profile: &udp::PROFILE, make: |setup| Ok(Box::new(udp::Udp::new(setup)?)), identity: nothing },
-    Kind { profile: &ipip::PROFILE, make: |setup| Ok(Box::new(ipip::Ipip::new(setup)?)), identity: nothing },
-    Kind { profile: &wireguard::PROFILE, make: |setup| Ok(Box::new(wireguard::Wireguard::new(setup)?)), identity: wireguard_key },
-    Kind { profile: &host_gw::PROFILE, make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))), identity: nothing },
-    Kind { profile: &alloc::PROFILE, make: |setup| Ok(Box::new(alloc::Alloc::new(setup))), identity: nothing },
+    Kind {
+        profile: &vxlan::PROFILE,
+        make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)),
+        identity: vtep,
+    },
+    Kind {
+        profile: &udp::PROFILE,
+        make: |setup| Ok(Box::new(udp::Udp::new(setup)?)),
+        identity: nothing,
+    },
+    Kind {
+        profile: &ipip::PROFILE,
+        make: |setup| Ok(Box::new(ipip::Ipip::new(setup)?)),
+        identity: nothing,
+    },
+    Kind {
+        profile: &wireguard::PROFILE,
+        make: |setup| Ok(Box::new(wireguard::Wireguard::new(setup)?)),
+        identity: wireguard_key,
+    },
+    Kind {
+        profile: &host_gw::PROFILE,
+        make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))),
+        identity: nothing,
+    },
+    Kind {
+        profile: &alloc::PROFILE,
+        make: |setup| Ok(Box::new(alloc::Alloc::new(setup))),
+        identity: nothing,
+    },
 ];
 
 /// Backends of Go flannel that are not supported yet.
@@ -64,7 +88,12 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     if let Some(kind) = kind(name) {
         return (kind.make)(setup);
     }
-    Err(ConfigError::UnknownType { name: name.to_owned(), of_go: MISSING.contains(&name), known: built() }.into())
+    Err(ConfigError::UnknownType {
+        name: name.to_owned(),
+        of_go: MISSING.contains(&name),
+        known: built(),
+    }
+    .into())
 }
 
 /// The unique identity of the node behind a lease, for one family. None if the backend has no such thing.
@@ -112,30 +141,108 @@ mod tests {
     #[test]
     fn resources_of_networks() {
         let takes = |text: &str, kernel| create(&setup(text)).unwrap().takes(kernel);
-        let v4 = |backend: &str, kernel| takes(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#), kernel);
+        let v4 = |backend: &str, kernel| {
+            takes(
+                &format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#),
+                kernel,
+            )
+        };
         let dual = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan","VNI":7,"Port":4789}}"#;
         let both = takes(dual, true);
-        assert_eq!((both.devices, both.ports, both.shares_ports), (vec!["flannel.7".to_owned(), "flannel-v6.7".to_owned()], vec![4789], true));
-        assert_eq!(both.tunnels, ["VNI 7 on UDP port 4789 over IPv4", "VNI 7 on UDP port 4789 over IPv6"]);
-        for (mode, kernel, shared) in [("auto", true, true), ("auto", false, false), ("kernel", false, true), ("userspace", true, false)] {
+        assert_eq!(
+            (both.devices, both.ports, both.shares_ports),
+            (
+                vec!["flannel.7".to_owned(), "flannel-v6.7".to_owned()],
+                vec![4789],
+                true
+            )
+        );
+        assert_eq!(
+            both.tunnels,
+            [
+                "VNI 7 on UDP port 4789 over IPv4",
+                "VNI 7 on UDP port 4789 over IPv6"
+            ]
+        );
+        for (mode, kernel, shared) in [
+            ("auto", true, true),
+            ("auto", false, false),
+            ("kernel", false, true),
+            ("userspace", true, false),
+        ] {
             let one = v4(&format!(r#"{{"Type":"vxlan","Mode":"{mode}"}}"#), kernel);
-            assert_eq!((one.devices, one.ports), (vec!["flannel.1".to_owned()], vec![8472]), "{mode}");
-            assert_eq!((one.shares_ports, one.tunnels.is_empty()), (shared, !shared), "{mode}");
+            assert_eq!(
+                (one.devices, one.ports),
+                (vec!["flannel.1".to_owned()], vec![8472]),
+                "{mode}"
+            );
+            assert_eq!(
+                (one.shares_ports, one.tunnels.is_empty()),
+                (shared, !shared),
+                "{mode}"
+            );
         }
-        assert_eq!(v4(r#"{"Type":"udp"}"#, true), Takes { devices: vec!["flannel0".to_owned()], ports: vec![8285], ..Takes::default() });
-        assert_eq!(v4(r#"{"Type":"ipip"}"#, true), Takes { devices: vec!["flannel.ipip".to_owned()], ..Takes::default() });
-        let (two, one) = (r#"{"Type":"wireguard"}"#, r#"{"Type":"wireguard","Mode":"auto","ListenPort":7}"#);
-        let dual =
-            |backend: &str| takes(&format!(r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{backend}}}"#), true);
-        let devices = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert_eq!(dual(two), Takes { devices: devices(&["flannel-wg", "flannel-wg-v6"]), ports: vec![51820, 51821], ..Takes::default() });
-        assert_eq!(dual(one), Takes { devices: devices(&["flannel-wg"]), ports: vec![7], ..Takes::default() });
+        assert_eq!(
+            v4(r#"{"Type":"udp"}"#, true),
+            Takes {
+                devices: vec!["flannel0".to_owned()],
+                ports: vec![8285],
+                ..Takes::default()
+            }
+        );
+        assert_eq!(
+            v4(r#"{"Type":"ipip"}"#, true),
+            Takes {
+                devices: vec!["flannel.ipip".to_owned()],
+                ..Takes::default()
+            }
+        );
+        let (two, one) = (
+            r#"{"Type":"wireguard"}"#,
+            r#"{"Type":"wireguard","Mode":"auto","ListenPort":7}"#,
+        );
+        let dual = |backend: &str| {
+            takes(
+                &format!(
+                    r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{backend}}}"#
+                ),
+                true,
+            )
+        };
+        let devices = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            dual(two),
+            Takes {
+                devices: devices(&["flannel-wg", "flannel-wg-v6"]),
+                ports: vec![51820, 51821],
+                ..Takes::default()
+            }
+        );
+        assert_eq!(
+            dual(one),
+            Takes {
+                devices: devices(&["flannel-wg"]),
+                ports: vec![7],
+                ..Takes::default()
+            }
+        );
         assert_eq!(v4(r#"{"Type":"host-gw"}"#, true), Takes::default());
     }
 
     #[test]
     fn peers_are_asked_where_packets_are_carried() {
-        let overlay = |backend: &str| create(&setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#))).unwrap().overlay();
+        let overlay = |backend: &str| {
+            create(&setup(&format!(
+                r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#
+            )))
+            .unwrap()
+            .overlay()
+        };
         for (backend, device, mtu) in [
             (r#"{"Type":"vxlan"}"#, true, [1450, 1430]),
             (r#"{"Type":"vxlan","MTU":1400}"#, true, [1350, 1330]),
@@ -144,25 +251,54 @@ mod tests {
             (r#"{"Type":"host-gw"}"#, false, [1500, 1500]),
         ] {
             let overlay = overlay(backend).unwrap();
-            assert_eq!((overlay.device, overlay.clear, Family::ALL.map(|family| (overlay.mtu)(1500, family))), (device, true, mtu), "{backend}");
+            assert_eq!(
+                (
+                    overlay.device,
+                    overlay.clear,
+                    Family::ALL.map(|family| (overlay.mtu)(1500, family))
+                ),
+                (device, true, mtu),
+                "{backend}"
+            );
         }
         let encrypted = overlay(r#"{"Type":"wireguard"}"#).unwrap();
-        assert!(encrypted.device && !encrypted.clear && (encrypted.mtu)(1500, Family::V4) == 1420, "nothing goes beside the tunnel");
-        assert!(overlay(r#"{"Type":"alloc"}"#).is_none(), "it carries no packets");
-        let both = subnet_lease::Subnets::Both("10.5.1.0/24".parse().unwrap(), "fd00:5::/64".parse().unwrap());
+        assert!(
+            encrypted.device && !encrypted.clear && (encrypted.mtu)(1500, Family::V4) == 1420,
+            "nothing goes beside the tunnel"
+        );
+        assert!(
+            overlay(r#"{"Type":"alloc"}"#).is_none(),
+            "it carries no packets"
+        );
+        let both = subnet_lease::Subnets::Both(
+            "10.5.1.0/24".parse().unwrap(),
+            "fd00:5::/64".parse().unwrap(),
+        );
         let carried = |backend: &str| overlay(backend).unwrap().carried(both);
-        assert_eq!(carried(r#"{"Type":"ipip"}"#), subnet_lease::Subnets::V4("10.5.1.0/24".parse().unwrap()), "in IPv6 nobody is asked through it");
+        assert_eq!(
+            carried(r#"{"Type":"ipip"}"#),
+            subnet_lease::Subnets::V4("10.5.1.0/24".parse().unwrap()),
+            "in IPv6 nobody is asked through it"
+        );
         assert_eq!(carried(r#"{"Type":"vxlan"}"#), both);
     }
 
     fn refusal(backend: &str) -> String {
-        let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
-        create(&setup).err().map(|error| error.to_string()).unwrap_or_default()
+        let setup = setup(&format!(
+            r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#
+        ));
+        create(&setup)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
     }
 
     #[test]
     fn what_rules_can_guard() {
-        let udp = |port, outer| Encapsulation::Udp { ports: Dual::V4(port), outer };
+        let udp = |port, outer| Encapsulation::Udp {
+            ports: Dual::V4(port),
+            outer,
+        };
         for (backend, guarded) in [
             (r#"{"Type":"vxlan"}"#, udp(8472, None)),
             (r#"{"Type":"VXLAN","port":4789}"#, udp(4789, None)),
@@ -172,7 +308,9 @@ mod tests {
             (r#"{"Type":"host-gw","Port":1}"#, Encapsulation::None),
             (r#"{"Type":"wireguard"}"#, Encapsulation::None),
         ] {
-            let setup = setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#));
+            let setup = setup(&format!(
+                r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#
+            ));
             assert_eq!(create(&setup).unwrap().guarded(), guarded, "{backend}");
         }
         assert!(refusal(r#"{"Type":"udp","Port":70000}"#).contains("Port is 70000"));
@@ -181,19 +319,45 @@ mod tests {
     #[test]
     fn profiles_are_those_of_the_backends() {
         for profile in profiles() {
-            let made = create(&setup(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{}"}}}}"#, profile.name))).unwrap();
+            let made = create(&setup(&format!(
+                r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{}"}}}}"#,
+                profile.name
+            )))
+            .unwrap();
             let (name, takes) = (profile.name, made.takes(true));
             assert_eq!(made.profile(), profile);
-            assert!(takes.devices.iter().all(|device| profile.device(device).is_some()), "{name}: {:?}", takes.devices);
-            assert_eq!(takes.devices.is_empty(), profile.devices.is_empty(), "{name}");
+            assert!(
+                takes
+                    .devices
+                    .iter()
+                    .all(|device| profile.device(device).is_some()),
+                "{name}: {:?}",
+                takes.devices
+            );
+            assert_eq!(
+                takes.devices.is_empty(),
+                profile.devices.is_empty(),
+                "{name}"
+            );
             assert_eq!(
                 (made.encapsulation().protocol(), made.encapsulation().port()),
-                (profile.encapsulation.protocol(), takes.ports.first().copied())
+                (
+                    profile.encapsulation.protocol(),
+                    takes.ports.first().copied()
+                )
             );
-            assert_eq!(profile.encapsulation.port_of(Family::V4), takes.ports.first().copied(), "{name}: the port that is used by default");
+            assert_eq!(
+                profile.encapsulation.port_of(Family::V4),
+                takes.ports.first().copied(),
+                "{name}: the port that is used by default"
+            );
             assert_eq!(made.overlay().is_some(), profile.carries, "{name}");
             if let Some(overlay) = made.overlay() {
-                assert_eq!(((overlay.mtu)(1500, Family::V4), overlay.clear), (1500 - profile.overhead.v4, !profile.encrypts), "{name}");
+                assert_eq!(
+                    ((overlay.mtu)(1500, Family::V4), overlay.clear),
+                    (1500 - profile.overhead.v4, !profile.encrypts),
+                    "{name}"
+                );
                 assert_eq!(overlay.outer, made.encapsulation().outer(), "{name}");
             }
         }
@@ -206,7 +370,10 @@ mod tests {
         for device in profiles().iter().flat_map(|profile| profile.devices) {
             let name = device.named(Some(1)).unwrap();
             for kind in device.kinds {
-                assert!(netstate::cleanup::is_flannels(&name, kind), "{name} of kind {kind}");
+                assert!(
+                    netstate::cleanup::is_flannels(&name, kind),
+                    "{name} of kind {kind}"
+                );
             }
         }
     }
@@ -217,34 +384,76 @@ mod tests {
             assert_eq!(refusal(&format!(r#"{{"Type":"{name}"}}"#)), "");
         }
         let list = built().join(", ");
-        assert!(list.contains("alloc, host-gw") && list.ends_with("vxlan, wireguard"), "{list}");
-        let want = format!("unknown backend type: aws-vpc; set Backend.Type in the network configuration to one of {list}");
+        assert!(
+            list.contains("alloc, host-gw") && list.ends_with("vxlan, wireguard"),
+            "{list}"
+        );
+        let want = format!(
+            "unknown backend type: aws-vpc; set Backend.Type in the network configuration to one of {list}"
+        );
         assert!(refusal(r#"{"Type":"aws-vpc"}"#).starts_with(&want));
         assert!(refusal(r#"{"Type":"ipsec"}"#).contains("ipsec is not supported yet"));
-        assert!(refusal(r#"{"Type":"vxlan","VNI":"x"}"#).contains("error decoding VXLAN backend config: VNI"));
+        assert!(
+            refusal(r#"{"Type":"vxlan","VNI":"x"}"#)
+                .contains("error decoding VXLAN backend config: VNI")
+        );
     }
 
     #[test]
     fn identities_have_one_spelling() {
         for (backend, data, want) in [
-            ("vxlan", r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:65"}"#, Some("0a:00:00:00:00:65")),
-            ("vxlan", r#"{"VtepMAC": "0A-00-00-00-00-6F"}"#, Some("0a:00:00:00:00:6f")),
-            ("vxlan", r#"{"vtepmac":"0a:00:00:00:00:65"}"#, Some("0a:00:00:00:00:65")),
+            (
+                "vxlan",
+                r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:65"}"#,
+                Some("0a:00:00:00:00:65"),
+            ),
+            (
+                "vxlan",
+                r#"{"VtepMAC": "0A-00-00-00-00-6F"}"#,
+                Some("0a:00:00:00:00:6f"),
+            ),
+            (
+                "vxlan",
+                r#"{"vtepmac":"0a:00:00:00:00:65"}"#,
+                Some("0a:00:00:00:00:65"),
+            ),
             ("vxlan", r#"{"VtepMAC":7}"#, None),
             ("vxlan", "7", None),
-            ("wireguard", r#"{"PublicKey":"8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM="}"#, Some("8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=")),
-            ("wireguard", r#"{"publickey":"8zW86T16o0QhEmGDr8pSAZ++\nCK9d74PZLGvnUE5aHSP="}"#, Some("8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=")),
+            (
+                "wireguard",
+                r#"{"PublicKey":"8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM="}"#,
+                Some("8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM="),
+            ),
+            (
+                "wireguard",
+                r#"{"publickey":"8zW86T16o0QhEmGDr8pSAZ++\nCK9d74PZLGvnUE5aHSP="}"#,
+                Some("8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM="),
+            ),
             ("wireguard", r#"{"PublicKey":"aB-c+/="}"#, None),
             ("host-gw", r#"{"VtepMAC":"0a:00:00:00:00:65"}"#, None),
         ] {
-            let attrs = LeaseAttrs { backend: backend.into(), v6_data: RawJson::parse(data).ok(), ..LeaseAttrs::default() };
-            assert_eq!((identity_of(&attrs, Family::V6).as_deref(), identity_of(&attrs, Family::V4)), (want, None), "{data}");
+            let attrs = LeaseAttrs {
+                backend: backend.into(),
+                v6_data: RawJson::parse(data).ok(),
+                ..LeaseAttrs::default()
+            };
+            assert_eq!(
+                (
+                    identity_of(&attrs, Family::V6).as_deref(),
+                    identity_of(&attrs, Family::V4)
+                ),
+                (want, None),
+                "{data}"
+            );
         }
     }
 
     #[test]
     fn what_the_kernel_refuses_is_the_hosts_fault() {
-        let error = KernelError { what: Request::FindVxlan, why: Failure::Silent };
+        let error = KernelError {
+            what: Request::FindVxlan,
+            why: Failure::Silent,
+        };
         assert_eq!(Error::from(error.clone()), Error::Kernel(error));
     }
 }

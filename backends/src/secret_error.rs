@@ -33,7 +33,10 @@ impl From<io::Error> for FileError {
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FileError::Link => write!(f, "it is a symbolic link, which this path must not be; name the file in {KEY_VARIABLE}"),
+            FileError::Link => write!(
+                f,
+                "it is a symbolic link, which this path must not be; name the file in {KEY_VARIABLE}"
+            ),
             FileError::NotAFile => f.write_str("it is not a file"),
             FileError::NotAPath => f.write_str("not the path of a file"),
             FileError::System(errno) => errno.fmt(f),
@@ -70,7 +73,12 @@ pub struct Exposed {
 
 impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "others than its owner can read the {} {1}: chmod 600 {1}", self.what, self.path.display())
+        write!(
+            f,
+            "others than its owner can read the {} {1}: chmod 600 {1}",
+            self.what,
+            self.path.display()
+        )
     }
 }
 
@@ -110,7 +118,9 @@ impl Coded for SecretError {
         match self {
             SecretError::Exposed(_) => "secret-exposed",
             SecretError::Private { .. } => "private-key-unusable",
-            SecretError::Preshared { .. } | SecretError::PresharedGarbled { .. } => "preshared-key-unusable",
+            SecretError::Preshared { .. } | SecretError::PresharedGarbled { .. } => {
+                "preshared-key-unusable"
+            }
             SecretError::PresharedMissing { .. } => "preshared-key-missing",
         }
     }
@@ -125,14 +135,22 @@ impl fmt::Display for SecretError {
                 "cannot read or write the WireGuard private key {}: {why}; {KEY_VARIABLE} names the file, and its folder must be writable",
                 path.display()
             ),
-            SecretError::Preshared { path, why } => write!(f, "cannot read the preshared key of {}: {why}", path.display()),
+            SecretError::Preshared { path, why } => write!(
+                f,
+                "cannot read the preshared key of {}: {why}",
+                path.display()
+            ),
             SecretError::PresharedMissing { path } => write!(
                 f,
                 "cannot use the preshared key of {}: there is no such file; PSKFile in the Backend or {PRESHARED_VARIABLE} names it",
                 path.display()
             ),
             SecretError::PresharedGarbled { path } => {
-                write!(f, "cannot use the preshared key of {}: it does not hold 32 bytes in base64, as `wg genpsk` prints them", path.display())
+                write!(
+                    f,
+                    "cannot use the preshared key of {}: it does not hold 32 bytes in base64, as `wg genpsk` prints them",
+                    path.display()
+                )
             }
         })
     }

@@ -68,7 +68,10 @@ pub struct NetworkHandle {
 impl NetworkHandle {
     /// Gets the status by calling `status`.
     pub fn new(status: impl Fn() -> Status + Send + Sync + 'static) -> Self {
-        Self { status: Arc::new(status), needs: Arc::new(|_, _| Vec::new()) }
+        Self {
+            status: Arc::new(status),
+            needs: Arc::new(|_, _| Vec::new()),
+        }
     }
 
     /// The same for a network with a plan.
@@ -79,7 +82,13 @@ impl NetworkHandle {
 
     /// Combines a reconciler and the engines, by device.
     pub(crate) fn of(kernel: Arc<Progress>, engines: Vec<(String, Arc<Counters>)>) -> Self {
-        Self::new(move || Status { kernel: kernel.snapshot(), engines: engines.iter().map(|(device, counters)| engine(device, counters)).collect() })
+        Self::new(move || Status {
+            kernel: kernel.snapshot(),
+            engines: engines
+                .iter()
+                .map(|(device, counters)| engine(device, counters))
+                .collect(),
+        })
     }
 
     /// The current status.
@@ -102,7 +111,11 @@ impl fmt::Debug for NetworkHandle {
 fn engine(device: &str, counters: &Counters) -> EngineStatus {
     EngineStatus {
         device: device.to_owned(),
-        mode: counters.mode.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        mode: counters
+            .mode
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone(),
         sent: traffic(&counters.sent),
         received: traffic(&counters.received),
         icmp_errors: counters.icmp.load(Relaxed),
@@ -113,7 +126,9 @@ fn engine(device: &str, counters: &Counters) -> EngineStatus {
 
 fn traffic(direction: &Direction) -> Traffic {
     let load = |counter: &AtomicU64| counter.load(Relaxed);
-    let dropped = Reason::ALL.into_iter().map(|reason| (reason.as_str(), direction.drops(reason)));
+    let dropped = Reason::ALL
+        .into_iter()
+        .map(|reason| (reason.as_str(), direction.drops(reason)));
     Traffic {
         packets: load(&direction.packets),
         bytes: load(&direction.bytes),
@@ -134,10 +149,23 @@ mod tests {
         counters.sent.packets.store(7, Relaxed);
         counters.received.dropped_many(Reason::Spoofed, 3);
         *counters.mode.lock().unwrap() = "plain".to_owned();
-        let status = NetworkHandle::of(Arc::default(), vec![("flannel0".to_owned(), counters)]).status();
-        let received = Traffic { dropped: vec![("spoofed", 3)], ..Traffic::default() };
-        let sent = Traffic { packets: 7, ..Traffic::default() };
-        let expected = EngineStatus { device: "flannel0".to_owned(), mode: "plain".to_owned(), sent, received, ..EngineStatus::default() };
+        let status =
+            NetworkHandle::of(Arc::default(), vec![("flannel0".to_owned(), counters)]).status();
+        let received = Traffic {
+            dropped: vec![("spoofed", 3)],
+            ..Traffic::default()
+        };
+        let sent = Traffic {
+            packets: 7,
+            ..Traffic::default()
+        };
+        let expected = EngineStatus {
+            device: "flannel0".to_owned(),
+            mode: "plain".to_owned(),
+            sent,
+            received,
+            ..EngineStatus::default()
+        };
         assert_eq!(status.engines, [expected]);
         assert_eq!(status.kernel, Snapshot::default());
     }

@@ -43,7 +43,10 @@ const OVERHEAD_V6: u32 = 48;
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[Device::shared(DEVICE, &["tun"])],
-    overhead: Overhead { v4: OVERHEAD_V4, v6: OVERHEAD_V6 },
+    overhead: Overhead {
+        v4: OVERHEAD_V4,
+        v6: OVERHEAD_V6,
+    },
     encapsulation: Encapsulation::udp(config::PORT),
     seen_as: Some(Encapsulation::udp(config::PORT)),
     carries: true,
@@ -51,7 +54,10 @@ pub static PROFILE: Profile = Profile {
     needs_links: false,
     shares_address: false,
     keeps_neighbours: false,
-    keys: Keys { port: Some("Port"), has_mtu: false },
+    keys: Keys {
+        port: Some("Port"),
+        has_mtu: false,
+    },
 };
 
 /// The backend before it has a lease.
@@ -67,12 +73,19 @@ impl Udp {
     /// The key that is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str())?;
-        Ok(Self { setup: setup.clone(), config })
+        Ok(Self {
+            setup: setup.clone(),
+            config,
+        })
     }
 
     /// Datagrams use IPv4 if the network has it.
     fn outer(&self) -> Family {
-        if self.setup.config.networks.has(Family::V4) { Family::V4 } else { Family::V6 }
+        if self.setup.config.networks.has(Family::V4) {
+            Family::V4
+        } else {
+            Family::V6
+        }
     }
 }
 
@@ -83,25 +96,49 @@ impl Backend for Udp {
     }
 
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
-        Takes { devices: vec![DEVICE.to_owned()], ports: vec![self.config.port], ..Takes::default() }
+        Takes {
+            devices: vec![DEVICE.to_owned()],
+            ports: vec![self.config.port],
+            ..Takes::default()
+        }
     }
 
     fn encapsulation(&self) -> Encapsulation {
         let port = self.config.port;
-        Encapsulation::Udp { ports: self.setup.config.networks.map(|_| port, |_| port), outer: Some(self.outer()) }
+        Encapsulation::Udp {
+            ports: self.setup.config.networks.map(|_| port, |_| port),
+            outer: Some(self.outer()),
+        }
     }
 
     fn overlay(&self) -> Option<Overlay> {
         let outer = self.outer();
         let mtu = Arc::new(move |underlay, _| device_mtu(underlay, outer));
-        Some(Overlay { kinds: Kinds::Any, device: true, outer: Some(outer), family: None, clear: true, mtu })
+        Some(Overlay {
+            kinds: Kinds::Any,
+            device: true,
+            outer: Some(outer),
+            family: None,
+            clear: true,
+            mtu,
+        })
     }
 
-    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+    async fn announce(
+        &mut self,
+        underlay: &Underlay,
+        _stored: Option<&LeaseAttrs>,
+    ) -> Result<Announced, Error> {
         let family = self.outer();
         if !underlay.public.has(family) || underlay.tunnel_source(family).is_none() {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(UnderlayError::NoAddress { backend: KIND, family, interface, addresses }.into());
+            return Err(UnderlayError::NoAddress {
+                backend: KIND,
+                family,
+                interface,
+                addresses,
+            }
+            .into());
         }
         Ok(announced(underlay.mtu, family))
     }
@@ -114,14 +151,30 @@ impl Backend for Udp {
         let family = self.outer();
         Arc::new(move |lease| match lease.attrs.public_for(family) {
             Some(_) => Ok(()),
-            None => Err(Refusal::NoAddress { family, backend: KIND }),
+            None => Err(Refusal::NoAddress {
+                family,
+                backend: KIND,
+            }),
         })
     }
 
-    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
-        let Some(device) = LinkName::parse(DEVICE) else { return Err(Error::DeviceName { name: DEVICE }) };
+    async fn join(
+        self: Box<Self>,
+        own: Lease,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+    ) -> Result<Box<dyn Network>, Error> {
+        let Some(device) = LinkName::parse(DEVICE) else {
+            return Err(Error::DeviceName { name: DEVICE });
+        };
         let kernel = NetlinkKernel::open()?;
-        let plan = UdpPlan { scope: self.setup.scope(vec![device]), own: own.subnets, config: self.config.clone(), device, outer: self.outer() };
+        let plan = UdpPlan {
+            scope: self.setup.scope(vec![device]),
+            own: own.subnets,
+            config: self.config.clone(),
+            device,
+            outer: self.outer(),
+        };
         let config = EngineConfig {
             device: device.to_string(),
             framing: Framing::Udp,
@@ -138,12 +191,19 @@ impl Backend for Udp {
 }
 
 fn announced(underlay_mtu: u32, outer: Family) -> Announced {
-    Announced { backend: String::new(), data: None, v6_data: None, mtu: device_mtu(underlay_mtu, outer) }
+    Announced {
+        backend: String::new(),
+        data: None,
+        v6_data: None,
+        mtu: device_mtu(underlay_mtu, outer),
+    }
 }
 
 fn device_mtu(underlay: u32, outer: Family) -> u32 {
     // The longest packet that fits a datagram.
-    underlay.min(65_535).saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
+    underlay
+        .min(65_535)
+        .saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
 }
 
 /// The plan of udp: kernel objects and forwarding.
@@ -194,10 +254,20 @@ impl Plan for UdpPlan {
         };
         state.set(Key::Link(self.device), Value::Link(Box::new(link)));
         for own in self.own.nets() {
-            state.set(Key::Address(self.device, IpNet::from(own.network())), Value::Address);
+            state.set(
+                Key::Address(self.device, IpNet::from(own.network())),
+                Value::Address,
+            );
         }
         for network in self.scope.networks.nets() {
-            let route = RouteSpec { via: None, dev: self.device, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol };
+            let route = RouteSpec {
+                via: None,
+                dev: self.device,
+                onlink: false,
+                kind: RouteKind::Unicast,
+                scope: 0,
+                protocol: self.scope.protocol,
+            };
             state.set(Key::Route(network, metric(&network)), Value::Route(route));
         }
         state
@@ -214,11 +284,20 @@ impl Plan for UdpPlan {
             // With udp, Go flannel announces no IPv6 address and would corrupt IPv6 packets. A node with one runs flannel-rs.
             let ours = attrs.public_ipv6.is_some();
             let address = attrs.public_for(self.outer)?;
-            let next_hop = NextHop { address: SocketAddr::new(address, self.config.port), mac: None, carries_v6: ours, outer_ecn: ours };
+            let next_hop = NextHop {
+                address: SocketAddr::new(address, self.config.port),
+                mac: None,
+                carries_v6: ours,
+                outer_ecn: ours,
+            };
             Some((peer.subnet, next_hop))
         });
         let mtu = device_mtu(facts.underlay.mtu, self.outer);
-        vec![Forwarding { device: self.device, mtu, peers: peers.collect() }]
+        vec![Forwarding {
+            device: self.device,
+            mtu,
+            peers: peers.collect(),
+        }]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

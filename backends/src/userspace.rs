@@ -66,7 +66,9 @@ impl<T: AsFd> StoredFiles<T> {
     /// Stores exactly these files.
     fn update(&mut self, files: &Files, name: &str, now: &[Arc<T>]) {
         let is = |kept: &Weak<T>, now: &Arc<T>| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(now));
-        if self.0.as_ref().is_some_and(|kept| kept.len() == now.len() && kept.iter().zip(now).all(|(kept, now)| is(kept, now))) {
+        if self.0.as_ref().is_some_and(|kept| {
+            kept.len() == now.len() && kept.iter().zip(now).all(|(kept, now)| is(kept, now))
+        }) {
             return;
         }
         files.keep(name, now.iter().map(|file| file.as_fd()));
@@ -94,12 +96,25 @@ pub struct UserspaceKernel<K> {
 impl<K: Kernel> UserspaceKernel<K> {
     /// A kernel without engines.
     pub fn new(kernel: K, files: Files) -> Self {
-        Self { kernel, devices: Vec::new(), files }
+        Self {
+            kernel,
+            devices: Vec::new(),
+            files,
+        }
     }
 
     /// Adds an engine. It starts when the reconciler adds its link.
-    pub fn engine(&mut self, name: LinkName, config: EngineConfig, outer: Family, settings: TableSettings) {
-        let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
+    pub fn engine(
+        &mut self,
+        name: LinkName,
+        config: EngineConfig,
+        outer: Family,
+        settings: TableSettings,
+    ) {
+        let inherited = Inheritance {
+            queues: self.files.take(&queue_name(name)),
+            sockets: self.files.take(&socket_name(name)),
+        };
         let left = (inherited.queues.len(), inherited.sockets.len());
         let engine = Engine::new(config, Table::build(settings, []), inherited);
         let (queues, sockets) = (StoredFiles(None), StoredFiles(None));
@@ -120,13 +135,18 @@ impl<K: Kernel> UserspaceKernel<K> {
 
     /// The counters of the engines, by device.
     pub fn counters(&self) -> Vec<(String, Arc<Counters>)> {
-        self.devices.iter().map(|device| (device.name.to_string(), device.engine.counters().clone())).collect()
+        self.devices
+            .iter()
+            .map(|device| (device.name.to_string(), device.engine.counters().clone()))
+            .collect()
     }
 
     /// Whether an operation concerns an engine's device.
     fn is_ours(&self, op: &Op) -> bool {
         match (op.key(), op) {
-            (Key::Link(name), Op::Add(_, Value::Link(spec))) => matches!(spec.kind, LinkKind::Tun(_)) && self.has(*name),
+            (Key::Link(name), Op::Add(_, Value::Link(spec))) => {
+                matches!(spec.kind, LinkKind::Tun(_)) && self.has(*name)
+            }
             (Key::Link(name), Op::Delete(..)) => self.has(*name),
             _ => false,
         }
@@ -137,17 +157,31 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 
     async fn apply_ours(&mut self, op: &Op) -> Vec<OpError> {
-        let Key::Link(name) = *op.key() else { return Vec::new() };
-        let Some(device) = self.devices.iter_mut().find(|device| device.name == name) else { return Vec::new() };
+        let Key::Link(name) = *op.key() else {
+            return Vec::new();
+        };
+        let Some(device) = self.devices.iter_mut().find(|device| device.name == name) else {
+            return Vec::new();
+        };
         match op {
             Op::Add(key, value) => {
                 let Some(address) = device.address else {
                     let why = Failure::userspace(UnderlayError::NoTunnelSource);
-                    return vec![OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Other, why }];
+                    return vec![OpError {
+                        verb: op.verb(),
+                        key: *op.key(),
+                        kind: FailureKind::Other,
+                        why,
+                    }];
                 };
                 if let Err(error) = device.engine.open(address) {
                     let why = Failure::userspace(error);
-                    return vec![OpError { verb: op.verb(), key: *op.key(), kind: FailureKind::Conflict, why }];
+                    return vec![OpError {
+                        verb: op.verb(),
+                        key: *op.key(),
+                        kind: FailureKind::Conflict,
+                        why,
+                    }];
                 }
                 store(&self.files, device);
                 // MTU, state and other properties are set as on any existing link.
@@ -166,13 +200,26 @@ impl<K: Kernel> UserspaceKernel<K> {
 
 /// A next hop in the form of the engine's table.
 pub(crate) fn peer(hop: &NextHop) -> Peer {
-    let NextHop { address, mac, carries_v6, outer_ecn } = *hop;
-    Peer { address, mac: mac.map(|mac| mac.0).unwrap_or_default(), carries_v6, outer_ecn }
+    let NextHop {
+        address,
+        mac,
+        carries_v6,
+        outer_ecn,
+    } = *hop;
+    Peer {
+        address,
+        mac: mac.map(|mac| mac.0).unwrap_or_default(),
+        carries_v6,
+        outer_ecn,
+    }
 }
 
 /// Networks in the form of the engine's table.
 pub(crate) fn networks(nets: &Subnets) -> Networks {
-    Networks { v4: nets.v4().copied(), v6: nets.v6().copied() }
+    Networks {
+        v4: nets.v4().copied(),
+        v6: nets.v6().copied(),
+    }
 }
 
 fn queue_name(name: LinkName) -> String {
@@ -186,8 +233,12 @@ fn socket_name(name: LinkName) -> String {
 /// Stores the engine's files for the next process.
 fn store(files: &Files, device: &mut Device) {
     let (queues, sockets) = device.engine.files();
-    device.queues.update(files, &queue_name(device.name), &queues);
-    device.sockets.update(files, &socket_name(device.name), &sockets);
+    device
+        .queues
+        .update(files, &queue_name(device.name), &queues);
+    device
+        .sockets
+        .update(files, &socket_name(device.name), &sockets);
 }
 
 #[async_trait]
@@ -208,9 +259,15 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
         self.kernel.survey(scope).await
     }
 
-    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
+    async fn facts(
+        &mut self,
+        underlay: &Underlay,
+        queries: &[IpAddr],
+    ) -> Result<Facts, KernelError> {
         for device in &mut self.devices {
-            let Some(address) = underlay.tunnel_source(device.outer) else { continue };
+            let Some(address) = underlay.tunnel_source(device.outer) else {
+                continue;
+            };
             let moved = device.address.replace(address) != Some(address);
             if !std::mem::replace(&mut device.adopted, true) {
                 device.awaits_table = device.engine.adopt(address);
@@ -232,16 +289,29 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
 
     fn forward(&mut self, forwarding: Vec<Forwarding>) {
         for Forwarding { device, mtu, peers } in forwarding {
-            let Some(device) = self.devices.iter_mut().find(|known| known.name == device) else { continue };
+            let Some(device) = self.devices.iter_mut().find(|known| known.name == device) else {
+                continue;
+            };
             device.settings.address = device.address;
             device.settings.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-            device.engine.swap(Table::build(device.settings, peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop)))));
+            device.engine.swap(Table::build(
+                device.settings,
+                peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
+            ));
             // Before now, packets waiting in the device and the sockets would not have found a peer.
-            let Some(address) = device.address.filter(|_| std::mem::take(&mut device.awaits_table)) else { continue };
+            let Some(address) = device
+                .address
+                .filter(|_| std::mem::take(&mut device.awaits_table))
+            else {
+                continue;
+            };
             let result = device.engine.open(address);
             store(&self.files, device);
             if result.is_ok() {
-                tracing::info!("{}: adopted the device and sockets of the previous process", device.name);
+                tracing::info!(
+                    "{}: adopted the device and sockets of the previous process",
+                    device.name
+                );
             }
             device.set_problem(result.err());
         }
@@ -276,7 +346,8 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
 
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
         // A full pass retries what could not be opened or bound.
-        self.kernel.change_pending(scope, known) || self.devices.iter().any(|device| device.problem.is_some())
+        self.kernel.change_pending(scope, known)
+            || self.devices.iter().any(|device| device.problem.is_some())
     }
 }
 

@@ -42,10 +42,23 @@ pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[
         // A TUN device where the packet engine encapsulates.
-        Device { name: config::DEVICE, is_numbered: true, kinds: &["vxlan", "tun"], family: Some(Family::V4) },
-        Device { name: config::DEVICE_V6, is_numbered: true, kinds: &["vxlan", "tun"], family: Some(Family::V6) },
+        Device {
+            name: config::DEVICE,
+            is_numbered: true,
+            kinds: &["vxlan", "tun"],
+            family: Some(Family::V4),
+        },
+        Device {
+            name: config::DEVICE_V6,
+            is_numbered: true,
+            kinds: &["vxlan", "tun"],
+            family: Some(Family::V6),
+        },
     ],
-    overhead: Overhead { v4: config::OVERHEAD_V4, v6: config::OVERHEAD_V6 },
+    overhead: Overhead {
+        v4: config::OVERHEAD_V4,
+        v6: config::OVERHEAD_V6,
+    },
     encapsulation: Encapsulation::udp(PORT),
     seen_as: None,
     carries: true,
@@ -53,7 +66,10 @@ pub static PROFILE: Profile = Profile {
     needs_links: false,
     shares_address: false,
     keeps_neighbours: true,
-    keys: Keys { port: Some("Port"), has_mtu: true },
+    keys: Keys {
+        port: Some("Port"),
+        has_mtu: true,
+    },
 };
 
 /// The backend before it has a lease.
@@ -74,9 +90,16 @@ impl Vxlan {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let userspace = config.mode == Mode::Userspace;
         if userspace && (config.gbp || config.learning) {
-            tracing::warn!("GBP and Learning in the Backend have no effect with \"Mode\": \"userspace\": only the kernel supports them");
+            tracing::warn!(
+                "GBP and Learning in the Backend have no effect with \"Mode\": \"userspace\": only the kernel supports them"
+            );
         }
-        Ok(Self { setup: setup.clone(), config, macs: None, userspace })
+        Ok(Self {
+            setup: setup.clone(),
+            config,
+            macs: None,
+            userspace,
+        })
     }
 
     /// The UDP port of the tunnel.
@@ -85,12 +108,19 @@ impl Vxlan {
     }
 
     /// The MAC of the previous lease, of the existing device, or derived from the node's id.
-    async fn mac(&self, kernel: &mut NetlinkKernel, stored: Option<&RawJson>, family: Family) -> Result<Mac, Error> {
+    async fn mac(
+        &self,
+        kernel: &mut NetlinkKernel,
+        stored: Option<&RawJson>,
+        family: Family,
+    ) -> Result<Mac, Error> {
         if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
             return Ok(mac);
         }
         let existing = kernel.mac_of(self.config.link(family)).await?;
-        Ok(existing.filter(Mac::is_station).unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, family)))
+        Ok(existing
+            .filter(Mac::is_station)
+            .unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, family)))
     }
 
     /// The engine of a family. Like in the kernel, each family has its own device, MAC and outer family.
@@ -98,25 +128,49 @@ impl Vxlan {
         let mac = macs.of(family)?;
         Some(EngineConfig {
             device: self.config.link(family).to_string(),
-            framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
+            framing: Framing::Vxlan {
+                vni: self.config.vni,
+                mac: mac.0,
+            },
             port: self.port(),
             spread: true,
             features: self.setup.features,
-            sources: own.only(|of| of == family).map(|own| own.network_addresses()),
+            sources: own
+                .only(|of| of == family)
+                .map(|own| own.network_addresses()),
         })
     }
 
     /// The plan for this node's lease.
     fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Error> {
         if !own.same_families(&self.setup.config.networks) {
-            return Err(Error::Families { lease: own, networks: self.setup.config.networks });
+            return Err(Error::Families {
+                lease: own,
+                networks: self.setup.config.networks,
+            });
         }
         // The device of a family that the network no longer has is ours too. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
-        let is_used = |family: &Family| networks.has(*family) || former.is_some_and(|former| former.has(*family));
-        let links = Family::ALL.into_iter().filter(is_used).map(|family| self.config.link(family)).collect();
-        let scope = Scope { checksum_offload: self.config.checksum_offload.is_some(), ..self.setup.scope(links) };
-        Ok(VxlanPlan { scope, own, config: self.config.clone(), port: self.port(), macs, userspace: self.userspace })
+        let is_used = |family: &Family| {
+            networks.has(*family) || former.is_some_and(|former| former.has(*family))
+        };
+        let links = Family::ALL
+            .into_iter()
+            .filter(is_used)
+            .map(|family| self.config.link(family))
+            .collect();
+        let scope = Scope {
+            checksum_offload: self.config.checksum_offload.is_some(),
+            ..self.setup.scope(links)
+        };
+        Ok(VxlanPlan {
+            scope,
+            own,
+            config: self.config.clone(),
+            port: self.port(),
+            macs,
+            userspace: self.userspace,
+        })
     }
 }
 
@@ -128,11 +182,15 @@ impl Backend for Vxlan {
 
     fn takes(&self, kernel_vxlan: bool) -> Takes {
         let networks = self.setup.config.networks;
-        let kernel = self.config.mode == Mode::Kernel || self.config.mode == Mode::Auto && kernel_vxlan;
+        let kernel =
+            self.config.mode == Mode::Kernel || self.config.mode == Mode::Auto && kernel_vxlan;
         let (vni, port) = (self.config.vni, self.port());
         let tunnel = |family| format!("VNI {vni} on UDP port {port} over {family}");
         Takes {
-            devices: networks.families().map(|family| self.config.link(family).to_string()).collect(),
+            devices: networks
+                .families()
+                .map(|family| self.config.link(family).to_string())
+                .collect(),
             tunnels: networks.families().filter(|_| kernel).map(tunnel).collect(),
             ports: vec![port],
             shares_ports: kernel,
@@ -141,20 +199,42 @@ impl Backend for Vxlan {
 
     fn encapsulation(&self) -> Encapsulation {
         let port = self.port();
-        Encapsulation::Udp { ports: self.setup.config.networks.map(|_| port, |_| port), outer: None }
+        Encapsulation::Udp {
+            ports: self.setup.config.networks.map(|_| port, |_| port),
+            outer: None,
+        }
     }
 
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
         let mtu = Arc::new(move |underlay, family| config.device_mtu(underlay, family));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: None, family: None, clear: true, mtu })
+        Some(Overlay {
+            kinds: Kinds::Only(KIND),
+            device: true,
+            outer: None,
+            family: None,
+            clear: true,
+            mtu,
+        })
     }
 
-    async fn announce(&mut self, underlay: &Underlay, stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+    async fn announce(
+        &mut self,
+        underlay: &Underlay,
+        stored: Option<&LeaseAttrs>,
+    ) -> Result<Announced, Error> {
         let networks = self.setup.config.networks;
-        if networks.families().any(|family| !underlay.public.has(family) || underlay.tunnel_source(family).is_none()) {
+        if networks
+            .families()
+            .any(|family| !underlay.public.has(family) || underlay.tunnel_source(family).is_none())
+        {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(UnderlayError::NoAddresses { networks, interface, addresses }.into());
+            return Err(UnderlayError::NoAddresses {
+                networks,
+                interface,
+                addresses,
+            }
+            .into());
         }
         let mut kernel = NetlinkKernel::open()?;
         if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
@@ -168,11 +248,25 @@ impl Backend for Vxlan {
             let _ = kernel.supports_vxlan().await;
         }
         let v4 = match networks.v4() {
-            Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.data.as_ref()), Family::V4).await?),
+            Some(_) => Some(
+                self.mac(
+                    &mut kernel,
+                    stored.and_then(|attrs| attrs.data.as_ref()),
+                    Family::V4,
+                )
+                .await?,
+            ),
             None => None,
         };
         let v6 = match networks.v6() {
-            Some(_) => Some(self.mac(&mut kernel, stored.and_then(|attrs| attrs.v6_data.as_ref()), Family::V6).await?),
+            Some(_) => Some(
+                self.mac(
+                    &mut kernel,
+                    stored.and_then(|attrs| attrs.v6_data.as_ref()),
+                    Family::V6,
+                )
+                .await?,
+            ),
             None => None,
         };
         let macs = Dual::from_options(v4, v6).ok_or(Error::NoFamily)?;
@@ -197,7 +291,12 @@ impl Backend for Vxlan {
         Arc::new(move |lease| accepted(lease, &networks))
     }
 
-    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+    async fn join(
+        self: Box<Self>,
+        own: Lease,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+    ) -> Result<Box<dyn Network>, Error> {
         let macs = self.macs.ok_or(Error::NotAnnounced { backend: KIND })?;
         let plan = self.plan(own.subnets, macs)?;
         let kernel = NetlinkKernel::open()?;
@@ -207,7 +306,12 @@ impl Backend for Vxlan {
         let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
         for family in own.subnets.families() {
             if let Some(engine) = self.engine(&own.subnets, &macs, family) {
-                kernel.engine(self.config.link(family), engine, family, plan.settings(underlay.mtu, family));
+                kernel.engine(
+                    self.config.link(family),
+                    engine,
+                    family,
+                    plan.settings(underlay.mtu, family),
+                );
             }
         }
         let engines = kernel.counters();
@@ -225,9 +329,28 @@ struct Data {
 }
 
 fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Announced {
-    let data = |mac: Option<&Mac>| mac.map(|mac| RawJson::of(&Data { vni: config.vni, vtep_mac: mac.to_string() }));
-    let mtu = config.device_mtu(underlay_mtu, if macs.has(Family::V4) { Family::V4 } else { Family::V6 });
-    Announced { backend: KIND.to_owned(), data: data(macs.v4()), v6_data: data(macs.v6()), mtu }
+    let data = |mac: Option<&Mac>| {
+        mac.map(|mac| {
+            RawJson::of(&Data {
+                vni: config.vni,
+                vtep_mac: mac.to_string(),
+            })
+        })
+    };
+    let mtu = config.device_mtu(
+        underlay_mtu,
+        if macs.has(Family::V4) {
+            Family::V4
+        } else {
+            Family::V6
+        },
+    );
+    Announced {
+        backend: KIND.to_owned(),
+        data: data(macs.v4()),
+        v6_data: data(macs.v6()),
+        mtu,
+    }
 }
 
 /// The key of the MAC in the data of a lease.
@@ -235,10 +358,18 @@ const VTEP_MAC: &str = "VtepMAC";
 
 /// The MAC in the data of a lease.
 fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
-    let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
-    let text = object.read::<String>(VTEP_MAC).map_err(|_| Refusal::NotAString { key: VTEP_MAC })?.ok_or(Refusal::Absent { key: VTEP_MAC })?;
+    let object = Object::parse(data.as_str())
+        .map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
+    let text = object
+        .read::<String>(VTEP_MAC)
+        .map_err(|_| Refusal::NotAString { key: VTEP_MAC })?
+        .ok_or(Refusal::Absent { key: VTEP_MAC })?;
     let mac = Mac::parse(&text).ok_or(Refusal::NotAMac)?;
-    if mac.is_station() { Ok(mac) } else { Err(Refusal::NotAStation(mac)) }
+    if mac.is_station() {
+        Ok(mac)
+    } else {
+        Err(Refusal::NotAStation(mac))
+    }
 }
 
 /// The part of the data that must be unique: the MAC, in one spelling.
@@ -247,11 +378,21 @@ pub(crate) fn identity(data: &RawJson) -> Option<String> {
     const MAC: &str = "\"VtepMAC\":\"";
     if let Some(at) = data.as_str().find(MAC)
         && let Some(mac) = data.as_str().get(at + MAC.len()..at + MAC.len() + 17)
-        && mac.bytes().all(|byte| byte == b':' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        && mac
+            .bytes()
+            .all(|byte| byte == b':' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     {
         return Some(mac.to_owned());
     }
-    Some(Object::parse(data.as_str()).ok()?.read::<String>("VtepMAC").ok().flatten()?.to_ascii_lowercase().replace('-', ":"))
+    Some(
+        Object::parse(data.as_str())
+            .ok()?
+            .read::<String>("VtepMAC")
+            .ok()
+            .flatten()?
+            .to_ascii_lowercase()
+            .replace('-', ":"),
+    )
 }
 
 /// A lease can be used if its data for our families can be parsed, and if it has data for at least one.
@@ -259,20 +400,39 @@ fn accepted(lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     if lease.attrs.backend != KIND {
         return Ok(());
     }
-    let v4 = networks.v4().and(lease.subnets.v4()).and(lease.attrs.data.as_ref());
-    let v6 = networks.v6().and(lease.subnets.v6()).and(lease.attrs.v6_data.as_ref());
+    let v4 = networks
+        .v4()
+        .and(lease.subnets.v4())
+        .and(lease.attrs.data.as_ref());
+    let v6 = networks
+        .v6()
+        .and(lease.subnets.v6())
+        .and(lease.attrs.v6_data.as_ref());
     let mut usable = false;
-    for data in [v4, v6].into_iter().flatten().filter(|data| data.as_str() != "null") {
+    for data in [v4, v6]
+        .into_iter()
+        .flatten()
+        .filter(|data| data.as_str() != "null")
+    {
         mac_in(data)?;
         usable = true;
     }
-    if usable { Ok(()) } else { Err(Refusal::Absent { key: VTEP_MAC }) }
+    if usable {
+        Ok(())
+    } else {
+        Err(Refusal::Absent { key: VTEP_MAC })
+    }
 }
 
 /// A MAC derived from the node's id: locally administered and not multicast.
 fn derived_mac(node: &str, vni: u32, family: Family) -> Mac {
     let mut hash = Sha256::new();
-    for part in ["flannel vxlan mac", node, &vni.to_string(), family.pick("v4", "v6")] {
+    for part in [
+        "flannel vxlan mac",
+        node,
+        &vni.to_string(),
+        family.pick("v4", "v6"),
+    ] {
         hash.update(part.as_bytes());
         hash.update([0]);
     }
@@ -310,7 +470,13 @@ impl VxlanPlan {
 
     /// Our MAC of a family: the announced one, unless another program keeps changing it.
     fn mac(&self, family: Family, facts: &Facts) -> Option<Mac> {
-        self.macs.of(family).map(|own| facts.accepted_macs.get(&self.config.link(family)).copied().unwrap_or(*own))
+        self.macs.of(family).map(|own| {
+            facts
+                .accepted_macs
+                .get(&self.config.link(family))
+                .copied()
+                .unwrap_or(*own)
+        })
     }
 
     fn device(&self, own: IpNet, facts: &Facts, state: &mut KernelState) {
@@ -325,7 +491,11 @@ impl VxlanPlan {
             gbp: self.config.gbp,
         };
         let link = LinkSpec {
-            kind: if self.userspace { LinkKind::Tun(TunSpec { held: true }) } else { LinkKind::Vxlan(vxlan) },
+            kind: if self.userspace {
+                LinkKind::Tun(TunSpec { held: true })
+            } else {
+                LinkKind::Vxlan(vxlan)
+            },
             mac: self.mac(family, facts).filter(|_| !self.userspace),
             mtu: self.config.device_mtu(facts.underlay.mtu, family),
             up: true,
@@ -333,7 +503,10 @@ impl VxlanPlan {
             checksum_offload: self.config.checksum_offload.filter(|_| !self.userspace),
         };
         state.set(Key::Link(name), Value::Link(Box::new(link)));
-        state.set(Key::Address(name, IpNet::from(own.network())), Value::Address);
+        state.set(
+            Key::Address(name, IpNet::from(own.network())),
+            Value::Address,
+        );
     }
 }
 
@@ -365,14 +538,27 @@ impl Plan for VxlanPlan {
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let family = Family::from(peer.subnet);
         let route = |via, dev, onlink| {
-            Value::Route(RouteSpec { via: Some(via), dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: self.scope.protocol })
+            Value::Route(RouteSpec {
+                via: Some(via),
+                dev,
+                onlink,
+                kind: RouteKind::Unicast,
+                scope: 0,
+                protocol: self.scope.protocol,
+            })
         };
         let key = Key::Route(peer.subnet, metric(&peer.subnet));
         let direct = self.config.direct_routing && facts.on_link.contains(&peer.public_ip);
         if let Some(dev) = LinkName::parse(&facts.underlay.name).filter(|_| direct) {
             return vec![(key, route(peer.public_ip, dev, false))];
         }
-        let Some(mac) = peer.data.and_then(|data| mac_in(data).ok()).filter(|mac| Some(*mac) != self.mac(family, facts)) else { return Vec::new() };
+        let Some(mac) = peer
+            .data
+            .and_then(|data| mac_in(data).ok())
+            .filter(|mac| Some(*mac) != self.mac(family, facts))
+        else {
+            return Vec::new();
+        };
         let name = self.config.link(family);
         let via = peer.subnet.network();
         let into_tunnel = (key, route(via, name, true));
@@ -381,7 +567,11 @@ impl Plan for VxlanPlan {
             return vec![into_tunnel];
         }
         // An FDB entry has one destination. If two peers have the same MAC, the older lease wins.
-        vec![(Key::Fdb(name, mac), Value::Fdb(peer.public_ip)), (Key::Neighbor(name, via), Value::Neighbor(mac)), into_tunnel]
+        vec![
+            (Key::Fdb(name, mac), Value::Fdb(peer.public_ip)),
+            (Key::Neighbor(name, via), Value::Neighbor(mac)),
+            into_tunnel,
+        ]
     }
 
     fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
@@ -391,19 +581,37 @@ impl Plan for VxlanPlan {
         let all: Vec<Peer<'_>> = peers(self, leases, &facts.underlay).collect();
         let family = |own: IpNet| {
             let family = Family::from(own);
-            let reached = all.iter().filter(|peer| Family::from(peer.subnet) == family).filter_map(|peer| {
-                let mac = peer.data.and_then(|data| mac_in(data).ok())?;
-                let address = SocketAddr::new(peer.public_ip, self.port);
-                Some((peer.subnet, NextHop { address, mac: Some(mac), carries_v6: true, outer_ecn: true }))
-            });
+            let reached = all
+                .iter()
+                .filter(|peer| Family::from(peer.subnet) == family)
+                .filter_map(|peer| {
+                    let mac = peer.data.and_then(|data| mac_in(data).ok())?;
+                    let address = SocketAddr::new(peer.public_ip, self.port);
+                    Some((
+                        peer.subnet,
+                        NextHop {
+                            address,
+                            mac: Some(mac),
+                            carries_v6: true,
+                            outer_ecn: true,
+                        },
+                    ))
+                });
             let mtu = self.config.device_mtu(facts.underlay.mtu, family);
-            Forwarding { device: self.config.link(family), mtu, peers: reached.collect() }
+            Forwarding {
+                device: self.config.link(family),
+                mtu,
+                peers: reached.collect(),
+            }
         };
         self.own.nets().map(family).collect()
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        let macs = self.macs.map(|own| self.mac(Family::V4, facts).unwrap_or(own), |own| self.mac(Family::V6, facts).unwrap_or(own));
+        let macs = self.macs.map(
+            |own| self.mac(Family::V4, facts).unwrap_or(own),
+            |own| self.mac(Family::V6, facts).unwrap_or(own),
+        );
         announced(&self.config, &macs, facts.underlay.mtu)
     }
 }

@@ -48,17 +48,28 @@ pub static PROFILE: Profile = Profile {
     devices: &[
         // A TUN device where the packet engine encrypts.
         Device::shared(config::DEVICE, &["wireguard", "tun"]),
-        Device { name: config::DEVICE_V6, is_numbered: false, kinds: &["wireguard", "tun"], family: Some(Family::V6) },
+        Device {
+            name: config::DEVICE_V6,
+            is_numbered: false,
+            kinds: &["wireguard", "tun"],
+            family: Some(Family::V6),
+        },
     ],
     overhead: Overhead::of_both(config::OVERHEAD),
-    encapsulation: Encapsulation::Udp { ports: Dual::Both(config::PORT, config::PORT_V6), outer: None },
+    encapsulation: Encapsulation::Udp {
+        ports: Dual::Both(config::PORT, config::PORT_V6),
+        outer: None,
+    },
     seen_as: None,
     carries: true,
     encrypts: true,
     needs_links: false,
     shares_address: true,
     keeps_neighbours: false,
-    keys: Keys { port: Some("ListenPort (ListenPortV6)"), has_mtu: true },
+    keys: Keys {
+        port: Some("ListenPort (ListenPortV6)"),
+        has_mtu: true,
+    },
 };
 
 /// The backend before it has a lease.
@@ -90,23 +101,46 @@ impl Wireguard {
             );
         }
         let userspace = config.implementation == Implementation::Userspace;
-        Ok(Self { setup: setup.clone(), config, files, secrets: None, renewal: Renewal::default(), userspace })
+        Ok(Self {
+            setup: setup.clone(),
+            config,
+            files,
+            secrets: None,
+            renewal: Renewal::default(),
+            userspace,
+        })
     }
 
     /// Whether the families of packets between nodes have an address, and whether the MTU suffices.
     fn check(&self, underlay: &Underlay) -> Result<(), Error> {
         let networks = self.setup.config.networks;
         let lacks = match self.config.outer_family() {
-            None => networks.families().any(|family| !underlay.public.has(family)),
+            None => networks
+                .families()
+                .any(|family| !underlay.public.has(family)),
             Some(family) => self.config.mode != Mode::Auto && !underlay.public.has(family),
         };
         if lacks {
-            return Err(UnderlayError::NoCarrier { interface: underlay.name.clone(), addresses: underlay.addresses }.into());
+            return Err(UnderlayError::NoCarrier {
+                interface: underlay.name.clone(),
+                addresses: underlay.addresses,
+            }
+            .into());
         }
-        let least = if networks.v6().is_some() { LEAST_MTU.1 } else { LEAST_MTU.0 };
+        let least = if networks.v6().is_some() {
+            LEAST_MTU.1
+        } else {
+            LEAST_MTU.0
+        };
         let mtu = self.config.device_mtu(underlay.mtu);
         if mtu < least {
-            return Err(UnderlayError::MtuForWireguard { interface: underlay.name.clone(), mtu: underlay.mtu, left: mtu, least }.into());
+            return Err(UnderlayError::MtuForWireguard {
+                interface: underlay.name.clone(),
+                mtu: underlay.mtu,
+                left: mtu,
+                least,
+            }
+            .into());
         }
         Ok(())
     }
@@ -133,20 +167,35 @@ impl Backend for Wireguard {
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
         let mtu = Arc::new(move |underlay, _| config.device_mtu(underlay));
-        Some(Overlay { kinds: Kinds::Only(KIND), device: true, outer: self.config.outer_family(), family: None, clear: false, mtu })
+        Some(Overlay {
+            kinds: Kinds::Only(KIND),
+            device: true,
+            outer: self.config.outer_family(),
+            family: None,
+            clear: false,
+            mtu,
+        })
     }
 
     fn encapsulation(&self) -> Encapsulation {
-        let ports = self.setup.config.networks.map(|_| self.config.port(Family::V4), |_| self.config.port(Family::V6));
-        Encapsulation::Udp { ports, outer: self.config.outer_family() }
+        let ports = self.setup.config.networks.map(
+            |_| self.config.port(Family::V4),
+            |_| self.config.port(Family::V6),
+        );
+        Encapsulation::Udp {
+            ports,
+            outer: self.config.outer_family(),
+        }
     }
 
     fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {
         let path = self.files.key.clone();
-        let own = keys::read(&path, self.files.key_links).ok().and_then(|content| match content {
-            keys::Content::Key(key) => Some(key.public()),
-            keys::Content::Garbled | keys::Content::Missing => None,
-        });
+        let own = keys::read(&path, self.files.key_links)
+            .ok()
+            .and_then(|content| match content {
+                keys::Content::Key(key) => Some(key.public()),
+                keys::Content::Garbled | keys::Content::Missing => None,
+            });
         Arc::new(move |attrs| own.is_some() && identity(attrs) == own)
     }
 
@@ -154,10 +203,17 @@ impl Backend for Wireguard {
         Some(self.renewal.clone())
     }
 
-    async fn announce(&mut self, underlay: &Underlay, _stored: Option<&LeaseAttrs>) -> Result<Announced, Error> {
+    async fn announce(
+        &mut self,
+        underlay: &Underlay,
+        _stored: Option<&LeaseAttrs>,
+    ) -> Result<Announced, Error> {
         self.check(underlay)?;
         let has_engine = cfg!(feature = "wireguard");
-        if self.config.implementation == Implementation::Auto && has_engine && !self.userspace && !NetlinkKernel::open()?.supports_wireguard().await?
+        if self.config.implementation == Implementation::Auto
+            && has_engine
+            && !self.userspace
+            && !NetlinkKernel::open()?.supports_wireguard().await?
         {
             tracing::warn!(
                 "the kernel does not support WireGuard; encrypting in user space (to use the kernel, load its module: modprobe wireguard)"
@@ -172,7 +228,12 @@ impl Backend for Wireguard {
             None => Arc::new(self.files.load(self.config.preshared.clone())?),
         };
         self.secrets = Some(secrets.clone());
-        Ok(announced(&self.config, &self.setup.config.networks, secrets.now().public, underlay.mtu))
+        Ok(announced(
+            &self.config,
+            &self.setup.config.networks,
+            secrets.now().public,
+            underlay.mtu,
+        ))
     }
 
     fn hands_over(&self) -> bool {
@@ -184,24 +245,64 @@ impl Backend for Wireguard {
         Arc::new(move |lease| accepted(&config, lease, &networks))
     }
 
-    async fn join(self: Box<Self>, own: Lease, underlay: &Underlay, leases: &LeaseTable) -> Result<Box<dyn Network>, Error> {
+    async fn join(
+        self: Box<Self>,
+        own: Lease,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+    ) -> Result<Box<dyn Network>, Error> {
         if !own.subnets.same_families(&self.setup.config.networks) {
-            return Err(Error::Families { lease: own.subnets, networks: self.setup.config.networks });
+            return Err(Error::Families {
+                lease: own.subnets,
+                networks: self.setup.config.networks,
+            });
         }
-        let secrets = self.secrets.clone().ok_or(Error::NotAnnounced { backend: KIND })?;
+        let secrets = self
+            .secrets
+            .clone()
+            .ok_or(Error::NotAnnounced { backend: KIND })?;
         let scope = self.setup.scope(self.config.devices());
         let kernel = NetlinkKernel::open()?;
         #[cfg(feature = "wireguard")]
         if self.userspace {
-            let kernel = userspace::kernel(kernel, &self.config, &self.setup, &own.subnets, underlay)?;
+            let kernel =
+                userspace::kernel(kernel, &self.config, &self.setup, &own.subnets, underlay)?;
             let engines = kernel.counters();
-            let plan = WireguardPlan { scope, own: own.subnets, config: self.config, secrets: secrets.clone() };
+            let plan = WireguardPlan {
+                scope,
+                own: own.subnets,
+                config: self.config,
+                secrets: secrets.clone(),
+            };
             let beside = beside(secrets, self.files, self.renewal);
-            return network::join_beside(plan, kernel, engines, underlay, leases, &self.setup, Some(beside)).await;
+            return network::join_beside(
+                plan,
+                kernel,
+                engines,
+                underlay,
+                leases,
+                &self.setup,
+                Some(beside),
+            )
+            .await;
         }
-        let plan = WireguardPlan { scope, own: own.subnets, config: self.config, secrets: secrets.clone() };
+        let plan = WireguardPlan {
+            scope,
+            own: own.subnets,
+            config: self.config,
+            secrets: secrets.clone(),
+        };
         let beside = beside(secrets, self.files, self.renewal);
-        network::join_beside(plan, kernel, Vec::new(), underlay, leases, &self.setup, Some(beside)).await
+        network::join_beside(
+            plan,
+            kernel,
+            Vec::new(),
+            underlay,
+            leases,
+            &self.setup,
+            Some(beside),
+        )
+        .await
     }
 }
 
@@ -221,7 +322,12 @@ struct Data {
 
 /// Unlike Go flannel's, the port of each family is that of the device that really listens for it.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
-    let data = |family| RawJson::of(&Data { public_key: key.to_string(), port: config.port(family) });
+    let data = |family| {
+        RawJson::of(&Data {
+            public_key: key.to_string(),
+            port: config.port(family),
+        })
+    };
     Announced {
         backend: KIND.to_owned(),
         data: networks.v4().map(|_| data(Family::V4)),
@@ -241,22 +347,35 @@ struct PeerData {
 
 impl PeerData {
     fn read(data: &RawJson) -> Result<PeerData, Refusal> {
-        let object = Object::parse(data.as_str()).map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
-        let text =
-            object.read::<String>(PUBLIC_KEY).map_err(|_| Refusal::NotAString { key: PUBLIC_KEY })?.ok_or(Refusal::Absent { key: PUBLIC_KEY })?;
+        let object = Object::parse(data.as_str())
+            .map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
+        let text = object
+            .read::<String>(PUBLIC_KEY)
+            .map_err(|_| Refusal::NotAString { key: PUBLIC_KEY })?
+            .ok_or(Refusal::Absent { key: PUBLIC_KEY })?;
         let key = PublicKey::parse(&text).ok_or(Refusal::NotAKey)?;
         if !key.is_usable() {
             return Err(Refusal::WeakKey(key));
         }
-        let port = object.read::<i64>("Port").map_err(|_| Refusal::NotANumber)?.unwrap_or(0);
+        let port = object
+            .read::<i64>("Port")
+            .map_err(|_| Refusal::NotANumber)?
+            .unwrap_or(0);
         let port = u16::try_from(port).map_err(|_| Refusal::NotAPort(port))?;
-        Ok(PeerData { key, port: Some(port).filter(|port| *port != 0) })
+        Ok(PeerData {
+            key,
+            port: Some(port).filter(|port| *port != 0),
+        })
     }
 
     /// What counts for the packets of a family. With one device for both, the data of IPv4 do if there are any: Go flannel's of IPv6 name a
     /// port on which nothing listens.
     fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
-        let written = |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
+        let written = |data: &Option<RawJson>| {
+            data.as_ref()
+                .filter(|data| data.as_str() != "null")
+                .cloned()
+        };
         let (v4, v6) = (written(&attrs.data), written(&attrs.v6_data));
         let data = match (config.mode, family) {
             (Mode::Separate, Family::V4) => v4,
@@ -269,12 +388,21 @@ impl PeerData {
 
 /// The key in the data of a lease, whatever it is worth.
 pub(crate) fn key(data: &RawJson) -> Option<PublicKey> {
-    PublicKey::parse(&Object::parse(data.as_str()).ok()?.read::<String>("PublicKey").ok().flatten()?)
+    PublicKey::parse(
+        &Object::parse(data.as_str())
+            .ok()?
+            .read::<String>("PublicKey")
+            .ok()
+            .flatten()?,
+    )
 }
 
 /// The key that a lease's node has, of whichever family.
 pub(crate) fn identity(attrs: &LeaseAttrs) -> Option<PublicKey> {
-    [&attrs.data, &attrs.v6_data].into_iter().flatten().find_map(key)
+    [&attrs.data, &attrs.v6_data]
+        .into_iter()
+        .flatten()
+        .find_map(key)
 }
 
 /// A lease can be used if it names a key for each of its families, or for all, and an address of the family that carries packets to it.
@@ -283,7 +411,11 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
         return Ok(());
     }
     let mut usable = Err(Refusal::OtherFamilies);
-    for family in lease.subnets.families().filter(|family| networks.has(*family)) {
+    for family in lease
+        .subnets
+        .families()
+        .filter(|family| networks.has(*family))
+    {
         match (PeerData::of(config, &lease.attrs, family), config.mode) {
             (Ok(_), _) => usable = Ok(()),
             // The other family may be usable by itself. What cannot be read is no absence.
@@ -330,7 +462,10 @@ impl Plan for WireguardPlan {
             let family = Family::from(own);
             let device = self.config.device(family);
             let link = LinkSpec {
-                kind: LinkKind::Wireguard(WireguardSpec { key: Some(self.secrets.now().private.clone()), port: self.config.port(family) }),
+                kind: LinkKind::Wireguard(WireguardSpec {
+                    key: Some(self.secrets.now().private.clone()),
+                    port: self.config.port(family),
+                }),
                 mac: None,
                 mtu: self.config.device_mtu(facts.underlay.mtu),
                 up: true,
@@ -338,14 +473,27 @@ impl Plan for WireguardPlan {
                 checksum_offload: None,
             };
             state.set(Key::Link(device), Value::Link(Box::new(link)));
-            state.set(Key::Address(device, IpNet::from(own.network())), Value::Address);
+            state.set(
+                Key::Address(device, IpNet::from(own.network())),
+                Value::Address,
+            );
         }
         for network in self.scope.networks.nets() {
             let family = Family::from(network);
             let scope = family.pick(LINK, 0);
             let dev = self.config.device(family);
-            let route = RouteSpec { via: None, dev, onlink: false, kind: RouteKind::Unicast, scope, protocol: self.scope.protocol };
-            state.set(Key::Route(network.trunc(), metric(&network)), Value::Route(route));
+            let route = RouteSpec {
+                via: None,
+                dev,
+                onlink: false,
+                kind: RouteKind::Unicast,
+                scope,
+                protocol: self.scope.protocol,
+            };
+            state.set(
+                Key::Route(network.trunc(), metric(&network)),
+                Value::Route(route),
+            );
             // Whatever becomes of the device, nothing leaves in the clear.
             let (key, value) = blackhole::of_network(&network, self.scope.protocol);
             state.set(key, value);
@@ -356,25 +504,47 @@ impl Plan for WireguardPlan {
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let family = Family::from(peer.subnet);
         let attrs = &peer.lease.attrs;
-        let Ok(told) = PeerData::of(&self.config, attrs, family) else { return Vec::new() };
+        let Ok(told) = PeerData::of(&self.config, attrs, family) else {
+            return Vec::new();
+        };
         let secrets = self.secrets.now();
         // The kernel has no peer with the device's own key.
         if told.key == secrets.public {
             return Vec::new();
         }
-        let own =
-            LeaseAttrs { public_ip: facts.underlay.public.v4().copied(), public_ipv6: facts.underlay.public.v6().copied(), ..LeaseAttrs::default() };
-        let Some(address) = self.config.outer(attrs, family, &own) else { return Vec::new() };
+        let own = LeaseAttrs {
+            public_ip: facts.underlay.public.v4().copied(),
+            public_ipv6: facts.underlay.public.v6().copied(),
+            ..LeaseAttrs::default()
+        };
+        let Some(address) = self.config.outer(attrs, family, &own) else {
+            return Vec::new();
+        };
         let endpoint = SocketAddr::new(address, told.port.unwrap_or(self.config.port(family)));
         let device = self.config.device(family);
-        let value = WireguardPeer { endpoint: Some(endpoint), preshared: secrets.preshared.clone(), keepalive: self.config.keepalive };
+        let value = WireguardPeer {
+            endpoint: Some(endpoint),
+            preshared: secrets.preshared.clone(),
+            keepalive: self.config.keepalive,
+        };
         vec![
-            (Key::WireguardPeer(device, told.key), Value::WireguardPeer(Box::new(value))),
-            (Key::AllowedIp(device, peer.subnet.trunc()), Value::AllowedIp(told.key)),
+            (
+                Key::WireguardPeer(device, told.key),
+                Value::WireguardPeer(Box::new(value)),
+            ),
+            (
+                Key::AllowedIp(device, peer.subnet.trunc()),
+                Value::AllowedIp(told.key),
+            ),
         ]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        announced(&self.config, &self.scope.networks, self.secrets.now().public, facts.underlay.mtu)
+        announced(
+            &self.config,
+            &self.scope.networks,
+            self.secrets.now().public,
+            facts.underlay.mtu,
+        )
     }
 }

@@ -16,24 +16,32 @@ pub struct Attachment {
 
 /// Whether a pair names an attachment that ADD could have made.
 pub fn is_valid(attachment: &Attachment) -> bool {
-    valid_container(&attachment.container).is_ok() && !attachment.interface.is_empty() && valid_interface(&attachment.interface).is_ok()
+    valid_container(&attachment.container).is_ok()
+        && !attachment.interface.is_empty()
+        && valid_interface(&attachment.interface).is_ok()
 }
 
 /// Whether a text begins with a letter or digit and has only these and `_`, `.`, `-`.
 pub(crate) fn is_word(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_alphanumeric()) && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
 }
 
 pub(crate) fn valid_container(id: &str) -> Result<(), CniError> {
     if is_word(id) {
         return Ok(());
     }
-    let why = format!("{id:?}: a letter or digit, then letters, digits, '_', '.' and '-' are allowed");
+    let why =
+        format!("{id:?}: a letter or digit, then letters, digits, '_', '.' and '-' are allowed");
     Err(CniError::new(INVALID_ENVIRONMENT, "invalid characters in containerID").details(why))
 }
 
 pub(crate) fn valid_interface(name: &str) -> Result<(), CniError> {
-    let invalid = |why: &str| Err(CniError::new(INVALID_ENVIRONMENT, why).details(format!("CNI_IFNAME is {name:?}")));
+    let invalid = |why: &str| {
+        Err(CniError::new(INVALID_ENVIRONMENT, why).details(format!("CNI_IFNAME is {name:?}")))
+    };
     if name.len() > NAME_LENGTH {
         return invalid("interface name is too long: at most 15 bytes");
     }
@@ -56,14 +64,43 @@ mod tests {
         for id in ["c0ffee", "k8s_pod-1.x", "0", &long] {
             assert!(valid_container(id).is_ok(), "{id}");
         }
-        for id in ["", "..", ".hidden", "-x", "a/b", "../../etc/x", "a\0b", "a b", "ä", "a:eth0"] {
-            assert_eq!(valid_container(id).map_err(|error| error.code), Err(4), "{id:?}");
+        for id in [
+            "",
+            "..",
+            ".hidden",
+            "-x",
+            "a/b",
+            "../../etc/x",
+            "a\0b",
+            "a b",
+            "ä",
+            "a:eth0",
+        ] {
+            assert_eq!(
+                valid_container(id).map_err(|error| error.code),
+                Err(4),
+                "{id:?}"
+            );
         }
         for name in ["eth0", "a", "veth-x.100", "123456789012345"] {
             assert!(valid_interface(name).is_ok(), "{name}");
         }
-        for name in [".", "..", "a/b", "a:b", "a b", "a\tb", "a\0b", "1234567890123456", &long] {
-            assert_eq!(valid_interface(name).map_err(|error| error.code), Err(4), "{name:?}");
+        for name in [
+            ".",
+            "..",
+            "a/b",
+            "a:b",
+            "a b",
+            "a\tb",
+            "a\0b",
+            "1234567890123456",
+            &long,
+        ] {
+            assert_eq!(
+                valid_interface(name).map_err(|error| error.code),
+                Err(4),
+                "{name:?}"
+            );
         }
     }
 }

@@ -76,7 +76,14 @@ pub struct AttachmentStore {
 
 /// The file of an interface.
 pub fn name(attachment: &Attachment) -> String {
-    if attachment.interface == FIRST { attachment.container.clone() } else { format!("{}{SEPARATOR}{}", attachment.container, attachment.interface) }
+    if attachment.interface == FIRST {
+        attachment.container.clone()
+    } else {
+        format!(
+            "{}{SEPARATOR}{}",
+            attachment.container, attachment.interface
+        )
+    }
 }
 
 impl AttachmentStore {
@@ -101,7 +108,10 @@ impl AttachmentStore {
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         match nix::fcntl::open(path, flags, Mode::empty()) {
-            Ok(folder) => Ok(Some(Self { folder, path: path.to_owned() })),
+            Ok(folder) => Ok(Some(Self {
+                folder,
+                path: path.to_owned(),
+            })),
             Err(nix::Error::ENOENT) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -122,7 +132,9 @@ impl AttachmentStore {
             Ok(file) => File::from(file),
             // With a name that is too long, no file can have been written.
             Err(nix::Error::ENOENT | nix::Error::ENAMETOOLONG) => return Ok(None),
-            Err(nix::Error::ELOOP) => return Err(irregular("it is a symbolic link, which is not followed")),
+            Err(nix::Error::ELOOP) => {
+                return Err(irregular("it is a symbolic link, which is not followed"));
+            }
             Err(errno) => return Err(errno.into()),
         };
         let found = file.metadata()?;
@@ -132,7 +144,14 @@ impl AttachmentStore {
         let mut text = Vec::new();
         file.take(LIMIT).read_to_end(&mut text)?;
         let writable = found.permissions().mode() & Mode::S_IWUSR.bits() != 0;
-        Ok(Some(Saved { text, progress: if writable { Progress::Done } else { Progress::Begun } }))
+        Ok(Some(Saved {
+            text,
+            progress: if writable {
+                Progress::Done
+            } else {
+                Progress::Begun
+            },
+        }))
     }
 
     /// Writes a file, or replaces it.
@@ -143,12 +162,25 @@ impl AttachmentStore {
         let temporary = format!("{TEMPORARY}{name}");
         // What a killed plugin left, or a trap.
         self.remove(&temporary)?;
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut file = File::from(openat(&self.folder, temporary.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        let flags =
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(
+            &self.folder,
+            temporary.as_str(),
+            flags,
+            Mode::S_IRUSR | Mode::S_IWUSR,
+        )?);
         let written = file
             .write_all(text.as_bytes())
             .and_then(|()| Ok(fchmod(&file, progress.mode())?))
-            .and_then(|()| Ok(renameat(&self.folder, temporary.as_str(), &self.folder, name)?));
+            .and_then(|()| {
+                Ok(renameat(
+                    &self.folder,
+                    temporary.as_str(),
+                    &self.folder,
+                    name,
+                )?)
+            });
         if written.is_err() {
             // The first error is the one to report.
             let _ = self.remove(&temporary);
@@ -182,12 +214,24 @@ impl AttachmentStore {
     /// # Errors
     /// The system's error.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
-        let mut folder = Dir::openat(&self.folder, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let mut folder = Dir::openat(
+            &self.folder,
+            ".",
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?;
         let mut found = Vec::new();
         for entry in folder.iter() {
             let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
-            let Some(entry) = name.to_str().and_then(parse) else { continue };
-            let kind = fstatat(&self.folder, entry.name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| stat.st_mode & libc::S_IFMT);
+            let Some(entry) = name.to_str().and_then(parse) else {
+                continue;
+            };
+            let kind = fstatat(
+                &self.folder,
+                entry.name.as_str(),
+                AtFlags::AT_SYMLINK_NOFOLLOW,
+            )
+            .map(|stat| stat.st_mode & libc::S_IFMT);
             if kind == Ok(libc::S_IFREG) {
                 found.push(entry);
             }
@@ -198,9 +242,18 @@ impl AttachmentStore {
 
 /// Takes a name apart; none if it is not the plugin's.
 fn parse(name: &str) -> Option<Entry> {
-    let (temporary, rest) = name.strip_prefix(TEMPORARY).map_or((false, name), |rest| (true, rest));
-    let (container, interface) = rest.split_once(SEPARATOR).map_or((rest, None), |(container, interface)| (container, Some(interface)));
-    let attachment = Attachment { container: container.to_owned(), interface: interface.unwrap_or(FIRST).to_owned() };
+    let (temporary, rest) = name
+        .strip_prefix(TEMPORARY)
+        .map_or((false, name), |rest| (true, rest));
+    let (container, interface) = rest
+        .split_once(SEPARATOR)
+        .map_or((rest, None), |(container, interface)| {
+            (container, Some(interface))
+        });
+    let attachment = Attachment {
+        container: container.to_owned(),
+        interface: interface.unwrap_or(FIRST).to_owned(),
+    };
     crate::attachment::is_valid(&attachment).then(|| Entry {
         name: name.to_owned(),
         container: attachment.container,
@@ -221,7 +274,10 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn attachment(container: &str, interface: &str) -> Attachment {
-        Attachment { container: container.to_owned(), interface: interface.to_owned() }
+        Attachment {
+            container: container.to_owned(),
+            interface: interface.to_owned(),
+        }
     }
 
     fn mode(path: &Path) -> u32 {
@@ -235,15 +291,40 @@ mod tests {
         assert!(AttachmentStore::open(&folder).unwrap().is_none());
         let attachment_store = AttachmentStore::create(&folder).unwrap();
         assert_eq!(mode(&folder), 0o700);
-        attachment_store.write("c0ffee", "{}", Progress::Begun).unwrap();
-        assert_eq!(attachment_store.read("c0ffee").unwrap(), Some(Saved { text: b"{}".to_vec(), progress: Progress::Begun }));
+        attachment_store
+            .write("c0ffee", "{}", Progress::Begun)
+            .unwrap();
+        assert_eq!(
+            attachment_store.read("c0ffee").unwrap(),
+            Some(Saved {
+                text: b"{}".to_vec(),
+                progress: Progress::Begun
+            })
+        );
         attachment_store.finish("c0ffee").unwrap();
-        assert_eq!((attachment_store.read("c0ffee").unwrap().unwrap().progress, mode(&folder.join("c0ffee"))), (Progress::Done, 0o600));
-        attachment_store.write("c0ffee", "{1}", Progress::Done).unwrap();
-        assert_eq!(attachment_store.read("c0ffee").unwrap().unwrap().text, b"{1}");
+        assert_eq!(
+            (
+                attachment_store.read("c0ffee").unwrap().unwrap().progress,
+                mode(&folder.join("c0ffee"))
+            ),
+            (Progress::Done, 0o600)
+        );
+        attachment_store
+            .write("c0ffee", "{1}", Progress::Done)
+            .unwrap();
+        assert_eq!(
+            attachment_store.read("c0ffee").unwrap().unwrap().text,
+            b"{1}"
+        );
         attachment_store.remove("c0ffee").unwrap();
         attachment_store.remove("c0ffee").unwrap();
-        assert_eq!((attachment_store.read("c0ffee").unwrap(), fs::read_dir(&folder).unwrap().count()), (None, 0));
+        assert_eq!(
+            (
+                attachment_store.read("c0ffee").unwrap(),
+                fs::read_dir(&folder).unwrap().count()
+            ),
+            (None, 0)
+        );
         let long = "a".repeat(4096);
         assert_eq!(attachment_store.read(&long).unwrap(), None);
         assert!(attachment_store.write(&long, "{}", Progress::Done).is_err());
@@ -260,18 +341,41 @@ mod tests {
         symlink(&secret, folder.join(".c0ffee")).unwrap();
         nix::unistd::mkfifo(&folder.join("pipe"), Mode::S_IRUSR).unwrap();
         fs::create_dir(folder.join("folder")).unwrap();
-        for (name, why) in [("c0ffee", "symbolic link"), ("pipe", "regular"), ("folder", "regular")] {
-            assert!(attachment_store.read(name).unwrap_err().to_string().contains(why), "{name}");
+        for (name, why) in [
+            ("c0ffee", "symbolic link"),
+            ("pipe", "regular"),
+            ("folder", "regular"),
+        ] {
+            assert!(
+                attachment_store
+                    .read(name)
+                    .unwrap_err()
+                    .to_string()
+                    .contains(why),
+                "{name}"
+            );
         }
         assert!(attachment_store.finish("c0ffee").is_err());
         assert!(attachment_store.entries().unwrap().is_empty());
-        attachment_store.write("c0ffee", "{}", Progress::Done).unwrap();
+        attachment_store
+            .write("c0ffee", "{}", Progress::Done)
+            .unwrap();
         assert_eq!(
-            (fs::read_to_string(&secret).unwrap(), attachment_store.read("c0ffee").unwrap().unwrap().text),
+            (
+                fs::read_to_string(&secret).unwrap(),
+                attachment_store.read("c0ffee").unwrap().unwrap().text
+            ),
             ("mine".to_owned(), b"{}".to_vec())
         );
-        assert!(attachment_store.write("folder", "{}", Progress::Done).is_err());
-        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(
+            attachment_store
+                .write("folder", "{}", Progress::Done)
+                .is_err()
+        );
+        let left: Vec<_> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         assert!(!left.iter().any(|name| name.starts_with('.')), "{left:?}");
     }
 
@@ -279,10 +383,25 @@ mod tests {
     fn foreign_names_are_left_out() {
         let root = tempfile::tempdir().unwrap();
         let attachment_store = AttachmentStore::create(root.path()).unwrap();
-        for name in ["c0ffee", "c0ffee:net1", ".c0ffee:net1", "-x", "..x", "a b", "c0ffee:", "c0ffee:a:b", "~"] {
+        for name in [
+            "c0ffee",
+            "c0ffee:net1",
+            ".c0ffee:net1",
+            "-x",
+            "..x",
+            "a b",
+            "c0ffee:",
+            "c0ffee:a:b",
+            "~",
+        ] {
             fs::write(root.path().join(name), "{}").unwrap();
         }
-        let mut names: Vec<_> = attachment_store.entries().unwrap().into_iter().map(|entry| entry.name).collect();
+        let mut names: Vec<_> = attachment_store
+            .entries()
+            .unwrap()
+            .into_iter()
+            .map(|entry| entry.name)
+            .collect();
         names.sort();
         assert_eq!(names, [".c0ffee:net1", "c0ffee", "c0ffee:net1"]);
     }

@@ -33,7 +33,9 @@ impl Verb {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status].into_iter().find(|verb| verb.as_str() == text)
+        [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status]
+            .into_iter()
+            .find(|verb| verb.as_str() == text)
     }
 
     /// The variables that it needs, `CNI_COMMAND` aside.
@@ -71,21 +73,48 @@ impl Call {
         variable: impl Fn(&str) -> Option<OsString>,
         stdin: impl FnOnce() -> Result<Vec<u8>, CniError>,
     ) -> Result<Self, CniError> {
-        let verb = Verb::parse(command).ok_or_else(|| CniError::new(INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {command}")))?;
-        let text = |name: &str| variable(name).map_or_else(String::new, |value| value.to_string_lossy().into_owned());
-        let missing: Vec<&str> = verb.required().iter().copied().filter(|name| text(name).is_empty()).collect();
+        let verb = Verb::parse(command).ok_or_else(|| {
+            CniError::new(
+                INVALID_ENVIRONMENT,
+                format!("unknown CNI_COMMAND: {command}"),
+            )
+        })?;
+        let text = |name: &str| {
+            variable(name).map_or_else(String::new, |value| value.to_string_lossy().into_owned())
+        };
+        let missing: Vec<&str> = verb
+            .required()
+            .iter()
+            .copied()
+            .filter(|name| text(name).is_empty())
+            .collect();
         if !missing.is_empty() {
-            return Err(CniError::new(INVALID_ENVIRONMENT, format!("required env variables [{}] missing", missing.join(","))));
+            return Err(CniError::new(
+                INVALID_ENVIRONMENT,
+                format!("required env variables [{}] missing", missing.join(",")),
+            ));
         }
-        let attachment = Attachment { container: text("CNI_CONTAINERID"), interface: text("CNI_IFNAME") };
+        let attachment = Attachment {
+            container: text("CNI_CONTAINERID"),
+            interface: text("CNI_IFNAME"),
+        };
         if matches!(verb, Verb::Add | Verb::Del | Verb::Check) {
             valid_container(&attachment.container)?;
             valid_interface(&attachment.interface)?;
         }
         let conf = Conf::parse(&stdin()?)?;
         valid_network(&conf.name)?;
-        let netns_override = matches!(text("CNI_NETNS_OVERRIDE").to_ascii_uppercase().as_str(), "1" | "TRUE");
-        Ok(Self { verb, attachment, netns: text("CNI_NETNS"), netns_override, conf })
+        let netns_override = matches!(
+            text("CNI_NETNS_OVERRIDE").to_ascii_uppercase().as_str(),
+            "1" | "TRUE"
+        );
+        Ok(Self {
+            verb,
+            attachment,
+            netns: text("CNI_NETNS"),
+            netns_override,
+            conf,
+        })
     }
 }
 
@@ -93,7 +122,10 @@ fn valid_network(name: &str) -> Result<(), CniError> {
     match name {
         "" => Err(CniError::new(INVALID_CONFIG, "missing network name")),
         name if is_word(name) => Ok(()),
-        name => Err(CniError::new(INVALID_CONFIG, "invalid characters found in network name").details(format!("{name:?}"))),
+        name => Err(
+            CniError::new(INVALID_CONFIG, "invalid characters found in network name")
+                .details(format!("{name:?}")),
+        ),
     }
 }
 
@@ -102,7 +134,12 @@ mod tests {
     use super::*;
 
     fn read(command: &str, variables: &[(&str, &str)], conf: &str) -> Result<Call, CniError> {
-        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
+        let variable = |name: &str| {
+            variables
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| OsString::from(value))
+        };
         Call::read(command, variable, || Ok(conf.as_bytes().to_vec()))
     }
 
@@ -110,16 +147,38 @@ mod tests {
 
     #[test]
     fn each_verb_has_its_variables() {
-        let all = [("CNI_CONTAINERID", "c0ffee"), ("CNI_NETNS", "/run/netns/x"), ("CNI_IFNAME", "eth0"), ("CNI_PATH", "/opt/cni/bin")];
-        for (verb, needed) in [("ADD", 4), ("CHECK", 4), ("DEL", 3), ("GC", 1), ("STATUS", 1)] {
+        let all = [
+            ("CNI_CONTAINERID", "c0ffee"),
+            ("CNI_NETNS", "/run/netns/x"),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_PATH", "/opt/cni/bin"),
+        ];
+        for (verb, needed) in [
+            ("ADD", 4),
+            ("CHECK", 4),
+            ("DEL", 3),
+            ("GC", 1),
+            ("STATUS", 1),
+        ] {
             assert_eq!(read(verb, &all, CONF).unwrap().verb.as_str(), verb);
             let error = read(verb, &[], CONF).unwrap_err();
-            assert_eq!((error.code, error.msg.matches("CNI_").count()), (INVALID_ENVIRONMENT, needed), "{verb}: {}", error.msg);
+            assert_eq!(
+                (error.code, error.msg.matches("CNI_").count()),
+                (INVALID_ENVIRONMENT, needed),
+                "{verb}: {}",
+                error.msg
+            );
         }
         let error = read("MOVE", &all, CONF).unwrap_err();
-        assert_eq!((error.code, error.msg.as_str()), (4, "unknown CNI_COMMAND: MOVE"));
+        assert_eq!(
+            (error.code, error.msg.as_str()),
+            (4, "unknown CNI_COMMAND: MOVE")
+        );
         assert_eq!(read("ADD", &all, "{}").unwrap_err().code, INVALID_CONFIG);
-        assert_eq!(read("ADD", &all, r#"{"name":"../x"}"#).unwrap_err().code, INVALID_CONFIG);
+        assert_eq!(
+            read("ADD", &all, r#"{"name":"../x"}"#).unwrap_err().code,
+            INVALID_CONFIG
+        );
         assert_eq!(read("ADD", &all, "[]").unwrap_err().code, 6);
     }
 }

@@ -39,8 +39,14 @@ impl Conf {
     pub fn parse(bytes: &[u8]) -> Result<Self, CniError> {
         // Go's decoder replaces invalid UTF-8, too.
         let text = String::from_utf8_lossy(bytes);
-        let decoding = |why: String| CniError::new(DECODING_FAILURE, format!("cannot decode the network configuration: {why}"));
-        let fields: Fields = serde_json::from_str(&text).map_err(|error| decoding(error.to_string()))?;
+        let decoding = |why: String| {
+            CniError::new(
+                DECODING_FAILURE,
+                format!("cannot decode the network configuration: {why}"),
+            )
+        };
+        let fields: Fields =
+            serde_json::from_str(&text).map_err(|error| decoding(error.to_string()))?;
         let mut conf = Self {
             name: String::new(),
             cni_version: String::new(),
@@ -60,7 +66,12 @@ impl Conf {
                 }
                 continue;
             }
-            let string = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| decoding(format!("{key:?} must be a string")));
+            let string = |value: &Value| {
+                value
+                    .as_str()
+                    .map(str::to_owned)
+                    .ok_or_else(|| decoding(format!("{key:?} must be a string")))
+            };
             match key.to_ascii_lowercase().as_str() {
                 "name" => conf.name = string(&value)?,
                 "cniversion" => conf.cni_version = string(&value)?,
@@ -72,7 +83,9 @@ impl Conf {
                 "prevresult" => conf.prev_result = Some(value),
                 // libcni writes the second key for its own older versions.
                 "cni.dev/valid-attachments" => conf.valid_attachments = Some(value),
-                "cni.dev/attachments" if conf.valid_attachments.is_none() => conf.valid_attachments = Some(value),
+                "cni.dev/attachments" if conf.valid_attachments.is_none() => {
+                    conf.valid_attachments = Some(value)
+                }
                 _ => {}
             }
         }
@@ -90,10 +103,14 @@ impl Conf {
             return refused("'delegate' dictionary, if present, must have (string) 'type' field");
         }
         if delegate.contains_key("name") {
-            return refused("'delegate' dictionary must not have 'name' field, it'll be set by flannel");
+            return refused(
+                "'delegate' dictionary must not have 'name' field, it'll be set by flannel",
+            );
         }
         if delegate.contains_key("ipam") {
-            return refused("'delegate' dictionary must not have 'ipam' field, it'll be set by flannel");
+            return refused(
+                "'delegate' dictionary must not have 'ipam' field, it'll be set by flannel",
+            );
         }
         Ok(delegate)
     }
@@ -119,25 +136,53 @@ impl Conf {
     /// # Errors
     /// There is no such list, or it is malformed: nothing may be removed then.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, CniError> {
-        let wrong = |why: &str| CniError::new(INVALID_CONFIG, format!("\"cni.dev/valid-attachments\" {why}: nothing was removed"));
-        let list = self.valid_attachments.as_ref().ok_or_else(|| wrong("is missing"))?.as_array().ok_or_else(|| wrong("is no list"))?;
+        let wrong = |why: &str| {
+            CniError::new(
+                INVALID_CONFIG,
+                format!("\"cni.dev/valid-attachments\" {why}: nothing was removed"),
+            )
+        };
+        let list = self
+            .valid_attachments
+            .as_ref()
+            .ok_or_else(|| wrong("is missing"))?
+            .as_array()
+            .ok_or_else(|| wrong("is no list"))?;
         let one = |value: &Value| {
             let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-            Some(Attachment { container: text("containerID")?, interface: text("ifname")? }).filter(is_valid)
+            Some(Attachment {
+                container: text("containerID")?,
+                interface: text("ifname")?,
+            })
+            .filter(is_valid)
         };
-        list.iter().map(|value| one(value).ok_or_else(|| wrong("has an entry without a valid containerID and ifname"))).collect()
+        list.iter()
+            .map(|value| {
+                one(value)
+                    .ok_or_else(|| wrong("has an entry without a valid containerID and ifname"))
+            })
+            .collect()
     }
 }
 
 fn path(text: String, default: &str) -> PathBuf {
-    if text.is_empty() { default.into() } else { text.into() }
+    if text.is_empty() {
+        default.into()
+    } else {
+        text.into()
+    }
 }
 
 fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>>, CniError> {
     match value {
         None => Ok(None),
         Some(Value::Object(object)) => Ok(Some(object.clone())),
-        Some(_) => Err(CniError::new(INTERNAL, format!("failed to load flannel netconf file: failed to load netconf: '{name}' must be an object"))),
+        Some(_) => Err(CniError::new(
+            INTERNAL,
+            format!(
+                "failed to load flannel netconf file: failed to load netconf: '{name}' must be an object"
+            ),
+        )),
     }
 }
 
@@ -175,16 +220,30 @@ mod tests {
     #[test]
     fn keys_match_in_any_case_and_the_last_one_counts() {
         let conf = Conf::parse(br#"{"NAME":"a","name":"b","CniVersion":"1.0.0","SubnetFile":"","dataDir":"/d","delegate":null}"#).unwrap();
-        assert_eq!((conf.name.as_str(), conf.cni_version.as_str()), ("b", "1.0.0"));
-        assert_eq!((conf.subnet_file, conf.data_dir), (SUBNET_FILE.into(), "/d".into()));
+        assert_eq!(
+            (conf.name.as_str(), conf.cni_version.as_str()),
+            ("b", "1.0.0")
+        );
+        assert_eq!(
+            (conf.subnet_file, conf.data_dir),
+            (SUBNET_FILE.into(), "/d".into())
+        );
         assert_eq!(conf.delegate, None);
     }
 
     #[test]
     fn what_is_malformed_is_named() {
-        for (text, words) in [("", "EOF"), ("[]", "object"), (r#"{"name":7}"#, "\"name\" must be"), (r#"{"dataDir":[]}"#, "\"dataDir\" must")] {
+        for (text, words) in [
+            ("", "EOF"),
+            ("[]", "object"),
+            (r#"{"name":7}"#, "\"name\" must be"),
+            (r#"{"dataDir":[]}"#, "\"dataDir\" must"),
+        ] {
             let error = Conf::parse(text.as_bytes()).unwrap_err();
-            assert!(error.code == 6 && error.msg.contains(words), "{text}: {error:?}");
+            assert!(
+                error.code == 6 && error.msg.contains(words),
+                "{text}: {error:?}"
+            );
         }
         let deep = format!("{{\"delegate\":{}", "[".repeat(100_000));
         assert_eq!(Conf::parse(deep.as_bytes()).unwrap_err().code, 6);
@@ -194,8 +253,14 @@ mod tests {
             (r#"{"delegate":{"name":"x"}}"#, "must not have 'name'"),
             (r#"{"delegate":{"ipam":{}}}"#, "must not have 'ipam'"),
         ] {
-            let error = Conf::parse(text.as_bytes()).unwrap().delegate().unwrap_err();
-            assert!(error.code == 999 && error.msg.contains(words), "{text}: {error:?}");
+            let error = Conf::parse(text.as_bytes())
+                .unwrap()
+                .delegate()
+                .unwrap_err();
+            assert!(
+                error.code == 999 && error.msg.contains(words),
+                "{text}: {error:?}"
+            );
         }
     }
 
@@ -203,11 +268,29 @@ mod tests {
     fn without_a_whole_list_nothing_is_collected() {
         let list = |text: &str| Conf::parse(text.as_bytes()).unwrap().valid_attachments();
         assert_eq!(list(r#"{"cni.dev/valid-attachments":[]}"#).unwrap(), []);
-        let one = list(r#"{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}"#).unwrap();
-        assert_eq!(one, [Attachment { container: "a".to_owned(), interface: "eth0".to_owned() }]);
+        let one =
+            list(r#"{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}"#).unwrap();
+        assert_eq!(
+            one,
+            [Attachment {
+                container: "a".to_owned(),
+                interface: "eth0".to_owned()
+            }]
+        );
         assert_eq!(list(r#"{"cni.dev/valid-attachments":null}"#).unwrap(), []);
-        for wrong in ["{}", r#"[{"containerID":"a"}]"#, r#"[{"containerID":"../a","ifname":"eth0"}]"#, "[7]"] {
-            assert_eq!(list(&format!(r#"{{"cni.dev/valid-attachments":{wrong}}}"#)).unwrap_err().code, INVALID_CONFIG, "{wrong}");
+        for wrong in [
+            "{}",
+            r#"[{"containerID":"a"}]"#,
+            r#"[{"containerID":"../a","ifname":"eth0"}]"#,
+            "[7]",
+        ] {
+            assert_eq!(
+                list(&format!(r#"{{"cni.dev/valid-attachments":{wrong}}}"#))
+                    .unwrap_err()
+                    .code,
+                INVALID_CONFIG,
+                "{wrong}"
+            );
         }
         assert_eq!(list("{}").unwrap_err().code, INVALID_CONFIG);
     }

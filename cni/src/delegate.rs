@@ -69,14 +69,25 @@ pub struct Programs(Vec<PathBuf>);
 impl Programs {
     /// Reads the value of `CNI_PATH`.
     pub fn new(path: &std::ffi::OsStr) -> Self {
-        Self(std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty()).collect())
+        Self(
+            std::env::split_paths(path)
+                .filter(|folder| !folder.as_os_str().is_empty())
+                .collect(),
+        )
     }
 
     fn find(&self, name: &str) -> Result<PathBuf, CniError> {
         if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-            return Err(CniError::new(INTERNAL, format!("invalid plugin name {name:?}")));
+            return Err(CniError::new(
+                INTERNAL,
+                format!("invalid plugin name {name:?}"),
+            ));
         }
-        let found = self.0.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+        let found = self
+            .0
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file());
         found.ok_or_else(|| {
             let why = "the reference plugins (bridge, host-local, loopback, portmap) must be installed beside flannel";
             CniError::new(INTERNAL, format!("failed to find plugin {name:?} in path {:?}", self.0)).details(why)
@@ -87,31 +98,52 @@ impl Programs {
 impl Delegate for Programs {
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure> {
         let program = self.find(order.program).map_err(Failure::NotStarted)?;
-        let broken = |what: &str, error: &io::Error| CniError::new(IO_FAILURE, format!("{what} {}: {error}", program.display()));
+        let broken = |what: &str, error: &io::Error| {
+            CniError::new(IO_FAILURE, format!("{what} {}: {error}", program.display()))
+        };
         // Files instead of pipes: no order of reading and writing can block, and neither can a process that the delegate leaves behind.
         let (input, mut output) = memory(order.netconf)
             .and_then(|input| Ok((input, memory(&[])?)))
             .map_err(|error| Failure::NotStarted(broken("making the files for", &error)))?;
         let mut command = Command::new(&program);
         command.env("CNI_COMMAND", order.verb.as_str());
-        let Attachment { container, interface } = order.attachment;
-        for (name, value) in [("CNI_CONTAINERID", container.as_str()), ("CNI_IFNAME", interface), ("CNI_NETNS", order.netns)] {
+        let Attachment {
+            container,
+            interface,
+        } = order.attachment;
+        for (name, value) in [
+            ("CNI_CONTAINERID", container.as_str()),
+            ("CNI_IFNAME", interface),
+            ("CNI_NETNS", order.netns),
+        ] {
             if value.is_empty() {
                 command.env_remove(name)
             } else {
                 command.env(name, value)
             };
         }
-        let started = input.try_clone().and_then(|input| Ok((input, output.try_clone()?))).and_then(|(input, output)| {
-            command.stdin(input).stdout(output);
-            die_together(&mut command);
-            start(&mut command)
-        });
+        let started = input
+            .try_clone()
+            .and_then(|input| Ok((input, output.try_clone()?)))
+            .and_then(|(input, output)| {
+                command.stdin(input).stdout(output);
+                die_together(&mut command);
+                start(&mut command)
+            });
         let mut child = started.map_err(|error| Failure::NotStarted(broken("starting", &error)))?;
-        let status = child.wait().map_err(|error| Failure::Failed(broken("waiting for", &error)))?;
+        let status = child
+            .wait()
+            .map_err(|error| Failure::Failed(broken("waiting for", &error)))?;
         let mut printed = Vec::new();
-        output.rewind().and_then(|()| output.read_to_end(&mut printed)).map_err(|error| Failure::Failed(broken("reading the output of", &error)))?;
-        if status.success() { Ok(printed) } else { Err(Failure::Failed(failure(order.program, status, &printed))) }
+        output
+            .rewind()
+            .and_then(|()| output.read_to_end(&mut printed))
+            .map_err(|error| Failure::Failed(broken("reading the output of", &error)))?;
+        if status.success() {
+            Ok(printed)
+        } else {
+            Err(Failure::Failed(failure(order.program, status, &printed)))
+        }
     }
 }
 
@@ -129,7 +161,11 @@ fn die_together(command: &mut Command) {
     let arm = move || {
         set_pdeathsig(Signal::SIGKILL)?;
         // Killed before the signal was armed.
-        if nix::unistd::getppid() == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+        if nix::unistd::getppid() == parent {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ESRCH))
+        }
     };
     // SAFETY: between fork and exec, it makes two system calls and allocates nothing.
     unsafe { command.pre_exec(arm) };
@@ -140,7 +176,9 @@ fn start(command: &mut Command) -> io::Result<Child> {
     let mut tries = 1;
     loop {
         match command.spawn() {
-            Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < TRIES => std::thread::sleep(PAUSE),
+            Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < TRIES => {
+                std::thread::sleep(PAUSE)
+            }
             outcome => return outcome,
         }
         tries += 1;
@@ -151,6 +189,10 @@ fn start(command: &mut Command) -> io::Result<Child> {
 fn failure(program: &str, status: ExitStatus, printed: &[u8]) -> CniError {
     CniError::read(printed).unwrap_or_else(|| {
         let text: String = String::from_utf8_lossy(printed).chars().take(500).collect();
-        CniError::new(INTERNAL, format!("plugin {program} failed without a CNI error: {status}")).details(text.trim())
+        CniError::new(
+            INTERNAL,
+            format!("plugin {program} failed without a CNI error: {status}"),
+        )
+        .details(text.trim())
     })
 }

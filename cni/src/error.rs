@@ -35,7 +35,11 @@ pub struct CniError {
 impl CniError {
     /// An error without details.
     pub fn new(code: u64, msg: impl Into<String>) -> Self {
-        Self { code, msg: msg.into(), details: String::new() }
+        Self {
+            code,
+            msg: msg.into(),
+            details: String::new(),
+        }
     }
 
     /// Adds details.
@@ -64,9 +68,19 @@ impl CniError {
     /// Reads what a delegate printed.
     pub fn read(output: &[u8]) -> Option<Self> {
         let error: serde_json::Value = serde_json::from_slice(output).ok()?;
-        let text = |name: &str| error.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+        let text = |name: &str| {
+            error
+                .get(name)
+                .and_then(serde_json::Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let code = error.get("code")?.as_u64()?;
-        Some(Self { code, msg: text("msg"), details: text("details") })
+        Some(Self {
+            code,
+            msg: text("msg"),
+            details: text("details"),
+        })
     }
 }
 
@@ -76,8 +90,13 @@ mod tests {
 
     #[test]
     fn an_error_survives_the_way_through_a_delegate() {
-        let error = CniError::new(TRY_AGAIN_LATER, "no \"file\"").details("because").during("adding");
-        assert_eq!(error.json("1.0.0"), r#"{"cniVersion":"1.0.0","code":11,"details":"because","msg":"adding: no \"file\""}"#);
+        let error = CniError::new(TRY_AGAIN_LATER, "no \"file\"")
+            .details("because")
+            .during("adding");
+        assert_eq!(
+            error.json("1.0.0"),
+            r#"{"cniVersion":"1.0.0","code":11,"details":"because","msg":"adding: no \"file\""}"#
+        );
         assert_eq!(CniError::read(error.json("1.0.0").as_bytes()), Some(error));
         for no_error in ["", "{}", "7", r#"{"code":"7"}"#, r#"{"msg":"x"}"#] {
             assert_eq!(CniError::read(no_error.as_bytes()), None, "{no_error}");

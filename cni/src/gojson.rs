@@ -42,7 +42,11 @@ fn list(out: &mut String, values: &[Value], one: impl Fn(&mut String, &Value)) {
     out.push(']');
 }
 
-fn fields<'a>(out: &mut String, fields: impl Iterator<Item = (&'a str, &'a Value)>, one: impl Fn(&mut String, &str, &Value)) {
+fn fields<'a>(
+    out: &mut String,
+    fields: impl Iterator<Item = (&'a str, &'a Value)>,
+    one: impl Fn(&mut String, &str, &Value),
+) {
     out.push('{');
     for (place, (key, value)) in fields.enumerate() {
         if place > 0 {
@@ -57,7 +61,10 @@ fn fields<'a>(out: &mut String, fields: impl Iterator<Item = (&'a str, &'a Value
 
 /// serde_json's map is a BTreeMap here; sorting again costs nothing and asks for no feature to stay off.
 fn sorted(out: &mut String, object: &Map<String, Value>, one: impl Fn(&mut String, &str, &Value)) {
-    let mut entries: Vec<_> = object.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let mut entries: Vec<_> = object
+        .iter()
+        .map(|(key, value)| (key.as_str(), value))
+        .collect();
     entries.sort_unstable_by_key(|(key, _)| *key);
     fields(out, entries.into_iter(), one);
 }
@@ -65,7 +72,9 @@ fn sorted(out: &mut String, object: &Map<String, Value>, one: impl Fn(&mut Strin
 fn route(out: &mut String, value: &Value) {
     match value {
         Value::Object(route) => {
-            let known = ROUTE.iter().filter_map(|key| Some((*key, route.get(*key)?)));
+            let known = ROUTE
+                .iter()
+                .filter_map(|key| Some((*key, route.get(*key)?)));
             fields(out, known, |out, _, value| plain(out, value));
         }
         other => plain(out, other),
@@ -78,8 +87,20 @@ fn number(out: &mut String, number: &serde_json::Number) {
         // Whole numbers that float64 cannot hold stay exact: that is no number of a CNI configuration.
         Some(value) if number.is_f64() => {
             let exponent = value != 0.0 && !(1e-6..1e21).contains(&value.abs());
-            let digits = if exponent { format!("{value:e}") } else { format!("{value}") };
-            write!(out, "{}", if digits.contains("e-") { digits } else { digits.replace('e', "e+") })
+            let digits = if exponent {
+                format!("{value:e}")
+            } else {
+                format!("{value}")
+            };
+            write!(
+                out,
+                "{}",
+                if digits.contains("e-") {
+                    digits
+                } else {
+                    digits.replace('e', "e+")
+                }
+            )
         }
         _ => write!(out, "{number}"),
     };
@@ -96,7 +117,9 @@ fn text(out: &mut String, text: &str) {
             '\t' => write!(out, "\\t"),
             '\u{8}' => write!(out, "\\b"),
             '\u{c}' => write!(out, "\\f"),
-            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => write!(out, "\\u{:04x}", u32::from(c)),
+            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                write!(out, "\\u{:04x}", u32::from(c))
+            }
             c => write!(out, "{c}"),
         };
     }
@@ -109,14 +132,25 @@ mod tests {
     use proptest::prelude::*;
 
     fn encoded(text: &str) -> String {
-        encode(serde_json::from_str::<Value>(text).unwrap().as_object().unwrap())
+        encode(
+            serde_json::from_str::<Value>(text)
+                .unwrap()
+                .as_object()
+                .unwrap(),
+        )
     }
 
     #[test]
     fn bytes_are_those_of_go() {
         for (text, wanted) in [
-            (r#"{"b":1,"a":{"d":[],"c":{}}}"#, r#"{"a":{"c":{},"d":[]},"b":1}"#),
-            (r#"{"t":"<a&b>\u2028\u0001\b\f\u007fä"}"#, "{\"t\":\"\\u003ca\\u0026b\\u003e\\u2028\\u0001\\b\\f\u{7f}ä\"}"),
+            (
+                r#"{"b":1,"a":{"d":[],"c":{}}}"#,
+                r#"{"a":{"c":{},"d":[]},"b":1}"#,
+            ),
+            (
+                r#"{"t":"<a&b>\u2028\u0001\b\f\u007fä"}"#,
+                "{\"t\":\"\\u003ca\\u0026b\\u003e\\u2028\\u0001\\b\\f\u{7f}ä\"}",
+            ),
             (
                 r#"{"n":[1450.0,1e3,-0.5,1e21,1.5e-7,100000000000000000000.0,0.000001,4294967296,-7]}"#,
                 r#"{"n":[1450,1000,-0.5,1e+21,1.5e-7,100000000000000000000,0.000001,4294967296,-7]}"#,
@@ -142,7 +176,8 @@ mod tests {
         leaf.prop_recursive(4, 24, 4, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::btree_map(".{0,4}", inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+                prop::collection::btree_map(".{0,4}", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
             ]
         })
     }
@@ -152,7 +187,12 @@ mod tests {
         match value {
             Value::Number(number) => number.as_f64().map_or(Value::Null, Value::from),
             Value::Array(values) => values.into_iter().map(numbers).collect(),
-            Value::Object(object) => Value::Object(object.into_iter().map(|(key, value)| (key, numbers(value))).collect()),
+            Value::Object(object) => Value::Object(
+                object
+                    .into_iter()
+                    .map(|(key, value)| (key, numbers(value)))
+                    .collect(),
+            ),
             other => other,
         }
     }

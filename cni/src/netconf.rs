@@ -36,9 +36,17 @@ pub fn build(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniErro
 fn ipam(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     let mut ipam = conf.ipam()?;
     ipam.entry("type").or_insert("host-local".into());
-    let ranges: Vec<Value> = env.subnets.iter().map(|subnet| json!([{ "subnet": subnet.to_string() }])).collect();
+    let ranges: Vec<Value> = env
+        .subnets
+        .iter()
+        .map(|subnet| json!([{ "subnet": subnet.to_string() }]))
+        .collect();
     let mut routes = route::read(ipam.get("routes"))?;
-    routes.extend(env.networks.iter().map(|network| json!({ "dst": network.to_string() })));
+    routes.extend(
+        env.networks
+            .iter()
+            .map(|network| json!({ "dst": network.to_string() })),
+    );
     ipam.insert("ranges".to_owned(), ranges.into());
     ipam.insert("routes".to_owned(), routes.into());
     Ok(ipam)
@@ -51,13 +59,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn values() -> impl Strategy<Value = Value> {
-        let leaf =
-            prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), any::<i64>().prop_map(Value::from), ".{0,6}".prop_map(Value::from)];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,6}".prop_map(Value::from)
+        ];
         let key = "(type|name|ipam|mtu|routes|ranges|dst|gw|table|[a-z]{1,3})";
         leaf.prop_recursive(4, 16, 4, move |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::btree_map(key, inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+                prop::collection::btree_map(key, inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
             ]
         })
     }

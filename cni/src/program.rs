@@ -16,7 +16,10 @@ const LIMIT: u64 = 16 * 1024 * 1024;
 
 /// Runs the plugin.
 pub fn program() -> ExitCode {
-    let command = std::env::var_os("CNI_COMMAND").unwrap_or_default().to_string_lossy().into_owned();
+    let command = std::env::var_os("CNI_COMMAND")
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     match command.as_str() {
         "" => about(),
         "VERSION" => print(version::answer().as_bytes(), ExitCode::SUCCESS),
@@ -37,21 +40,37 @@ fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
         version::of(&call.conf.cni_version).clone_into(cni_version);
     }
     let programs = Programs::new(&std::env::var_os("CNI_PATH").unwrap_or_default());
-    verbs::run(&call, Context { delegate: &programs, patience: ANSWER_TIMEOUT })
+    verbs::run(
+        &call,
+        Context {
+            delegate: &programs,
+            patience: ANSWER_TIMEOUT,
+        },
+    )
 }
 
 fn stdin() -> Result<Vec<u8>, CniError> {
     let mut text = Vec::new();
-    io::stdin().take(LIMIT).read_to_end(&mut text).map_err(|why| CniError::new(IO_FAILURE, format!("reading from stdin: {why}")))?;
+    io::stdin()
+        .take(LIMIT)
+        .read_to_end(&mut text)
+        .map_err(|why| CniError::new(IO_FAILURE, format!("reading from stdin: {why}")))?;
     Ok(text)
 }
 
 /// For whoever starts it by hand.
 fn about() -> ExitCode {
-    let (version, os, arch) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
+    let (version, os, arch) = (
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+    );
     let supported = version::SUPPORTED.join(", ");
     // There is nobody to report a failure to.
-    let _ = writeln!(io::stderr(), "CNI Plugin flannel version {version} ({os}/{arch}), flannel-rs\nCNI protocol versions supported: {supported}");
+    let _ = writeln!(
+        io::stderr(),
+        "CNI Plugin flannel version {version} ({os}/{arch}), flannel-rs\nCNI protocol versions supported: {supported}"
+    );
     ExitCode::SUCCESS
 }
 

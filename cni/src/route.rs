@@ -18,22 +18,49 @@ pub fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
     let wrong = |what: &str| CniError::new(INTERNAL, format!("'ipam' routes: {what}"));
     match routes {
         None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(routes)) => {
-            routes.iter().map(|route| one(route).ok_or_else(|| wrong(&format!("{route} is no route such as {{\"dst\":\"10.9.0.0/16\"}}")))).collect()
-        }
+        Some(Value::Array(routes)) => routes
+            .iter()
+            .map(|route| {
+                one(route).ok_or_else(|| {
+                    wrong(&format!(
+                        "{route} is no route such as {{\"dst\":\"10.9.0.0/16\"}}"
+                    ))
+                })
+            })
+            .collect(),
         Some(_) => Err(wrong("must be a list")),
     }
 }
 
 fn one(route: &Value) -> Option<Value> {
     let route = route.as_object()?;
-    let field = |name: &str| route.iter().find(|(key, value)| key.eq_ignore_ascii_case(name) && !value.is_null()).map(|(_, value)| value);
+    let field = |name: &str| {
+        route
+            .iter()
+            .find(|(key, value)| key.eq_ignore_ascii_case(name) && !value.is_null())
+            .map(|(_, value)| value)
+    };
     let mut out = Map::new();
-    out.insert("dst".to_owned(), field("dst")?.as_str()?.parse::<IpNet>().ok()?.to_string().into());
+    out.insert(
+        "dst".to_owned(),
+        field("dst")?
+            .as_str()?
+            .parse::<IpNet>()
+            .ok()?
+            .to_string()
+            .into(),
+    );
     if let Some(gateway) = field("gw") {
         let text = gateway.as_str()?;
         if !text.is_empty() {
-            out.insert("gw".to_owned(), text.parse::<IpAddr>().ok()?.to_canonical().to_string().into());
+            out.insert(
+                "gw".to_owned(),
+                text.parse::<IpAddr>()
+                    .ok()?
+                    .to_canonical()
+                    .to_string()
+                    .into(),
+            );
         }
     }
     for (names, zero) in [(&NUMBERS[..], false), (&OPTIONAL[..], true)] {

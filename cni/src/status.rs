@@ -56,7 +56,12 @@ pub fn obstacle(subnet_file: &Path) -> Option<String> {
     }
 }
 
-fn obstacle_in(path: &Path, text: &[u8], alive: bool, exists: impl Fn(&str) -> bool) -> Option<String> {
+fn obstacle_in(
+    path: &Path,
+    text: &[u8],
+    alive: bool,
+    exists: impl Fn(&str) -> bool,
+) -> Option<String> {
     let status: Value = serde_json::from_slice(text).unwrap_or_default();
     let Some(pods) = status.get("pods") else {
         // A daemon of an earlier version does not tell the two apart.
@@ -69,11 +74,20 @@ fn obstacle_in(path: &Path, text: &[u8], alive: bool, exists: impl Fn(&str) -> b
     if !known.is_empty() {
         return Some(format!("new pods would not work: {known}"));
     }
-    let devices = pods.get("devices").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let gone = devices.iter().filter_map(Value::as_str).find(|device| !exists(device))?;
+    let devices = pods
+        .get("devices")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let gone = devices
+        .iter()
+        .filter_map(Value::as_str)
+        .find(|device| !exists(device))?;
     Some(match alive {
         true => format!("new pods would not work: there is no device {gone}"),
-        false => format!("new pods would not work: there is no device {gone}, and flanneld is not running"),
+        false => format!(
+            "new pods would not work: there is no device {gone}, and flanneld is not running"
+        ),
     })
 }
 
@@ -84,8 +98,14 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
 /// Why there may be no subnet.env.
 pub fn why_no_file(subnet_file: &Path) -> String {
     match of(subnet_file) {
-        Daemon::Unknown => format!("flanneld has not written {}: does the flannel pod run on this node?", subnet_file.display()),
-        Daemon::Ready => format!("flanneld is ready: does its --subnet-file name {}?", subnet_file.display()),
+        Daemon::Unknown => format!(
+            "flanneld has not written {}: does the flannel pod run on this node?",
+            subnet_file.display()
+        ),
+        Daemon::Ready => format!(
+            "flanneld is ready: does its --subnet-file name {}?",
+            subnet_file.display()
+        ),
         Daemon::NotReady(why) => why,
     }
 }
@@ -123,8 +143,15 @@ fn is_locked(file: File) -> io::Result<bool> {
 fn judge(path: &Path, text: &[u8], alive: bool) -> Daemon {
     let status: Value = serde_json::from_slice(text).unwrap_or_default();
     if !alive {
-        let pid = status.get("pid").and_then(Value::as_u64).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        return Daemon::NotReady(format!("flanneld is not running: the writer of {}{pid} has ended", path.display()));
+        let pid = status
+            .get("pid")
+            .and_then(Value::as_u64)
+            .map(|pid| format!(" (pid {pid})"))
+            .unwrap_or_default();
+        return Daemon::NotReady(format!(
+            "flanneld is not running: the writer of {}{pid} has ended",
+            path.display()
+        ));
     }
     match status.get("ready").and_then(Value::as_bool) {
         Some(true) => Daemon::Ready,
@@ -134,9 +161,22 @@ fn judge(path: &Path, text: &[u8], alive: bool) -> Daemon {
 }
 
 fn reasons(status: &Value) -> String {
-    let text = |reason: &Value, name: &str| reason.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
-    let list = status.get("reasons").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    list.iter().map(|reason| format!("{}: {}", text(reason, "condition"), text(reason, "reason"))).collect::<Vec<_>>().join("; ")
+    let text = |reason: &Value, name: &str| {
+        reason
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or("?")
+            .to_owned()
+    };
+    let list = status
+        .get("reasons")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    list.iter()
+        .map(|reason| format!("{}: {}", text(reason, "condition"), text(reason, "reason")))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 #[cfg(test)]
@@ -151,13 +191,22 @@ mod tests {
         assert!(why_no_file(&env).contains("does the flannel pod run"));
         let file = path(&env);
         std::fs::write(&file, r#"{"ready":true,"pid":77}"#).unwrap();
-        let Daemon::NotReady(why) = of(&env) else { panic!("ready without a writer") };
-        assert!(why.contains("not running") && why.contains("pid 77"), "{why}");
+        let Daemon::NotReady(why) = of(&env) else {
+            panic!("ready without a writer")
+        };
+        assert!(
+            why.contains("not running") && why.contains("pid 77"),
+            "{why}"
+        );
 
-        let lock = Flock::lock(File::open(&file).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        let lock =
+            Flock::lock(File::open(&file).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
         assert_eq!(of(&env), Daemon::Ready);
         std::fs::write(&file, r#"{"ready":false,"reasons":[{"condition":"lease","reason":"no lease"},{"condition":"store"}]}"#).unwrap();
-        assert_eq!(of(&env), Daemon::NotReady("flanneld is not ready: lease: no lease; store: ?".to_owned()));
+        assert_eq!(
+            of(&env),
+            Daemon::NotReady("flanneld is not ready: lease: no lease; store: ?".to_owned())
+        );
         std::fs::write(&file, "{").unwrap();
         assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("no \"ready\"")));
         drop(lock);
@@ -171,25 +220,84 @@ mod tests {
     #[test]
     fn an_obstacle_is_what_a_pod_lacks_only() {
         let rules = r#"{"condition":"rules","reason":"no iptables"}"#;
-        let status = |ready: bool, pods: &str| format!(r#"{{"ready":{ready},"reasons":[{{"condition":"store","reason":"away"}}],"pid":7{pods}}}"#);
-        let pods = |reasons: &str, devices: &str| format!(r#","pods":{{"reasons":[{reasons}],"devices":[{devices}]}}"#);
+        let status = |ready: bool, pods: &str| {
+            format!(
+                r#"{{"ready":{ready},"reasons":[{{"condition":"store","reason":"away"}}],"pid":7{pods}}}"#
+            )
+        };
+        let pods = |reasons: &str, devices: &str| {
+            format!(r#","pods":{{"reasons":[{reasons}],"devices":[{devices}]}}"#)
+        };
         let cases = [
             ("ready", status(true, &pods("", "\"there\"")), true, None),
-            ("the store is away", status(false, &pods("", "\"there\"")), true, None),
-            ("no daemon runs", status(false, &pods("", "\"there\"")), false, None),
-            ("no device is needed", status(false, &pods("", "")), false, None),
-            ("no rules", status(false, &pods(rules, "\"there\"")), true, Some("rules: no iptables")),
-            ("no rules, and no daemon", status(false, &pods(rules, "")), false, Some("rules: no iptables")),
-            ("no device", status(true, &pods("", "\"there\",\"gone\"")), true, Some("there is no device gone")),
-            ("no device, and no daemon", status(true, &pods("", "\"gone\"")), false, Some("flanneld is not running")),
+            (
+                "the store is away",
+                status(false, &pods("", "\"there\"")),
+                true,
+                None,
+            ),
+            (
+                "no daemon runs",
+                status(false, &pods("", "\"there\"")),
+                false,
+                None,
+            ),
+            (
+                "no device is needed",
+                status(false, &pods("", "")),
+                false,
+                None,
+            ),
+            (
+                "no rules",
+                status(false, &pods(rules, "\"there\"")),
+                true,
+                Some("rules: no iptables"),
+            ),
+            (
+                "no rules, and no daemon",
+                status(false, &pods(rules, "")),
+                false,
+                Some("rules: no iptables"),
+            ),
+            (
+                "no device",
+                status(true, &pods("", "\"there\",\"gone\"")),
+                true,
+                Some("there is no device gone"),
+            ),
+            (
+                "no device, and no daemon",
+                status(true, &pods("", "\"gone\"")),
+                false,
+                Some("flanneld is not running"),
+            ),
             ("an earlier daemon", status(true, ""), true, None),
-            ("an earlier daemon that is not ready", status(false, ""), true, Some("store: away")),
-            ("an earlier daemon that ended", status(true, ""), false, Some("not running")),
+            (
+                "an earlier daemon that is not ready",
+                status(false, ""),
+                true,
+                Some("store: away"),
+            ),
+            (
+                "an earlier daemon that ended",
+                status(true, ""),
+                false,
+                Some("not running"),
+            ),
             ("half a file", "{".to_owned(), true, Some("no \"ready\"")),
         ];
         for (name, text, alive, wanted) in cases {
-            let found = obstacle_in(Path::new("status"), text.as_bytes(), alive, |device| device == "there");
-            assert!(found.as_ref().map(|why| wanted.is_some_and(|wanted| why.contains(wanted))) == wanted.map(|_| true), "{name}: {found:?}");
+            let found = obstacle_in(Path::new("status"), text.as_bytes(), alive, |device| {
+                device == "there"
+            });
+            assert!(
+                found
+                    .as_ref()
+                    .map(|why| wanted.is_some_and(|wanted| why.contains(wanted)))
+                    == wanted.map(|_| true),
+                "{name}: {found:?}"
+            );
         }
     }
 }

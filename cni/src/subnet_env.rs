@@ -34,8 +34,16 @@ pub struct SubnetEnv {
 impl SubnetEnv {
     /// A subnet that is nobody's (RFC 5737).
     pub fn any() -> Self {
-        let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(192, 0, 2, 0), 24));
-        Self { networks: vec![v4], subnets: vec![v4], mtu: 1280, ip_masq: false }
+        let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(
+            std::net::Ipv4Addr::new(192, 0, 2, 0),
+            24,
+        ));
+        Self {
+            networks: vec![v4],
+            subnets: vec![v4],
+            mtu: 1280,
+            ip_masq: false,
+        }
     }
 }
 
@@ -117,9 +125,13 @@ impl std::error::Error for EnvError {
 /// As the runtime gets it.
 impl From<EnvError> for CniError {
     fn from(error: EnvError) -> Self {
-        let msg = format!("failed to load flannel 'subnet.env' file: {error}. Check the flannel pod log for this node.");
+        let msg = format!(
+            "failed to load flannel 'subnet.env' file: {error}. Check the flannel pod log for this node."
+        );
         match error.fault {
-            Fault::Absent => CniError::new(TRY_AGAIN_LATER, msg).details(status::why_no_file(&error.path)),
+            Fault::Absent => {
+                CniError::new(TRY_AGAIN_LATER, msg).details(status::why_no_file(&error.path))
+            }
             _ => CniError::new(INTERNAL, msg),
         }
     }
@@ -135,25 +147,50 @@ pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
         match read(path).and_then(|text| parse(&text)) {
             Ok(env) => return Ok(env),
             Err(Fault::Absent) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
-            Err(fault) => return Err(EnvError { path: path.to_owned(), fault }.into()),
+            Err(fault) => {
+                return Err(EnvError {
+                    path: path.to_owned(),
+                    fault,
+                }
+                .into());
+            }
         }
     }
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 /// An operator may have put a link there, which is followed; a pipe must not block.
 fn read(path: &Path) -> Result<Vec<u8>, Fault> {
-    let failed = |error: io::Error| if is_absent(&error) { Fault::Absent } else { Fault::Unreadable(error) };
-    let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    let failed = |error: io::Error| {
+        if is_absent(&error) {
+            Fault::Absent
+        } else {
+            Fault::Unreadable(error)
+        }
+    };
+    let file: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(Fault::Irregular);
     }
     let mut text = Vec::new();
-    file.take(LIMIT + 1).read_to_end(&mut text).map_err(failed)?;
-    if text.len() as u64 > LIMIT { Err(Fault::TooLong) } else { Ok(text) }
+    file.take(LIMIT + 1)
+        .read_to_end(&mut text)
+        .map_err(failed)?;
+    if text.len() as u64 > LIMIT {
+        Err(Fault::TooLong)
+    } else {
+        Ok(text)
+    }
 }
 
 fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
@@ -162,8 +199,15 @@ fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
     let mut v6_networks = Vec::new();
     for line in String::from_utf8_lossy(bytes).lines() {
         let (key, value) = line.split_once('=').unwrap_or((line, ""));
-        let known =
-            matches!(key, "FLANNEL_NETWORK" | "FLANNEL_IPV6_NETWORK" | "FLANNEL_SUBNET" | "FLANNEL_IPV6_SUBNET" | "FLANNEL_MTU" | "FLANNEL_IPMASQ");
+        let known = matches!(
+            key,
+            "FLANNEL_NETWORK"
+                | "FLANNEL_IPV6_NETWORK"
+                | "FLANNEL_SUBNET"
+                | "FLANNEL_IPV6_SUBNET"
+                | "FLANNEL_MTU"
+                | "FLANNEL_IPMASQ"
+        );
         if known && !line.contains('=') {
             return Err(Fault::NoValue(key.to_owned()));
         }
@@ -201,7 +245,9 @@ fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
 }
 
 fn net(text: &str) -> Result<IpNet, Fault> {
-    text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| Fault::Network(text.to_owned()))
+    text.parse::<IpNet>()
+        .map(|net| net.trunc())
+        .map_err(|_| Fault::Network(text.to_owned()))
 }
 
 /// A list; each network once.

@@ -4,7 +4,9 @@ use crate::error::{CniError, INCOMPATIBLE_VERSION};
 use serde_json::json;
 
 /// The versions that configurations may have.
-pub const SUPPORTED: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+pub const SUPPORTED: [&str; 7] = [
+    "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
+];
 /// The newest of them.
 pub const NEWEST: &str = "1.1.0";
 /// A configuration without a version has the oldest one.
@@ -12,7 +14,11 @@ const OLDEST: &str = "0.1.0";
 
 /// The version of a configuration.
 pub fn of(cni_version: &str) -> &str {
-    if cni_version.is_empty() { OLDEST } else { cni_version }
+    if cni_version.is_empty() {
+        OLDEST
+    } else {
+        cni_version
+    }
 }
 
 /// Fails unless a configuration's version is supported.
@@ -36,7 +42,10 @@ pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError
     let place = |version: &str| SUPPORTED.iter().position(|known| *known == version);
     // An unknown version is reported as incompatible by `supported`.
     match (place(of(cni_version)), place(since)) {
-        (Some(version), Some(since)) if version < since => Err(CniError::new(INCOMPATIBLE_VERSION, format!("config version does not allow {verb}"))),
+        (Some(version), Some(since)) if version < since => Err(CniError::new(
+            INCOMPATIBLE_VERSION,
+            format!("config version does not allow {verb}"),
+        )),
         _ => supported(cni_version),
     }
 }
@@ -53,10 +62,24 @@ mod tests {
     #[test]
     fn verbs_came_with_versions() {
         let code = |result: Result<(), CniError>| result.map_err(|error| error.msg);
-        assert!(SUPPORTED.iter().chain([&""]).all(|version| supported(version).is_ok()));
-        assert_eq!(code(allows("0.3.1", "CHECK", "0.4.0")), Err("config version does not allow CHECK".to_owned()));
-        assert_eq!(code(allows("", "GC", "1.1.0")), Err("config version does not allow GC".to_owned()));
-        assert_eq!(code(allows("9.0.0", "GC", "1.1.0")), Err("incompatible CNI versions".to_owned()));
+        assert!(
+            SUPPORTED
+                .iter()
+                .chain([&""])
+                .all(|version| supported(version).is_ok())
+        );
+        assert_eq!(
+            code(allows("0.3.1", "CHECK", "0.4.0")),
+            Err("config version does not allow CHECK".to_owned())
+        );
+        assert_eq!(
+            code(allows("", "GC", "1.1.0")),
+            Err("config version does not allow GC".to_owned())
+        );
+        assert_eq!(
+            code(allows("9.0.0", "GC", "1.1.0")),
+            Err("incompatible CNI versions".to_owned())
+        );
         assert_eq!(code(allows("1.0.0", "CHECK", "0.4.0")), Ok(()));
     }
 }

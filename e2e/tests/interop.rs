@@ -2,7 +2,11 @@
 //!
 //! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`; without it each test fails.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows it in tests, but does not know their helpers"
+)]
 
 #[path = "e2e/ping_only.rs"]
 mod ping_only;
@@ -13,8 +17,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, Pod, ProbeOptions, Transfer, TransferOptions, Uplink,
-    eventually, eventually_ok,
+    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, Pod,
+    ProbeOptions, Transfer, TransferOptions, Uplink, eventually, eventually_ok,
 };
 use serde_json::Value;
 
@@ -73,18 +77,45 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
     let go = go_flanneld()?;
     Lab::run("swap wireguard", |lab| {
         let bed = Bed::build(lab, go, &WIREGUARD, EtcdVersion::V36)?;
-        let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
-        let pods = bed.hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        let mut daemons = bed
+            .hosts
+            .iter()
+            .map(|host| bed.go(host))
+            .collect::<Result<Vec<_>>>()?;
+        let pods = bed
+            .hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
         everybody_reaches_everybody(&pods, IN_THE_VM)?;
         let host = &bed.hosts[0];
-        let key = || host.netns().exec("wg", &["show", "flannel-wg", "public-key"]);
+        let key = || {
+            host.netns()
+                .exec("wg", &["show", "flannel-wg", "public-key"])
+        };
         let (env, told, before) = (daemons[0].subnet_env()?, bed.told(host)?, key()?);
-        ensure!(told.1["BackendData"]["PublicKey"] == before.trim(), "{told:?}, and the device has {before}");
+        ensure!(
+            told.1["BackendData"]["PublicKey"] == before.trim(),
+            "{told:?}, and the device has {before}"
+        );
         for round in ["ours", "Go again", "ours again"] {
             daemons[0].terminate(STOP)?;
-            daemons[0] = if round == "Go again" { bed.go(host)? } else { bed.ours(host)? };
-            ensure!(daemons[0].subnet_env()? == env, "{round}: {:?} instead of {env:?}", daemons[0].subnet_env()?);
-            ensure!(bed.told(host)? == told, "{round}: {:?} instead of {told:?}", bed.told(host)?);
+            daemons[0] = if round == "Go again" {
+                bed.go(host)?
+            } else {
+                bed.ours(host)?
+            };
+            ensure!(
+                daemons[0].subnet_env()? == env,
+                "{round}: {:?} instead of {env:?}",
+                daemons[0].subnet_env()?
+            );
+            ensure!(
+                bed.told(host)? == told,
+                "{round}: {:?} instead of {told:?}",
+                bed.told(host)?
+            );
             everybody_reaches_everybody(&pods, IN_THE_VM).with_context(|| round.to_owned())?;
             ensure!(key()? == before, "{round}: another key");
             if round != "Go again" {
@@ -99,15 +130,24 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
 type Backend = (&'static str, &'static str);
 const VXLAN: Backend = ("vxlan", r#"{"Type":"vxlan"}"#);
 const VXLAN_DIRECT: Backend = ("vxlan direct", r#"{"Type":"vxlan","DirectRouting":true}"#);
-const WIREGUARD: Backend = ("wireguard", r#"{"Type":"wireguard","PersistentKeepaliveInterval":25}"#);
+const WIREGUARD: Backend = (
+    "wireguard",
+    r#"{"Type":"wireguard","PersistentKeepaliveInterval":25}"#,
+);
 const IPIP: Backend = ("ipip", r#"{"Type":"ipip"}"#);
 const HOST_GW: Backend = ("host-gw", r#"{"Type":"host-gw"}"#);
 
 /// The Go binary under test.
 fn go_flanneld() -> Result<PathBuf> {
-    let path = std::env::var_os(GO_FLANNELD).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let path = std::env::var_os(GO_FLANNELD)
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
     let path = path.with_context(|| format!("{GO_FLANNELD} does not name a Go flanneld (make test-interop {GO_FLANNELD}=/path/to/flanneld)"))?;
-    ensure!(path.is_file(), "{GO_FLANNELD}={} is no file", path.display());
+    ensure!(
+        path.is_file(),
+        "{GO_FLANNELD}={} is no file",
+        path.display()
+    );
     Ok(path)
 }
 
@@ -128,14 +168,26 @@ impl Bed {
         let etcd = Etcd::start(&[&store], &EtcdOptions::default().version(version))?;
         // Go flannel's ipip knows IPv4 alone.
         let ipv6 = backend.0 != IPIP.0;
-        let conf = format!(r#"{{"EnableIPv6":{ipv6},"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{}}}"#, backend.1);
+        let conf = format!(
+            r#"{{"EnableIPv6":{ipv6},"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{}}}"#,
+            backend.1
+        );
         etcd.store()?.configure(&conf)?;
-        Ok(Bed { etcd, hosts: lab.hosts(&lan, 3)?, go, keys: lab.folder("keys")?, ipv6 })
+        Ok(Bed {
+            etcd,
+            hosts: lab.hosts(&lan, 3)?,
+            go,
+            keys: lab.folder("keys")?,
+            ipv6,
+        })
     }
 
     fn options(&self, host: &Host) -> Result<FlanneldOptions> {
         let key = self.keys.join(host.name()).display().to_string();
-        Ok(FlanneldOptions::new(&self.etcd.store()?).iface("enp0s8").env("WIREGUARD_KEY_FILE", &key).deadline(IN_THE_VM))
+        Ok(FlanneldOptions::new(&self.etcd.store()?)
+            .iface("enp0s8")
+            .env("WIREGUARD_KEY_FILE", &key)
+            .deadline(IN_THE_VM))
     }
 
     fn ours(&self, host: &Host) -> Result<Flanneld> {
@@ -145,14 +197,16 @@ impl Bed {
     fn go(&self, host: &Host) -> Result<Flanneld> {
         // Traffic rules are another matter, and need iptables.
         let options = self.options(host)?.arg("--iptables-forward-rules=false");
-        host.flanneld(&options.binary(&self.go).healthz_port(None)).with_context(|| format!("Go flannel on {}", host.name()))
+        host.flanneld(&options.binary(&self.go).healthz_port(None))
+            .with_context(|| format!("Go flannel on {}", host.name()))
     }
 
     /// What a host's key says to other nodes: key, and value without NodeID.
     fn told(&self, host: &Host) -> Result<(String, Value)> {
         let public = host.v4()?.to_string();
         for entry in self.etcd.client()?.get_prefix(SUBNETS)? {
-            let mut value: Value = serde_json::from_str(&entry.value).with_context(|| entry.value.clone())?;
+            let mut value: Value =
+                serde_json::from_str(&entry.value).with_context(|| entry.value.clone())?;
             if value["PublicIP"] == public.as_str() {
                 value.as_object_mut().context("an object")?.remove("NodeID");
                 return Ok((entry.key, value));
@@ -165,9 +219,20 @@ impl Bed {
 /// Everything that flannel has in a kernel: links with their indexes and MACs, addresses, routes whoever marked them, neighbours, FDB.
 fn objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
-    let routes = netns.exec("ip", &["-4", "-d", "route"])? + &netns.exec("ip", &["-6", "-d", "route"])?;
-    let mut objects: Vec<String> = routes.lines().map(|line| line.trim().replace("proto 241", "proto boot")).collect();
-    let mut add = |text: String, of: &str| objects.extend(text.lines().map(str::trim).filter(|line| line.contains(of)).map(str::to_owned));
+    let routes =
+        netns.exec("ip", &["-4", "-d", "route"])? + &netns.exec("ip", &["-6", "-d", "route"])?;
+    let mut objects: Vec<String> = routes
+        .lines()
+        .map(|line| line.trim().replace("proto 241", "proto boot"))
+        .collect();
+    let mut add = |text: String, of: &str| {
+        objects.extend(
+            text.lines()
+                .map(str::trim)
+                .filter(|line| line.contains(of))
+                .map(str::to_owned),
+        )
+    };
     add(netns.exec("ip", &["-o", "link"])?, "");
     add(netns.exec("ip", &["-o", "address"])?, "");
     add(netns.exec("ip", &["neighbour"])?, "dev flannel");
@@ -177,12 +242,20 @@ fn objects(host: &Host) -> Result<Vec<String>> {
 }
 
 fn everybody_reaches_everybody(pods: &[Pod], within: Duration) -> Result<()> {
-    eventually_ok(within, "the pods reach each other", || PingMatrix::of(pods)?.require_complete())?;
-    let v6: Vec<IpAddr> = pods.iter().filter_map(|pod| pod.v6().ok()).map(IpAddr::V6).collect();
+    eventually_ok(within, "the pods reach each other", || {
+        PingMatrix::of(pods)?.require_complete()
+    })?;
+    let v6: Vec<IpAddr> = pods
+        .iter()
+        .filter_map(|pod| pod.v6().ok())
+        .map(IpAddr::V6)
+        .collect();
     if v6.is_empty() {
         return Ok(());
     }
-    eventually_ok(within, "the pods reach each other by v6", || PingMatrix::to(pods, &v6, &Default::default())?.require_complete())
+    eventually_ok(within, "the pods reach each other by v6", || {
+        PingMatrix::to(pods, &v6, &Default::default())?.require_complete()
+    })
 }
 
 /// Two Go nodes and one of ours: everybody reaches everybody; one Go node leaves and our node forgets it.
@@ -191,27 +264,54 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
         let bed = Bed::build(lab, go, backend, version)?;
         let tunnel = [WIREGUARD.0, IPIP.0].contains(&backend.0);
         let within = if tunnel { IN_THE_VM } else { SOON };
-        let [first, second, third] = &bed.hosts[..] else { anyhow::bail!("three hosts") };
+        let [first, second, third] = &bed.hosts[..] else {
+            anyhow::bail!("three hosts")
+        };
         // Ours in the middle: it meets a Go node that was there, and one that comes.
         let (mut leaving, ours, staying) = (bed.go(first)?, bed.ours(second)?, bed.go(third)?);
         let daemons = [&leaving, &ours, &staying];
-        let pods = bed.hosts.iter().zip(daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        let pods = bed
+            .hosts
+            .iter()
+            .zip(daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
         everybody_reaches_everybody(&pods, within)?;
         for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
-            Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, &TransferOptions::default())?;
+            Transfer::run(
+                &pods[from],
+                &pods[to],
+                4 * MEGABYTES,
+                &TransferOptions::default(),
+            )?;
             if bed.ipv6 {
-                Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, &TransferOptions::default().v6())?;
+                Transfer::run(
+                    &pods[from],
+                    &pods[to],
+                    4 * MEGABYTES,
+                    &TransferOptions::default().v6(),
+                )?;
             }
         }
         if !tunnel {
             ping_only::answer_by_ping_alone(&ours, second, &[first, third])?;
         }
-        let subnet = leaving.subnet_env()?.subnet.context("a v4 subnet")?.trunc().to_string();
+        let subnet = leaving
+            .subnet_env()?
+            .subnet
+            .context("a v4 subnet")?
+            .trunc()
+            .to_string();
         let (key, _) = bed.told(first)?;
         leaving.terminate(STOP)?;
         bed.etcd.client()?.del(&key)?;
         // With wireguard a peer has no route of its own.
-        let gone = || second.netns().sh("ip route; wg show all allowed-ips 2>/dev/null || true").is_ok_and(|found| !found.contains(&subnet));
+        let gone = || {
+            second
+                .netns()
+                .sh("ip route; wg show all allowed-ips 2>/dev/null || true")
+                .is_ok_and(|found| !found.contains(&subnet))
+        };
         eventually(DAMPED, "our node forgets the Go node that left", gone)?;
         everybody_reaches_everybody(&pods[1..], within)?;
         ensure!(ours.errors().is_empty(), "{:#?}", ours.errors());
@@ -223,28 +323,64 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
 fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend, version)?;
-        let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
-        let pods = bed.hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        let mut daemons = bed
+            .hosts
+            .iter()
+            .map(|host| bed.go(host))
+            .collect::<Result<Vec<_>>>()?;
+        let pods = bed
+            .hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
         everybody_reaches_everybody(&pods, SOON)?;
         let host = &bed.hosts[0];
         let (env, told, before) = (daemons[0].subnet_env()?, bed.told(host)?, objects(host)?);
-        let meshes = [Mesh::start(&pods, &ProbeOptions::default())?, Mesh::start(&pods, &ProbeOptions::default().v6())?];
-        meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+        let meshes = [
+            Mesh::start(&pods, &ProbeOptions::default())?,
+            Mesh::start(&pods, &ProbeOptions::default().v6())?,
+        ];
+        meshes
+            .iter()
+            .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
         for round in ["ours", "Go again", "ours again"] {
             daemons[0].terminate(STOP)?;
-            daemons[0] = if round == "Go again" { bed.go(host)? } else { bed.ours(host)? };
-            ensure!(daemons[0].subnet_env()? == env, "{round}: {:?} instead of {env:?}", daemons[0].subnet_env()?);
+            daemons[0] = if round == "Go again" {
+                bed.go(host)?
+            } else {
+                bed.ours(host)?
+            };
+            ensure!(
+                daemons[0].subnet_env()? == env,
+                "{round}: {:?} instead of {env:?}",
+                daemons[0].subnet_env()?
+            );
             // Key, address and MACs are as before: no other node has anything to do.
-            ensure!(bed.told(host)? == told, "{round}: {:?} instead of {told:?}", bed.told(host)?);
+            ensure!(
+                bed.told(host)? == told,
+                "{round}: {:?} instead of {told:?}",
+                bed.told(host)?
+            );
             eventually_ok(SOON, "the kernel holds what it held", || {
                 let found = objects(host)?;
-                ensure!(found == before, "{round}: {found:#?}\ninstead of {before:#?}");
+                ensure!(
+                    found == before,
+                    "{round}: {found:#?}\ninstead of {before:#?}"
+                );
                 Ok(())
             })?;
-            meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+            meshes
+                .iter()
+                .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
             if round != "Go again" {
                 let ours = || {
-                    let routes = host.netns().routes().unwrap_or_default().into_iter().chain(host.netns().v6_routes().unwrap_or_default());
+                    let routes = host
+                        .netns()
+                        .routes()
+                        .unwrap_or_default()
+                        .into_iter()
+                        .chain(host.netns().v6_routes().unwrap_or_default());
                     routes.filter(|route| route.protocol == "241").count() == 4
                 };
                 eventually(SOON, "the four routes to peers are ours", ours)?;

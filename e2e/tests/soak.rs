@@ -2,7 +2,11 @@
 //!
 //! Short by default. `FLANNEL_TEST_SOAK` is the time in seconds, `FLANNEL_TEST_RATE` the packets a second (`make soak`).
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows it in tests, but does not know their helpers"
+)]
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,21 +24,33 @@ const GROWTH: u64 = 2048;
 const TRANSIENT: usize = 16;
 
 fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(otherwise)
 }
 
 /// Resident memory in KiB, and open files.
 fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let resident = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("no VmRSS")?;
     let resident = resident.trim().trim_end_matches(" kB").parse()?;
-    Ok((resident, std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count()))
+    Ok((
+        resident,
+        std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count(),
+    ))
 }
 
 /// Processor time that the machine's own host took away, in ticks of 10 ms.
 fn stolen() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    stat.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse().ok()).unwrap_or(0)
+    stat.lines()
+        .next()
+        .and_then(|line| line.split_whitespace().nth(8)?.parse().ok())
+        .unwrap_or(0)
 }
 
 /// What became of a stream.
@@ -48,7 +64,13 @@ struct Passed {
 }
 
 /// A stream of datagrams of changing size.
-fn stream(from: &Pod, to: &Pod, rate: u64, time: Duration, mut each_second: impl FnMut(u64) -> Result<()>) -> Result<Passed> {
+fn stream(
+    from: &Pod,
+    to: &Pod,
+    rate: u64,
+    time: Duration,
+    mut each_second: impl FnMut(u64) -> Result<()>,
+) -> Result<Passed> {
     let (here, there) = (from.address()?, to.address()?);
     let receiver = to.netns().run(|| UdpSocket::bind((there, 0)))??;
     setsockopt(&receiver, sockopt::RcvBufForce, &(8 << 20))?;
@@ -86,10 +108,22 @@ fn stream(from: &Pod, to: &Pod, rate: u64, time: Duration, mut each_second: impl
         }
         let _ = counting.join();
         // What was lost when the processors were away may be missed a second later only.
-        let quiet = |at: usize| !seconds.iter().skip(at.saturating_sub(1)).take(3).any(|(_, disturbed)| *disturbed);
-        let (undisturbed, disturbed): (Vec<_>, Vec<_>) = (0..seconds.len()).partition(|at| quiet(*at));
+        let quiet = |at: usize| {
+            !seconds
+                .iter()
+                .skip(at.saturating_sub(1))
+                .take(3)
+                .any(|(_, disturbed)| *disturbed)
+        };
+        let (undisturbed, disturbed): (Vec<_>, Vec<_>) =
+            (0..seconds.len()).partition(|at| quiet(*at));
         let lost_undisturbed = undisturbed.into_iter().map(|at| seconds[at].0).sum();
-        Ok(Passed { sent, came: came.load(Relaxed), lost_undisturbed, disturbed: disturbed.len() as u64 })
+        Ok(Passed {
+            sent,
+            came: came.load(Relaxed),
+            lost_undisturbed,
+            disturbed: disturbed.len() as u64,
+        })
     })
 }
 
@@ -100,33 +134,72 @@ fn soak(backend: &Value) -> Result<()> {
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": backend }).to_string())?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
-        let mut daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
-        daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(STOP).map(drop))?;
-        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
-        let (time, rate) = (number("FLANNEL_TEST_SOAK", 6), number("FLANNEL_TEST_RATE", 5000));
+        let mut daemons = hosts
+            .iter()
+            .map(|host| host.start_flanneld(&options))
+            .collect::<Result<Vec<_>>>()?;
+        daemons
+            .iter_mut()
+            .try_for_each(|daemon| daemon.wait_ready(STOP).map(drop))?;
+        let pods = hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
+        let (time, rate) = (
+            number("FLANNEL_TEST_SOAK", 6),
+            number("FLANNEL_TEST_RATE", 5000),
+        );
         let mut first = Vec::new();
-        let passed = stream(&pods[0], &pods[1], rate, Duration::from_secs(time), |second| {
-            let now = daemons.iter().map(takes).collect::<Result<Vec<_>>>()?;
-            match second {
-                1 => first = now,
-                _ => {
-                    for ((resident, files), (then, files_then)) in now.iter().zip(&first) {
-                        ensure!(*resident <= then + GROWTH, "after {second} s {resident} KiB instead of {then}");
-                        ensure!(*files <= files_then + TRANSIENT, "after {second} s {files} files instead of {files_then}");
+        let passed = stream(
+            &pods[0],
+            &pods[1],
+            rate,
+            Duration::from_secs(time),
+            |second| {
+                let now = daemons.iter().map(takes).collect::<Result<Vec<_>>>()?;
+                match second {
+                    1 => first = now,
+                    _ => {
+                        for ((resident, files), (then, files_then)) in now.iter().zip(&first) {
+                            ensure!(
+                                *resident <= then + GROWTH,
+                                "after {second} s {resident} KiB instead of {then}"
+                            );
+                            ensure!(
+                                *files <= files_then + TRANSIENT,
+                                "after {second} s {files} files instead of {files_then}"
+                            );
+                        }
                     }
                 }
-            }
-            Ok(())
-        })?;
-        let Passed { sent, came, lost_undisturbed, disturbed } = passed;
+                Ok(())
+            },
+        )?;
+        let Passed {
+            sent,
+            came,
+            lost_undisturbed,
+            disturbed,
+        } = passed;
         println!(
             "{backend}: {came} of {sent} packets in {time} s; {lost_undisturbed} lost outside of {disturbed} s in which the host took processor time away; {first:?} after a second, {:?} at the end",
             daemons.iter().map(takes).collect::<Result<Vec<_>>>()?
         );
         // A short run on a busy machine may lose a burst; a long one shows what the engine itself loses.
-        let (lost, most) = if time >= 60 { (lost_undisturbed, sent / 100_000) } else { ((sent - came) as i64, sent / 100) };
-        ensure!(lost <= most as i64, "{lost} of {sent} packets were lost, {most} at most");
-        ensure!(time < 60 || disturbed * 2 < time, "the machine was disturbed in {disturbed} of {time} s: this shows nothing");
+        let (lost, most) = if time >= 60 {
+            (lost_undisturbed, sent / 100_000)
+        } else {
+            ((sent - came) as i64, sent / 100)
+        };
+        ensure!(
+            lost <= most as i64,
+            "{lost} of {sent} packets were lost, {most} at most"
+        );
+        ensure!(
+            time < 60 || disturbed * 2 < time,
+            "the machine was disturbed in {disturbed} of {time} s: this shows nothing"
+        );
         Ok(())
     })
 }

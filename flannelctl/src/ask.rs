@@ -105,7 +105,11 @@ impl fmt::Display for Silence {
                 who.join("; "),
                 path.display()
             ),
-            Self::Denied(path) => write!(f, "only root may ask flanneld: permission denied on {}; use sudo", path.display()),
+            Self::Denied(path) => write!(
+                f,
+                "only root may ask flanneld: permission denied on {}; use sudo",
+                path.display()
+            ),
             Self::Hangs(path, patience) => write!(
                 f,
                 "flanneld is there and does not answer on {} within {patience:?}: it hangs, or has more clients than it serves",
@@ -113,7 +117,11 @@ impl fmt::Display for Silence {
             ),
             Self::Refused(words) => f.write_str(words),
             Self::Strange { path, what } => {
-                write!(f, "flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?", path.display())
+                write!(
+                    f,
+                    "flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?",
+                    path.display()
+                )
             }
         })
     }
@@ -151,7 +159,11 @@ impl fmt::Display for Strange {
 /// Says why there is none.
 pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
     let path = api_socket::path(subnet_file);
-    let target = if rows { format!("{}?rows", node_api::NODE) } else { node_api::NODE.to_owned() };
+    let target = if rows {
+        format!("{}?rows", node_api::NODE)
+    } else {
+        node_api::NODE.to_owned()
+    };
     let answer = get(subnet_file, &path, &target, TIMEOUT)?;
     let named = |node: &Node| node.schema.clone();
     document(&answer, node_api::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
@@ -165,7 +177,8 @@ pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
     let named = |report: &Report| report.schema.clone();
-    document(&answer, doctor::finding::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
+    document(&answer, doctor::finding::SCHEMA, named)
+        .map_err(|what| Silence::Strange { path, what })
 }
 
 /// What the kernel has beside what the daemon wants.
@@ -207,7 +220,12 @@ pub fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
     }
 }
 
-fn get(subnet_file: &Path, path: &Path, target: &str, patience: Duration) -> Result<Vec<u8>, Silence> {
+fn get(
+    subnet_file: &Path,
+    path: &Path,
+    target: &str,
+    patience: Duration,
+) -> Result<Vec<u8>, Silence> {
     let begun = Instant::now();
     let end = begun + patience;
     loop {
@@ -217,24 +235,38 @@ fn get(subnet_file: &Path, path: &Path, target: &str, patience: Duration) -> Res
         };
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => match absent(subnet_file, path) {
-                Silence::Foreign { .. } | Silence::Hangs(..) if begun.elapsed() < NO_SOCKET => std::thread::sleep(RETRY),
+                Silence::Foreign { .. } | Silence::Hangs(..) if begun.elapsed() < NO_SOCKET => {
+                    std::thread::sleep(RETRY)
+                }
                 silence => return Err(silence),
             },
             ErrorKind::PermissionDenied => return Err(Silence::Denied(path.to_owned())),
             // Too many clients at once: the next attempt may be luckier.
-            ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => {
+            ErrorKind::WouldBlock
+            | ErrorKind::TimedOut
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof => {
                 if Instant::now() + RETRY >= end {
                     return Err(Silence::Hangs(path.to_owned(), patience));
                 }
                 std::thread::sleep(RETRY);
             }
-            _ => return Err(Silence::Strange { path: path.to_owned(), what: Strange::System(error) }),
+            _ => {
+                return Err(Silence::Strange {
+                    path: path.to_owned(),
+                    what: Strange::System(error),
+                });
+            }
         }
     }
 }
 
 fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
-    let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let left = || {
+        end.saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1))
+    };
     let mut stream = api_socket::connect_to(path)?;
     stream.set_write_timeout(Some(left()))?;
     stream.write_all(format!("GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
@@ -254,7 +286,11 @@ fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
             return Err(ErrorKind::TimedOut.into());
         }
     }
-    if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+    if answer.is_empty() {
+        Err(ErrorKind::UnexpectedEof.into())
+    } else {
+        Ok(answer)
+    }
 }
 
 /// Nobody listens: no daemon, or another one.
@@ -265,13 +301,19 @@ fn absent(subnet_file: &Path, path: &Path) -> Silence {
     // Who is not root cannot tell this host's daemon from those of others.
     match instance::running::running(subnet_file) {
         who if who.is_empty() || !rights::is_root() => Silence::Stopped(path.to_owned()),
-        who => Silence::Foreign { path: path.to_owned(), who },
+        who => Silence::Foreign {
+            path: path.to_owned(),
+            who,
+        },
     }
 }
 
 /// The head and the body of an answer.
 fn split(answer: &[u8]) -> Result<(String, &[u8]), Strange> {
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(Strange::NoHttp)?;
+    let end = answer
+        .windows(4)
+        .position(|bytes| bytes == b"\r\n\r\n")
+        .ok_or(Strange::NoHttp)?;
     let (head, body) = answer.split_at_checked(end + 4).ok_or(Strange::NoHttp)?;
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
@@ -279,7 +321,9 @@ fn split(answer: &[u8]) -> Result<(String, &[u8]), Strange> {
 /// Whether the daemon answers that it cannot, and why.
 fn refused(answer: &[u8]) -> Result<(), Silence> {
     match split(answer) {
-        Ok((head, body)) if matches!(code(&head), "422" | "503") => Err(Silence::Refused(String::from_utf8_lossy(body).trim_end().to_owned())),
+        Ok((head, body)) if matches!(code(&head), "422" | "503") => Err(Silence::Refused(
+            String::from_utf8_lossy(body).trim_end().to_owned(),
+        )),
         _ => Ok(()),
     }
 }
@@ -290,16 +334,34 @@ fn code(head: &str) -> &str {
 }
 
 /// The document in an answer, of this schema.
-fn document<T: DeserializeOwned>(answer: &[u8], schema: &str, named: impl FnOnce(&T) -> String) -> Result<T, Strange> {
+fn document<T: DeserializeOwned>(
+    answer: &[u8],
+    schema: &str,
+    named: impl FnOnce(&T) -> String,
+) -> Result<T, Strange> {
     let (head, body) = split(answer)?;
     let code = code(&head);
     if code != "200" {
-        let line = String::from_utf8_lossy(body).lines().next().unwrap_or_default().to_owned();
-        return Err(Strange::Code { code: code.to_owned(), line });
+        let line = String::from_utf8_lossy(body)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        return Err(Strange::Code {
+            code: code.to_owned(),
+            line,
+        });
     }
     let document: T = serde_json::from_slice(body).map_err(Strange::NoDocument)?;
     let theirs = named(&document);
-    if theirs == schema { Ok(document) } else { Err(Strange::Schema { theirs, ours: schema.to_owned() }) }
+    if theirs == schema {
+        Ok(document)
+    } else {
+        Err(Strange::Schema {
+            theirs,
+            ours: schema.to_owned(),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -311,19 +373,35 @@ mod tests {
     }
 
     fn good() -> String {
-        serde_json::to_string(&Node { schema: node_api::SCHEMA.to_owned(), node: "n".to_owned(), ..Node::default() }).unwrap()
+        serde_json::to_string(&Node {
+            schema: node_api::SCHEMA.to_owned(),
+            node: "n".to_owned(),
+            ..Node::default()
+        })
+        .unwrap()
     }
 
     #[test]
     fn an_answer_is_a_document_or_an_error() {
-        assert_eq!(read(format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{}", good()).as_bytes()).unwrap().node, "n");
+        assert_eq!(
+            read(format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{}", good()).as_bytes())
+                .unwrap()
+                .node,
+            "n"
+        );
         for (wrong, why) in [
             (String::new(), "no HTTP"),
             ("HTTP/1.0 200 OK\r\n".to_owned(), "no HTTP"),
             (format!("HTTP/1.0 404 Not Found\r\n\r\n{}", good()), "404"),
             ("HTTP/1.0 200 OK\r\n\r\n{".to_owned(), "EOF"),
             ("HTTP/1.0 200 OK\r\n\r\n{}".to_owned(), "missing field"),
-            (format!("HTTP/1.0 200 OK\r\n\r\n{}", good().replace("node/1", "node/2")), "flannel.node/2"),
+            (
+                format!(
+                    "HTTP/1.0 200 OK\r\n\r\n{}",
+                    good().replace("node/1", "node/2")
+                ),
+                "flannel.node/2",
+            ),
         ] {
             let error = read(wrong.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(why), "{wrong}: {error}");
@@ -336,7 +414,10 @@ mod tests {
         let env = folder.path().join("subnet.env");
         let why = |env: &Path| node(env, false).unwrap_err().to_string();
         let none = why(&env);
-        assert!(none.contains("does not run here") || none.contains("runs here"), "{none}");
+        assert!(
+            none.contains("does not run here") || none.contains("runs here"),
+            "{none}"
+        );
         let mut socket = api_socket::Socket::new(&env);
         let _listener = socket.put().unwrap().unwrap();
         let begun = Instant::now();

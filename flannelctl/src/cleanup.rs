@@ -52,7 +52,10 @@ pub struct Args {
 /// Lists or removes.
 pub fn run(args: &Args) -> Result<()> {
     rights::network("see and remove all that flannel left")?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting")?;
     runtime.block_on(clean(args))
 }
 
@@ -61,35 +64,70 @@ async fn clean(args: &Args) -> Result<()> {
     let networks = networks(args, &subnet_files)?;
     // A daemon of another network keeps its resources; without evidence of a network, every daemon counts as serving this one.
     let targets: BTreeSet<IpNet> = networks.iter().map(|known| known.network).collect();
-    let beside = if targets.is_empty() { Beside::default() } else { instance::running::beside(&targets) };
-    let mut running: Vec<String> = subnet_files.iter().flat_map(|file| instance::running::running(file)).collect();
+    let beside = if targets.is_empty() {
+        Beside::default()
+    } else {
+        instance::running::beside(&targets)
+    };
+    let mut running: Vec<String> = subnet_files
+        .iter()
+        .flat_map(|file| instance::running::running(file))
+        .collect();
     running.sort();
     running.dedup();
     running.retain(|who| !beside.who.contains(who));
     for who in &beside.who {
         let served: Vec<String> = beside.networks.iter().map(IpNet::to_string).collect();
-        out::complain(format!("flanneld serves {} on this host ({who}): its resources stay", served.join(", ")));
+        out::complain(format!(
+            "flanneld serves {} on this host ({who}): its resources stay",
+            served.join(", ")
+        ));
     }
     if !running.is_empty() {
         let who = running.join("; ");
         if args.dry_run {
-            out::complain(format!("flanneld runs here ({who}): without --dry-run, cleanup refuses; stop flanneld first"));
+            out::complain(format!(
+                "flanneld runs here ({who}): without --dry-run, cleanup refuses; stop flanneld first"
+            ));
         } else if !args.force {
-            bail!("flanneld runs here ({who}) and would restore everything: stop it first (systemctl disable --now flanneld), or use --force");
+            bail!(
+                "flanneld runs here ({who}) and would restore everything: stop it first (systemctl disable --now flanneld), or use --force"
+            );
         }
     }
 
     if networks.is_empty() {
-        out::complain("no subnet.env names flannel's network: routes left by Go flannel's host-gw are not searched; name the network with --network");
+        out::complain(
+            "no subnet.env names flannel's network: routes left by Go flannel's host-gw are not searched; name the network with --network",
+        );
     }
-    let others = cleanup::OtherDaemons { networks: beside.networks.clone(), devices: beside.devices };
-    let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
-    let mut report = Report { dry_run: args.dry_run, ..Report::default() };
+    let others = cleanup::OtherDaemons {
+        networks: beside.networks.clone(),
+        devices: beside.devices,
+    };
+    let evidence = Evidence {
+        networks,
+        protocol: args.route_protocol,
+        bridge: args.cni,
+        others,
+    };
+    let mut report = Report {
+        dry_run: args.dry_run,
+        ..Report::default()
+    };
     kernel(&evidence, &mut report).await;
-    let others = traffic_rules::ownership::OtherDaemons { own: targets, served: beside.networks, unknown: false, guards: beside.guards };
+    let others = traffic_rules::ownership::OtherDaemons {
+        own: targets,
+        served: beside.networks,
+        unknown: false,
+        guards: beside.guards,
+    };
     let rules = traffic_rules::clear_except(&others, args.dry_run).await;
     rules.removed.iter().for_each(|what| report.removed(what));
-    rules.errors.into_iter().for_each(|why| report.complaint(why));
+    rules
+        .errors
+        .into_iter()
+        .for_each(|why| report.complaint(why));
     for file in &subnet_files {
         files::subnet_env(file, &mut report);
     }
@@ -102,7 +140,11 @@ async fn clean(args: &Args) -> Result<()> {
 /// The subnet.env files to read and remove. The default one stays if another one is named and a daemon uses the default one.
 fn subnet_files(args: &Args) -> Vec<PathBuf> {
     let usual = PathBuf::from(SUBNET_FILE);
-    let named = args.subnet_file.iter().filter(|file| !file.as_os_str().is_empty() && **file != usual).cloned();
+    let named = args
+        .subnet_file
+        .iter()
+        .filter(|file| !file.as_os_str().is_empty() && **file != usual)
+        .cloned();
     let mut files: Vec<PathBuf> = named.collect();
     if files.is_empty() || instance::running::holder(&usual).is_none() {
         files.insert(0, usual);
@@ -115,16 +157,37 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
     let mut known = Vec::new();
     for file in subnet_files {
         let previous = subnet_env::last_served(file);
-        let v4 = previous.network.zip(previous.subnet).map(|(network, own)| (IpNet::V4(network), IpNet::V4(own)));
-        let v6 = previous.v6_network.zip(previous.v6_subnet).map(|(network, own)| (IpNet::V6(network), IpNet::V6(own)));
-        known.extend(v4.into_iter().chain(v6).map(|(network, own)| FlannelNetwork { network, own: Some(own), length: own.prefix_len() }));
+        let v4 = previous
+            .network
+            .zip(previous.subnet)
+            .map(|(network, own)| (IpNet::V4(network), IpNet::V4(own)));
+        let v6 = previous
+            .v6_network
+            .zip(previous.v6_subnet)
+            .map(|(network, own)| (IpNet::V6(network), IpNet::V6(own)));
+        known.extend(
+            v4.into_iter()
+                .chain(v6)
+                .map(|(network, own)| FlannelNetwork {
+                    network,
+                    own: Some(own),
+                    length: own.prefix_len(),
+                }),
+        );
     }
     for named in &args.network {
         let network = named.trunc();
         // With the whole address space, every route would count as flannel's.
-        ensure!(network.prefix_len() > 0, "--network={named}: give a network such as 10.244.0.0/16");
+        ensure!(
+            network.prefix_len() > 0,
+            "--network={named}: give a network such as 10.244.0.0/16"
+        );
         if !known.iter().any(|known| known.network == network) {
-            known.push(FlannelNetwork { network, own: None, length: usual_length(&network)? });
+            known.push(FlannelNetwork {
+                network,
+                own: None,
+                length: usual_length(&network)?,
+            });
         }
     }
     Ok(known)
@@ -134,10 +197,16 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
 fn usual_length(network: &IpNet) -> Result<u8> {
     let text = match network {
         IpNet::V4(_) => format!(r#"{{"Network":"{network}"}}"#),
-        IpNet::V6(_) => format!(r#"{{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"{network}"}}"#),
+        IpNet::V6(_) => {
+            format!(r#"{{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"{network}"}}"#)
+        }
     };
     let config = NetworkConfig::parse(&text).with_context(|| format!("--network={network}"))?;
-    let pool = if network.addr().is_ipv4() { config.pools.v4() } else { config.pools.v6() };
+    let pool = if network.addr().is_ipv4() {
+        config.pools.v4()
+    } else {
+        config.pools.v6()
+    };
     pool.context("the network has no pool").map(|pool| pool.len)
 }
 
@@ -152,14 +221,21 @@ async fn kernel(evidence: &Evidence, report: &mut Report) {
         Err(error) => return report.complaint(format!("cannot list devices and routes: {error}")),
     };
     for (op, what) in decisions.remove {
-        let failed = if report.dry_run { Vec::new() } else { kernel.apply(&[op]).await };
+        let failed = if report.dry_run {
+            Vec::new()
+        } else {
+            kernel.apply(&[op]).await
+        };
         match failed.into_iter().next() {
             None => report.removed(&what),
             Some(error) => report.complaint(format!("cannot remove {what}: {}", error.why)),
         }
     }
     for kept in decisions.keep {
-        report.kept(&format!("{}: {}; by hand: {}", kept.what, kept.why, kept.command));
+        report.kept(&format!(
+            "{}: {}; by hand: {}",
+            kept.what, kept.why, kept.command
+        ));
     }
 }
 
@@ -169,8 +245,16 @@ mod tests {
 
     #[test]
     fn the_usual_length_is_the_daemons() {
-        for (network, length) in [("10.244.0.0/16", 24), ("10.244.0.0/23", 25), ("fd10:244::/48", 64)] {
-            assert_eq!(usual_length(&network.parse().unwrap()).unwrap(), length, "{network}");
+        for (network, length) in [
+            ("10.244.0.0/16", 24),
+            ("10.244.0.0/23", 25),
+            ("fd10:244::/48", 64),
+        ] {
+            assert_eq!(
+                usual_length(&network.parse().unwrap()).unwrap(),
+                length,
+                "{network}"
+            );
         }
     }
 
@@ -178,7 +262,11 @@ mod tests {
     fn networks_come_from_the_file_before_the_command_line() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("subnet.env");
-        std::fs::write(&file, "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.7.1/26\nFLANNEL_MTU=1450\n").unwrap();
+        std::fs::write(
+            &file,
+            "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.7.1/26\nFLANNEL_MTU=1450\n",
+        )
+        .unwrap();
         let args = |network: &[&str]| Args {
             dry_run: true,
             force: false,
@@ -189,8 +277,23 @@ mod tests {
             cni_dir: PathBuf::new(),
         };
         let found = networks(&args(&["10.5.3.4/16", "fd10:244::/48"]), &[file]).unwrap();
-        let told: Vec<_> = found.iter().map(|net| (net.network.to_string(), net.own.map(|own| own.to_string()), net.length)).collect();
-        assert_eq!(told, [("10.5.0.0/16".to_owned(), Some("10.5.7.0/26".to_owned()), 26), ("fd10:244::/48".to_owned(), None, 64)]);
+        let told: Vec<_> = found
+            .iter()
+            .map(|net| {
+                (
+                    net.network.to_string(),
+                    net.own.map(|own| own.to_string()),
+                    net.length,
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("10.5.0.0/16".to_owned(), Some("10.5.7.0/26".to_owned()), 26),
+                ("fd10:244::/48".to_owned(), None, 64)
+            ]
+        );
         assert!(networks(&args(&["0.0.0.0/0"]), &[]).is_err());
     }
 }

@@ -14,13 +14,31 @@ pub fn plain(text: impl Into<String>) -> Cell {
 
 /// Lines with a heading. A row may have one cell more than there are headings, for a note.
 pub fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
-    let rows: Vec<Vec<Cell>> =
-        rows.iter().map(|row| row.iter().map(|(text, style)| (printable::value(text).into_owned(), *style)).collect()).collect();
-    let longest = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..).zip(headings).map(|(column, name)| longest(column).max(name.chars().count())).collect();
+    let rows: Vec<Vec<Cell>> = rows
+        .iter()
+        .map(|row| {
+            row.iter()
+                .map(|(text, style)| (printable::value(text).into_owned(), *style))
+                .collect()
+        })
+        .collect();
+    let longest = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|(text, _)| text.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..)
+        .zip(headings)
+        .map(|(column, name)| longest(column).max(name.chars().count()))
+        .collect();
     let line = |cells: &[Cell]| {
         let mut out = String::new();
-        let last = cells.iter().rposition(|(text, _)| !text.is_empty()).map_or(0, |last| last + 1);
+        let last = cells
+            .iter()
+            .rposition(|(text, _)| !text.is_empty())
+            .map_or(0, |last| last + 1);
         for (column, (text, style)) in cells.iter().take(last).enumerate() {
             if column > 0 {
                 out.push_str("  ");
@@ -34,8 +52,14 @@ pub fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
         }
         out
     };
-    let heading: Vec<Cell> = headings.iter().map(|name| ((*name).to_owned(), Some(Style::Strong))).collect();
-    std::iter::once(line(&heading)).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
+    let heading: Vec<Cell> = headings
+        .iter()
+        .map(|name| ((*name).to_owned(), Some(Style::Strong)))
+        .collect();
+    std::iter::once(line(&heading))
+        .chain(rows.iter().map(|row| line(row)))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]

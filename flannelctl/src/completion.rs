@@ -47,7 +47,9 @@ impl Program {
     fn script(self, shell: Shell, own: &clap::Command) -> Vec<u8> {
         let mut command = match self {
             Program::Flanneld => options::completion(),
-            Program::Flannelctl => own.clone().mut_subcommands(|command| command.mut_args(options::hinted)),
+            Program::Flannelctl => own
+                .clone()
+                .mut_subcommands(|command| command.mut_args(options::hinted)),
         };
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, self.name(), &mut script);
@@ -64,7 +66,10 @@ impl Program {
 
 /// Prints completions.
 pub fn run(args: &Args, own: &clap::Command) -> Result<()> {
-    for program in Program::value_variants().iter().filter(|program| args.program.is_none_or(|only| only == **program)) {
+    for program in Program::value_variants()
+        .iter()
+        .filter(|program| args.program.is_none_or(|only| only == **program))
+    {
         out::generated(&program.script(args.shell, own));
     }
     Ok(())
@@ -72,20 +77,29 @@ pub fn run(args: &Args, own: &clap::Command) -> Result<()> {
 
 /// Writes manual pages: one for each program and for each subcommand.
 pub fn manual(args: &ManArgs, own: &clap::Command) -> Result<()> {
-    std::fs::create_dir_all(&args.dir).with_context(|| format!("creating {}", args.dir.display()))?;
+    std::fs::create_dir_all(&args.dir)
+        .with_context(|| format!("creating {}", args.dir.display()))?;
     for program in Program::value_variants() {
         let mut command = program.manual(own).disable_help_subcommand(true);
         command.build();
-        pages(&command, &args.dir).with_context(|| format!("writing manual pages to {}", args.dir.display()))?;
+        pages(&command, &args.dir)
+            .with_context(|| format!("writing manual pages to {}", args.dir.display()))?;
     }
     Ok(())
 }
 
 fn pages(command: &clap::Command, dir: &std::path::Path) -> std::io::Result<()> {
-    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+    for subcommand in command
+        .get_subcommands()
+        .filter(|subcommand| !subcommand.is_hide_set())
+    {
         pages(subcommand, dir)?;
     }
-    Man::new(command.clone()).section(SECTION).manual("flannel").generate_to(dir).map(|_| ())
+    Man::new(command.clone())
+        .section(SECTION)
+        .manual("flannel")
+        .generate_to(dir)
+        .map(|_| ())
 }
 
 #[cfg(test)]
@@ -96,8 +110,13 @@ mod tests {
 
     /// The long flags of a program and its subcommands.
     fn flags(command: &clap::Command) -> BTreeSet<String> {
-        let own = command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| arg.get_long().map(str::to_owned));
-        let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+        let own = command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set())
+            .filter_map(|arg| arg.get_long().map(str::to_owned));
+        let subcommands = command
+            .get_subcommands()
+            .filter(|subcommand| !subcommand.is_hide_set());
         own.chain(subcommands.flat_map(flags)).collect()
     }
 
@@ -120,8 +139,15 @@ mod tests {
             for shell in Shell::value_variants() {
                 let script = temp_env::with_vars(secret, || script(program, *shell));
                 for flag in &flags {
-                    let written = if *shell == Shell::Fish { format!("-l {flag} ") } else { format!("--{flag}") };
-                    assert!(script.replace('\n', " ").contains(&written), "{program:?} {shell}: {flag}");
+                    let written = if *shell == Shell::Fish {
+                        format!("-l {flag} ")
+                    } else {
+                        format!("--{flag}")
+                    };
+                    assert!(
+                        script.replace('\n', " ").contains(&written),
+                        "{program:?} {shell}: {flag}"
+                    );
                 }
                 assert!(!script.contains("s3cret"), "{program:?} {shell}");
             }
@@ -131,18 +157,54 @@ mod tests {
     #[test]
     fn every_flag_is_in_a_manual_page() {
         let dir = tempfile::tempdir().unwrap();
-        temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || manual(&ManArgs { dir: dir.path().to_owned() }, &crate::command())).unwrap();
-        let mut names: Vec<String> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || {
+            manual(
+                &ManArgs {
+                    dir: dir.path().to_owned(),
+                },
+                &crate::command(),
+            )
+        })
+        .unwrap();
+        let mut names: Vec<String> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
-        let subcommands =
-            ["cleanup", "completion", "doctor", "lab", "leases", "man", "peers", "probe", "release", "reserve", "routes", "status", "support-bundle"]
-                .map(|name| format!("flannelctl-{name}.8"));
-        assert_eq!(names, [&subcommands[..], &["flannelctl.8".to_owned(), "flanneld.8".to_owned()]].concat());
+        let subcommands = [
+            "cleanup",
+            "completion",
+            "doctor",
+            "lab",
+            "leases",
+            "man",
+            "peers",
+            "probe",
+            "release",
+            "reserve",
+            "routes",
+            "status",
+            "support-bundle",
+        ]
+        .map(|name| format!("flannelctl-{name}.8"));
+        assert_eq!(
+            names,
+            [
+                &subcommands[..],
+                &["flannelctl.8".to_owned(), "flanneld.8".to_owned()]
+            ]
+            .concat()
+        );
         for program in Program::value_variants() {
             let of_program = names.iter().filter(|name| name.starts_with(program.name()));
-            let text: String = of_program.map(|name| std::fs::read_to_string(dir.path().join(name)).unwrap()).collect();
+            let text: String = of_program
+                .map(|name| std::fs::read_to_string(dir.path().join(name)).unwrap())
+                .collect();
             for flag in all_flags(*program) {
-                assert!(text.contains(&format!("\\fB\\-\\-{}\\fR", flag.replace('-', "\\-"))), "{program:?}: {flag}");
+                assert!(
+                    text.contains(&format!("\\fB\\-\\-{}\\fR", flag.replace('-', "\\-"))),
+                    "{program:?}: {flag}"
+                );
             }
             assert!(!text.contains("s3cret"));
         }
@@ -151,22 +213,48 @@ mod tests {
     /// The completions that bash offers for the last of these words.
     fn offered(words: &[&str]) -> Vec<String> {
         let (last, before) = (words.last().unwrap(), words.get(words.len() - 2).unwrap());
-        let scripts = script(Program::Flanneld, Shell::Bash) + &script(Program::Flannelctl, Shell::Bash);
+        let scripts =
+            script(Program::Flanneld, Shell::Bash) + &script(Program::Flannelctl, Shell::Bash);
         let (program, all, at) = (words[0], words.join(" "), words.len() - 1);
-        let line =
-            format!("{scripts}\nCOMP_WORDS=({all})\nCOMP_CWORD={at}\n_{program} {program} '{last}' '{before}'\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"");
+        let line = format!(
+            "{scripts}\nCOMP_WORDS=({all})\nCOMP_CWORD={at}\n_{program} {program} '{last}' '{before}'\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
         let done = Command::new("bash").args(["-c", &line]).output().unwrap();
-        assert!(done.status.success() && done.stderr.is_empty(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8(done.stdout).unwrap().lines().filter(|word| !word.is_empty()).map(str::to_owned).collect()
+        assert!(
+            done.status.success() && done.stderr.is_empty(),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        String::from_utf8(done.stdout)
+            .unwrap()
+            .lines()
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect()
     }
 
     #[test]
     fn bash_completes() {
         for (words, want) in [
-            (&["flanneld", "--etcd-p"][..], &["--etcd-prefix", "--etcd-password"][..]),
-            (&["flanneld", "-iface", "eth0", "-public-ip=10.0.0.1", "--encap-pe"], &["--encap-peers"]),
+            (
+                &["flanneld", "--etcd-p"][..],
+                &["--etcd-prefix", "--etcd-password"][..],
+            ),
+            (
+                &[
+                    "flanneld",
+                    "-iface",
+                    "eth0",
+                    "-public-ip=10.0.0.1",
+                    "--encap-pe",
+                ],
+                &["--encap-peers"],
+            ),
             (&["flanneld", "--encap-peers", "d"], &["drop"]),
-            (&["flanneld", "--ip-masq", "--datapath-"], &["--datapath-queues"]),
+            (
+                &["flanneld", "--ip-masq", "--datapath-"],
+                &["--datapath-queues"],
+            ),
             (&["flannelctl", "leases", "--etcd-ce"], &["--etcd-certfile"]),
             (&["flannelctl", "comp"], &["completion"]),
         ] {

@@ -41,7 +41,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(why) => return Err(why.into()),
     };
     if report.unknown.len() == report.checks {
-        let why = report.unknown.first().map(|unknown| unknown.why.as_str()).unwrap_or_default();
+        let why = report
+            .unknown
+            .first()
+            .map(|unknown| unknown.why.as_str())
+            .unwrap_or_default();
         bail!("nothing could be looked at: {why}; run flannelctl doctor as root");
     }
     match args.output {
@@ -51,13 +55,26 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             screen.say(show::text(&report, args.all, screen));
         }
     }
-    let broken = report.causes().any(|finding| finding.severity != Severity::Risk);
-    Ok(if broken { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+    let broken = report
+        .causes()
+        .any(|finding| finding.severity != Severity::Risk);
+    Ok(if broken {
+        ExitCode::from(BROKEN)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Looks without a daemon.
 fn look(args: &Args) -> Result<Report> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let facts = runtime.block_on(alone::facts(&mut Look::default(), &args.place.subnet_file, backends::profiles()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let facts = runtime.block_on(alone::facts(
+        &mut Look::default(),
+        &args.place.subnet_file,
+        backends::profiles(),
+    ));
     Ok(table::judge(&facts, jiff::Timestamp::now()))
 }

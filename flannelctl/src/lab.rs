@@ -64,12 +64,33 @@ fn demonstrate(args: &Args) -> Result<()> {
     let screen = Screen::open();
     if args.kube.kube {
         let (images, manifest) = (&args.kube.images, &args.kube.manifest);
-        return kube::demonstrate(&kube::Plan { nodes: args.hosts, vagrant: args.vagrant, images, manifest, keep: args.keep }, screen);
+        return kube::demonstrate(
+            &kube::Plan {
+                nodes: args.hosts,
+                vagrant: args.vagrant,
+                images,
+                manifest,
+                keep: args.keep,
+            },
+            screen,
+        );
     }
-    let families = if args.ipv6 { &Family::ALL[..] } else { &[Family::V4] };
-    let plan = Plan { backend: args.backend, hosts: args.hosts, store: args.store, families, vagrant: args.vagrant };
+    let families = if args.ipv6 {
+        &Family::ALL[..]
+    } else {
+        &[Family::V4]
+    };
+    let plan = Plan {
+        backend: args.backend,
+        hosts: args.hosts,
+        store: args.store,
+        families,
+        vagrant: args.vagrant,
+    };
     screen.heading(plan.title());
-    screen.step("requirements of the lab", || checks::require(&plan).map(|()| ((), String::new())))?;
+    screen.step("requirements of the lab", || {
+        checks::require(&plan).map(|()| ((), String::new()))
+    })?;
     let mut network = Network::build(&plan, screen)?;
     let pods = network.pods(screen)?;
     let complete = if plan.backend == Backend::Alloc {
@@ -85,7 +106,10 @@ fn demonstrate(args: &Args) -> Result<()> {
     }
     show::hint(&network, &pods, args.keep, screen)?;
     if !complete {
-        bail!("not every pod reaches every other; the last lines of the daemons' logs:\n{}", network.lab.logs());
+        bail!(
+            "not every pod reaches every other; the last lines of the daemons' logs:\n{}",
+            network.lab.logs()
+        );
     }
     Ok(())
 }

@@ -54,14 +54,22 @@ pub fn run(args: &Args) -> Result<()> {
             }
         };
         let keys = Keys::of(listing);
-        let signs = if args.long || !store.asks_a_server() { store.signs(&keys.items).await? } else { BTreeMap::new() };
+        let signs = if args.long || !store.asks_a_server() {
+            store.signs(&keys.items).await?
+        } else {
+            BTreeMap::new()
+        };
         let notes = notes(&keys.items, config.as_ref());
         if args.json {
-            out::document(&serde_json::to_string_pretty(&document(&keys, &signs, &notes))?);
+            out::document(&serde_json::to_string_pretty(&document(
+                &keys, &signs, &notes,
+            ))?);
             return Ok(());
         }
         if args.output == Form::Json {
-            return form::print(&json!({ "schema": SCHEMA, "leases": document(&keys, &signs, &notes) }));
+            return form::print(
+                &json!({ "schema": SCHEMA, "leases": document(&keys, &signs, &notes) }),
+            );
         }
         let screen = Screen::open();
         if keys.items.is_empty() && keys.strange.is_empty() {
@@ -87,7 +95,10 @@ pub struct Keys {
 impl Keys {
     /// Sorts a list of entries.
     pub fn of(listing: Listing) -> Keys {
-        let (known, strange): (Vec<Entry>, Vec<Entry>) = listing.entries.into_iter().partition(|entry| entry.subnets().is_some());
+        let (known, strange): (Vec<Entry>, Vec<Entry>) = listing
+            .entries
+            .into_iter()
+            .partition(|entry| entry.subnets().is_some());
         let mut items: Vec<Item> = known.into_iter().filter_map(Item::of).collect();
         items.sort_by_key(|item| item.subnets.nets().next().map(|net| net.addr()));
         Keys { items, strange }
@@ -99,7 +110,9 @@ type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 
 fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     let mut notes = Notes::new();
-    let refused = config.map(|config| refused(items, config)).unwrap_or_default();
+    let refused = config
+        .map(|config| refused(items, config))
+        .unwrap_or_default();
     let mut by_age: Vec<&Item> = items.iter().collect();
     by_age.sort_by_key(|item| (item.entry.created, item.subnets));
     for (number, item) in by_age.iter().enumerate() {
@@ -112,17 +125,34 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
             say(format!("no subnet of {}", config.networks));
         }
         let mut told = false;
-        for refused in refused.iter().filter(|refused| refused.subnets == item.subnets) {
+        for refused in refused
+            .iter()
+            .filter(|refused| refused.subnets == item.subnets)
+        {
             told |= refused.reason() == Reason::SameIdentity;
             say(format!("not used: {refused}"));
         }
-        if let Some(other) = older.iter().find(|other| other.subnets.overlaps(&item.subnets)) {
+        if let Some(other) = older
+            .iter()
+            .find(|other| other.subnets.overlaps(&item.subnets))
+        {
             say(format!("overlaps the older {}", other.subnets));
         }
-        let address = |item: &Item| item.attrs.as_ref().and_then(|attrs| attrs.addresses().next());
-        if let Some(other) = address(item).and_then(|own| older.iter().find(|other| address(other) == Some(own))) {
+        let address = |item: &Item| {
+            item.attrs
+                .as_ref()
+                .and_then(|attrs| attrs.addresses().next())
+        };
+        if let Some(other) =
+            address(item).and_then(|own| older.iter().find(|other| address(other) == Some(own)))
+        {
             say(format!("same address as {}", other.subnets));
-        } else if let Some(other) = older.iter().find(|other| !told && identities(item).iter().any(|own| identities(other).contains(own))) {
+        } else if let Some(other) = older.iter().find(|other| {
+            !told
+                && identities(item)
+                    .iter()
+                    .any(|own| identities(other).contains(own))
+        }) {
             say(format!("same MAC or key as {}", other.subnets));
         }
         if item.node().is_some_and(|node| node.contested) {
@@ -145,14 +175,20 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
         refuse_insecure: false,
         features: Default::default(),
     };
-    let accepts = backends::create(&setup).ok().map(|backend| backend.accepts());
+    let accepts = backends::create(&setup)
+        .ok()
+        .map(|backend| backend.accepts());
     let terms = Terms {
         config: config.clone(),
         own: None,
         local: Vec::new(),
         underlay: Vec::new(),
         links: None,
-        accepts: Arc::new(move |lease| accepts.as_ref().map_or(Ok(()), |accepts| accepts(lease).map_err(types::Problem::from))),
+        accepts: Arc::new(move |lease| {
+            accepts.as_ref().map_or(Ok(()), |accepts| {
+                accepts(lease).map_err(types::Problem::from)
+            })
+        }),
         identity: Arc::new(backends::identity_of),
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
@@ -163,17 +199,30 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
 
 /// Why a value is unreadable.
 pub fn unreadable(item: &Item) -> Option<String> {
-    let reason = || subnet_lease::wire::parse_value(&item.entry.value).err().map(|why| why.to_string()).unwrap_or_default();
+    let reason = || {
+        subnet_lease::wire::parse_value(&item.entry.value)
+            .err()
+            .map(|why| why.to_string())
+            .unwrap_or_default()
+    };
     // One line, whatever the value contains.
-    item.attrs.is_none().then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
+    item.attrs
+        .is_none()
+        .then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// MACs (or public keys), IPv4's first.
 fn macs(item: &Item) -> Vec<String> {
-    let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
+    let data = item
+        .attrs
+        .iter()
+        .flat_map(|attrs| [&attrs.data, &attrs.v6_data])
+        .flatten();
     data.filter_map(|data| {
         let object = Object::parse(data.as_str()).ok()?;
-        ["VtepMAC", "PublicKey"].iter().find_map(|name| object.read::<String>(name).ok().flatten())
+        ["VtepMAC", "PublicKey"]
+            .iter()
+            .find_map(|name| object.read::<String>(name).ok().flatten())
     })
     .collect()
 }
@@ -196,7 +245,12 @@ pub fn holder(item: &Item) -> String {
 /// A duration in one or two units.
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs();
-    match (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60) {
+    match (
+        seconds / 86_400,
+        seconds / 3_600 % 24,
+        seconds / 60 % 60,
+        seconds % 60,
+    ) {
         (0, 0, 0, seconds) => format!("{seconds} s"),
         (0, 0, minutes, _) => format!("{minutes} min"),
         (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
@@ -211,12 +265,16 @@ fn state(item: &Item, sign: Option<&Liveness>) -> String {
     match sign {
         None if item.reserved() => parts.push("reserved".to_owned()),
         None => parts.push("leased".to_owned()),
-        Some(Liveness { left: Some(left), .. }) => parts.push(format!("ends in {}", span(*left))),
+        Some(Liveness {
+            left: Some(left), ..
+        }) => parts.push(format!("ends in {}", span(*left))),
         Some(_) if by_hand => parts.push("reserved".to_owned()),
         Some(_) => {}
     }
     match sign.map(|sign| sign.heard) {
-        Some(Some(heard)) if item.node().is_some() || !item.reserved() => parts.push(format!("last seen {} ago", span(heard))),
+        Some(Some(heard)) if item.node().is_some() || !item.reserved() => {
+            parts.push(format!("last seen {} ago", span(heard)))
+        }
         Some(None) if item.keepalive() != 0 => parts.push("its etcd lease is gone".to_owned()),
         _ => {}
     }
@@ -224,18 +282,30 @@ fn state(item: &Item, sign: Option<&Liveness>) -> String {
 }
 
 /// One line per key: its cells, and the notes.
-fn rows(keys: &Keys, signs: &BTreeMap<String, Liveness>, notes: &Notes<'_>) -> Vec<([String; 6], String)> {
+fn rows(
+    keys: &Keys,
+    signs: &BTreeMap<String, Liveness>,
+    notes: &Notes<'_>,
+) -> Vec<([String; 6], String)> {
     let lease = |item: &Item| {
         let attrs = item.attrs.as_ref();
         let cells = [
             item.subnets.to_string(),
-            attrs.map(subnet_lease::LeaseAttrs::public_text).unwrap_or_default(),
+            attrs
+                .map(subnet_lease::LeaseAttrs::public_text)
+                .unwrap_or_default(),
             attrs.map(|attrs| attrs.backend.clone()).unwrap_or_default(),
             macs(item).join(" "),
             holder(item),
             state(item, signs.get(&item.entry.key)),
         ];
-        (cells, notes.get(item.entry.key.as_str()).map(|notes| notes.join("; ")).unwrap_or_default())
+        (
+            cells,
+            notes
+                .get(item.entry.key.as_str())
+                .map(|notes| notes.join("; "))
+                .unwrap_or_default(),
+        )
     };
     let strange = keys.strange.iter().map(|entry| {
         let mut cells: [String; 6] = Default::default();
@@ -247,19 +317,45 @@ fn rows(keys: &Keys, signs: &BTreeMap<String, Liveness>, notes: &Notes<'_>) -> V
 
 /// Columns as wide as their contents; empty columns are left out. Cells contain only plain text.
 fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
-    let shown = |cells: &[String; 6]| cells.each_ref().map(|cell| printable::value(cell).into_owned());
-    let rows: Vec<([String; 6], &str)> = rows.iter().map(|(cells, note)| (shown(cells), note.as_str())).collect();
+    let shown = |cells: &[String; 6]| {
+        cells
+            .each_ref()
+            .map(|cell| printable::value(cell).into_owned())
+    };
+    let rows: Vec<([String; 6], &str)> = rows
+        .iter()
+        .map(|(cells, note)| (shown(cells), note.as_str()))
+        .collect();
     const HEADING: [&str; 6] = ["SUBNET", "PUBLIC IP", "BACKEND", "MAC", "NODE", "STATE"];
-    let longest = |column: usize| rows.iter().filter_map(|(cells, _)| cells.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let columns: Vec<(usize, &str, usize)> =
-        (0..).zip(HEADING).map(|(column, name)| (column, name, longest(column))).filter(|(.., longest)| *longest > 0).collect();
+    let longest = |column: usize| {
+        rows.iter()
+            .filter_map(|(cells, _)| cells.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let columns: Vec<(usize, &str, usize)> = (0..)
+        .zip(HEADING)
+        .map(|(column, name)| (column, name, longest(column)))
+        .filter(|(.., longest)| *longest > 0)
+        .collect();
     let line = |cell: &dyn Fn(usize, &str) -> String| {
-        columns.iter().map(|(column, name, longest)| format!("{:1$}", cell(*column, name), (*longest).max(name.len()))).collect::<Vec<_>>().join("  ")
+        columns
+            .iter()
+            .map(|(column, name, longest)| {
+                format!("{:1$}", cell(*column, name), (*longest).max(name.len()))
+            })
+            .collect::<Vec<_>>()
+            .join("  ")
     };
     let mut out = vec![screen.styled(Style::Strong, line(&|_, name| name.to_owned()).trim_end())];
     for (cells, note) in rows {
         let text = line(&|column, _| cells.get(column).cloned().unwrap_or_default());
-        out.push(if note.is_empty() { text.trim_end().to_owned() } else { format!("{text}  {}", screen.styled(Style::Bad, note)) });
+        out.push(if note.is_empty() {
+            text.trim_end().to_owned()
+        } else {
+            format!("{text}  {}", screen.styled(Style::Bad, note))
+        });
     }
     out.join("\n")
 }
@@ -287,7 +383,10 @@ fn document(keys: &Keys, signs: &BTreeMap<String, Liveness>, notes: &Notes<'_>) 
             "notes": notes.get(item.entry.key.as_str()).cloned().unwrap_or_default(),
         })
     };
-    let strange = keys.strange.iter().map(|entry| json!({ "key": entry.key, "unreadable": NO_SUBNET }));
+    let strange = keys
+        .strange
+        .iter()
+        .map(|entry| json!({ "key": entry.key, "unreadable": NO_SUBNET }));
     Value::Array(keys.items.iter().map(lease).chain(strange).collect())
 }
 
@@ -296,7 +395,13 @@ mod tests {
     use super::*;
 
     fn entry(key: &str, value: &str, created: i64, lease: i64) -> Entry {
-        Entry { key: key.to_owned(), value: value.as_bytes().into(), created, modified: created, lease }
+        Entry {
+            key: key.to_owned(),
+            value: value.as_bytes().into(),
+            created,
+            modified: created,
+            lease,
+        }
     }
 
     fn keys() -> Keys {
@@ -305,11 +410,31 @@ mod tests {
         Keys::of(Listing {
             revision: 9,
             entries: vec![
-                entry("10.5.10.0-24", &format!(r#"{{"PublicIP":"192.168.56.101","PublicIPv6":null{mac}{node}}}"#), 1, 77),
-                entry("10.5.2.0-24", r#"{"PublicIP":"192.168.56.102","PublicIPv6":null,"BackendType":"host-gw"}"#, 2, 0),
-                entry("10.5.10.128-25", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#, 3, 5),
+                entry(
+                    "10.5.10.0-24",
+                    &format!(r#"{{"PublicIP":"192.168.56.101","PublicIPv6":null{mac}{node}}}"#),
+                    1,
+                    77,
+                ),
+                entry(
+                    "10.5.2.0-24",
+                    r#"{"PublicIP":"192.168.56.102","PublicIPv6":null,"BackendType":"host-gw"}"#,
+                    2,
+                    0,
+                ),
+                entry(
+                    "10.5.10.128-25",
+                    r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#,
+                    3,
+                    5,
+                ),
                 entry("10.5.3.0-24", "{", 4, 6),
-                entry("10.6.0.0-24", r#"{"PublicIP":"192.168.56.109","PublicIPv6":null}"#, 5, 6),
+                entry(
+                    "10.6.0.0-24",
+                    r#"{"PublicIP":"192.168.56.109","PublicIPv6":null}"#,
+                    5,
+                    6,
+                ),
                 entry("10.5.1.0-24.bak", "{}", 6, 0),
             ],
         })
@@ -322,19 +447,46 @@ mod tests {
     fn text(signs: &BTreeMap<String, Liveness>) -> Vec<String> {
         let keys = keys();
         let notes = notes(&keys.items, Some(&config()));
-        rows(&keys, signs, &notes).into_iter().map(|(cells, note)| format!("{}|{note}", cells.join("|"))).collect()
+        rows(&keys, signs, &notes)
+            .into_iter()
+            .map(|(cells, note)| format!("{}|{note}", cells.join("|")))
+            .collect()
     }
 
     #[test]
     fn each_key_is_a_line_that_says_what_is_odd() {
         let lines = text(&BTreeMap::new());
         let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, this network uses vxlan: restart flanneld there";
-        assert!(lines[0].starts_with(&format!("10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}")), "{}", lines[0]);
-        assert!(lines[1].starts_with("10.5.3.0/24|||||leased|unreadable: the value is not a JSON object"), "{}", lines[1]);
-        assert_eq!(lines[2], "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|");
-        assert_eq!(lines[3], "10.5.10.128/25|192.168.56.101||||leased|overlaps the older 10.5.10.0/24; same address as 10.5.10.0/24");
-        assert_eq!(lines[4], "10.6.0.0/24|192.168.56.109||||leased|no subnet of 10.5.0.0/16");
-        assert!(lines[5].starts_with("10.5.1.0-24.bak|") && lines[5].ends_with(NO_SUBNET), "{}", lines[5]);
+        assert!(
+            lines[0].starts_with(&format!(
+                "10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}"
+            )),
+            "{}",
+            lines[0]
+        );
+        assert!(
+            lines[1]
+                .starts_with("10.5.3.0/24|||||leased|unreadable: the value is not a JSON object"),
+            "{}",
+            lines[1]
+        );
+        assert_eq!(
+            lines[2],
+            "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|"
+        );
+        assert_eq!(
+            lines[3],
+            "10.5.10.128/25|192.168.56.101||||leased|overlaps the older 10.5.10.0/24; same address as 10.5.10.0/24"
+        );
+        assert_eq!(
+            lines[4],
+            "10.6.0.0/24|192.168.56.109||||leased|no subnet of 10.5.0.0/16"
+        );
+        assert!(
+            lines[5].starts_with("10.5.1.0-24.bak|") && lines[5].ends_with(NO_SUBNET),
+            "{}",
+            lines[5]
+        );
         assert_eq!(lines.len(), 6);
     }
 
@@ -342,13 +494,28 @@ mod tests {
     #[test]
     fn a_key_that_another_node_has_is_told_however_it_is_spelt() {
         let value = |node: &str, key: &str| {
-            let data = format!(r#""BackendType":"wireguard","BackendData":{{"PublicKey":"{key}","Port":51820}}"#);
-            format!(r#"{{"PublicIP":"192.0.2.1","PublicIPv6":null,{data},"NodeID":{{"id":"{node}","name":"{node}","instance":"x","rank":1}}}}"#)
+            let data = format!(
+                r#""BackendType":"wireguard","BackendData":{{"PublicKey":"{key}","Port":51820}}"#
+            );
+            format!(
+                r#"{{"PublicIP":"192.0.2.1","PublicIPv6":null,{data},"NodeID":{{"id":"{node}","name":"{node}","instance":"x","rank":1}}}}"#
+            )
         };
-        let (key, again) = ("oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=", "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3l=");
-        let entries = vec![entry("10.5.1.0-24", &value("a", key), 1, 7), entry("10.5.2.0-24", &value("b", again), 2, 8)];
-        let keys = Keys::of(Listing { revision: 9, entries });
-        let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#).unwrap();
+        let (key, again) = (
+            "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=",
+            "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3l=",
+        );
+        let entries = vec![
+            entry("10.5.1.0-24", &value("a", key), 1, 7),
+            entry("10.5.2.0-24", &value("b", again), 2, 8),
+        ];
+        let keys = Keys::of(Listing {
+            revision: 9,
+            entries,
+        });
+        let config =
+            NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)
+                .unwrap();
         let notes = notes(&keys.items, Some(&config));
         assert!(!notes.contains_key("10.5.1.0-24"), "{notes:?}");
         let told = notes["10.5.2.0-24"].join("; ");
@@ -365,24 +532,53 @@ mod tests {
     fn signs_of_life_are_told() {
         let seconds = |number| Some(Duration::from_secs(number));
         let signs = BTreeMap::from([
-            ("10.5.10.0-24".to_owned(), Liveness { heard: seconds(12), left: seconds(86_388) }),
+            (
+                "10.5.10.0-24".to_owned(),
+                Liveness {
+                    heard: seconds(12),
+                    left: seconds(86_388),
+                },
+            ),
             ("10.5.2.0-24".to_owned(), Liveness::default()),
             ("10.5.10.128-25".to_owned(), Liveness::default()),
         ]);
         let lines = text(&signs);
         assert!(lines[0].contains("|reserved|"), "{}", lines[0]);
-        assert!(lines[2].contains("|ends in 23 h 59 min, last seen 12 s ago|"), "{}", lines[2]);
-        assert!(lines[3].contains("|its etcd lease is gone|"), "{}", lines[3]);
+        assert!(
+            lines[2].contains("|ends in 23 h 59 min, last seen 12 s ago|"),
+            "{}",
+            lines[2]
+        );
+        assert!(
+            lines[3].contains("|its etcd lease is gone|"),
+            "{}",
+            lines[3]
+        );
     }
 
     #[test]
     fn programs_get_numbers() {
         let keys = keys();
-        let signs = BTreeMap::from([("10.5.10.0-24".to_owned(), Liveness { heard: Some(Duration::from_secs(12)), left: None })]);
+        let signs = BTreeMap::from([(
+            "10.5.10.0-24".to_owned(),
+            Liveness {
+                heard: Some(Duration::from_secs(12)),
+                left: None,
+            },
+        )]);
         let document = document(&keys, &signs, &notes(&keys.items, None));
         assert_eq!(document[2]["subnets"], json!(["10.5.10.0/24"]));
-        assert_eq!((&document[2]["heard_seconds_ago"], &document[2]["node"]["name"]), (&json!(12), &json!("n1")));
-        assert_eq!((&document[0]["reserved"], &document[0]["node"]), (&json!(true), &Value::Null));
+        assert_eq!(
+            (
+                &document[2]["heard_seconds_ago"],
+                &document[2]["node"]["name"]
+            ),
+            (&json!(12), &json!("n1"))
+        );
+        assert_eq!(
+            (&document[0]["reserved"], &document[0]["node"]),
+            (&json!(true), &Value::Null)
+        );
         assert!(document[1]["unreadable"].is_string() && document[5]["unreadable"].is_string());
     }
 
@@ -392,28 +588,51 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/leases.json");
         let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         assert_eq!(schema["title"], SCHEMA);
-        let described: BTreeSet<&String> = schema["$defs"]["lease"]["properties"].as_object().unwrap().keys().collect();
+        let described: BTreeSet<&String> = schema["$defs"]["lease"]["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .collect();
         let keys = keys();
         let document = document(&keys, &BTreeMap::new(), &notes(&keys.items, None));
         let all = document.as_array().unwrap();
-        let printed: BTreeSet<&String> = all.iter().flat_map(|lease| lease.as_object().unwrap().keys()).collect();
+        let printed: BTreeSet<&String> = all
+            .iter()
+            .flat_map(|lease| lease.as_object().unwrap().keys())
+            .collect();
         assert_eq!(printed, described);
         for required in schema["$defs"]["lease"]["required"].as_array().unwrap() {
-            assert!(all.iter().all(|lease| lease.get(required.as_str().unwrap()).is_some()), "{required}");
+            assert!(
+                all.iter()
+                    .all(|lease| lease.get(required.as_str().unwrap()).is_some()),
+                "{required}"
+            );
         }
     }
 
     #[test]
     fn the_table_leaves_empty_columns_out() {
         let row = |cells: [&str; 6], note: &str| (cells.map(str::to_owned), note.to_owned());
-        let rows = [row(["10.5.1.0/24", "1.2.3.4", "", "", "n1", "leased"], ""), row(["10.5.20.0/24", "", "", "", "", "leased"], "odd")];
+        let rows = [
+            row(["10.5.1.0/24", "1.2.3.4", "", "", "n1", "leased"], ""),
+            row(["10.5.20.0/24", "", "", "", "", "leased"], "odd"),
+        ];
         let text = table(&rows, Screen::open());
-        assert_eq!(text, "SUBNET        PUBLIC IP  NODE  STATE\n10.5.1.0/24   1.2.3.4    n1    leased\n10.5.20.0/24                   leased  odd");
+        assert_eq!(
+            text,
+            "SUBNET        PUBLIC IP  NODE  STATE\n10.5.1.0/24   1.2.3.4    n1    leased\n10.5.20.0/24                   leased  odd"
+        );
     }
 
     #[test]
     fn spans_are_short() {
-        for (seconds, want) in [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3_661, "1 h 1 min"), (90_000, "1 d 1 h")] {
+        for (seconds, want) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (3_661, "1 h 1 min"),
+            (90_000, "1 d 1 h"),
+        ] {
             assert_eq!(span(Duration::from_secs(seconds)), want);
         }
     }

@@ -1,6 +1,10 @@
 //! `flannelctl`, what an operator types: one module for each subcommand, with its `Args` and its `run`.
 
-#![deny(clippy::print_stdout, clippy::print_stderr, reason = "the store's texts are foreign: `out` makes them printable")]
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the store's texts are foreign: `out` makes them printable"
+)]
 
 mod ask;
 mod cleanup;
@@ -70,11 +74,16 @@ const WIDTH: usize = 80;
 
 /// The command line.
 fn command() -> clap::Command {
-    Cli::command().max_term_width(WIDTH).mut_subcommands(options::environment)
+    Cli::command()
+        .max_term_width(WIDTH)
+        .mut_subcommands(options::environment)
 }
 
 fn main() -> ExitCode {
-    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let cli = match command()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+    {
         Ok(cli) => cli,
         Err(error) => return complain_of_usage(&error),
     };
@@ -135,9 +144,16 @@ mod tests {
         all.extend(command.get_subcommands().cloned());
         assert!(all.len() > 5, "with the subcommands, help among them");
         for mut command in all {
-            for text in [command.render_help().to_string(), command.render_long_help().to_string()] {
+            for text in [
+                command.render_help().to_string(),
+                command.render_long_help().to_string(),
+            ] {
                 for line in text.lines() {
-                    assert!(line.chars().count() <= 80, "{} --help: {line}", command.get_name());
+                    assert!(
+                        line.chars().count() <= 80,
+                        "{} --help: {line}",
+                        command.get_name()
+                    );
                 }
             }
         }

@@ -39,7 +39,10 @@ pub fn clear() {
 
 /// Whether nobody reads standard output any more.
 pub fn is_closed() -> bool {
-    FAILED.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    FAILED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .is_some()
 }
 
 /// Prints a JSON document for programs, unshortened.
@@ -60,7 +63,11 @@ pub fn note(text: impl Display) {
 
 /// Prints an error on standard error, in one line: a newline in it would be foreign text.
 pub fn complain(text: impl Display) {
-    let _ = writeln!(stderr(), "flannelctl: {}", printable::line(&text.to_string()));
+    let _ = writeln!(
+        stderr(),
+        "flannelctl: {}",
+        printable::line(&text.to_string())
+    );
 }
 
 /// The same for errors with logs of several lines.
@@ -71,7 +78,9 @@ pub fn complain_at_length(text: impl Display) {
 /// Fails if not everything could be printed, unless the reader closed the pipe (`| head`).
 pub fn end() -> Result<()> {
     match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        Some(error) if error.kind() != ErrorKind::BrokenPipe => bail!("cannot write to standard output: {error}"),
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+            bail!("cannot write to standard output: {error}")
+        }
         _ => Ok(()),
     }
 }

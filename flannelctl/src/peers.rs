@@ -57,7 +57,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
         if !args.watch || out::is_closed() {
-            return Ok(if is_broken(&peers) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS });
+            return Ok(if is_broken(&peers) {
+                ExitCode::from(BROKEN)
+            } else {
+                ExitCode::SUCCESS
+            });
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -68,9 +72,10 @@ fn look(args: &Args) -> Result<Node> {
     let mut node = ask::node(&args.place.subnet_file, args.all)?;
     let begun = Instant::now();
     let is_complete = |node: &Node| {
-        node.mesh
-            .as_ref()
-            .is_none_or(|mesh| mesh.peers.is_empty() || (!mesh.rows.is_empty() && mesh.rows.iter().all(|row| row.said_age_ms.is_some())))
+        node.mesh.as_ref().is_none_or(|mesh| {
+            mesh.peers.is_empty()
+                || (!mesh.rows.is_empty() && mesh.rows.iter().all(|row| row.said_age_ms.is_some()))
+        })
     };
     while args.all && !is_complete(&node) && begun.elapsed() < ROWS {
         std::thread::sleep(ROWS_PACE);
@@ -83,12 +88,35 @@ fn look(args: &Args) -> Result<Node> {
 fn document(node: Node, all: bool) -> Peers {
     let probed = node.mesh.is_some();
     let mesh = node.mesh.unwrap_or_default();
-    let verdicts = |peer: &node_api::Peer| mesh.peers.iter().filter(|verdict| peer.subnets.contains(&verdict.subnet)).cloned().collect();
-    let peers = node.peers.into_iter().map(|peer| Probed { verdicts: verdicts(&peer), peer }).collect();
-    Peers { schema: PEERS.to_owned(), node: node.node, probed, peers, rows: if all { mesh.rows } else { Vec::new() } }
+    let verdicts = |peer: &node_api::Peer| {
+        mesh.peers
+            .iter()
+            .filter(|verdict| peer.subnets.contains(&verdict.subnet))
+            .cloned()
+            .collect()
+    };
+    let peers = node
+        .peers
+        .into_iter()
+        .map(|peer| Probed {
+            verdicts: verdicts(&peer),
+            peer,
+        })
+        .collect();
+    Peers {
+        schema: PEERS.to_owned(),
+        node: node.node,
+        probed,
+        peers,
+        rows: if all { mesh.rows } else { Vec::new() },
+    }
 }
 
 /// Whether packets to a peer are lost.
 fn is_broken(peers: &Peers) -> bool {
-    peers.peers.iter().flat_map(|peer| &peer.verdicts).any(|verdict| verdict.state.impact() == Impact::All)
+    peers
+        .peers
+        .iter()
+        .flat_map(|peer| &peer.verdicts)
+        .any(|verdict| verdict.state.impact() == Impact::All)
 }

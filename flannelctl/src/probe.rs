@@ -38,5 +38,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             screen.say(text::text(&probe, screen));
         }
     }
-    Ok(if probe.ends_at.is_some() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+    Ok(if probe.ends_at.is_some() {
+        ExitCode::from(BROKEN)
+    } else {
+        ExitCode::SUCCESS
+    })
 }

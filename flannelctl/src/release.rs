@@ -37,8 +37,13 @@ pub fn run(args: &Args) -> Result<()> {
         let store = store::open(&args.store)?;
         store.reach().await?;
         let keys = Keys::of(store.list().await?);
-        let entry = find(&keys, &args.lease)
-            .with_context(|| format!("there is no lease {} in {}; list the leases with `flannelctl leases`", args.lease, store.place()))?;
+        let entry = find(&keys, &args.lease).with_context(|| {
+            format!(
+                "there is no lease {} in {}; list the leases with `flannelctl leases`",
+                args.lease,
+                store.place()
+            )
+        })?;
         let item = Item::of(entry.clone());
         let sign = match &item {
             Some(item) => store.sign(item).await?,
@@ -50,20 +55,33 @@ pub fn run(args: &Args) -> Result<()> {
         {
             bail!("{why}; delete it anyway with --force");
         }
-        let same = |other: &&Item| item.as_ref().is_some_and(|item| other.subnets == item.subnets && holder(item) != args.lease);
+        let same = |other: &&Item| {
+            item.as_ref()
+                .is_some_and(|item| other.subnets == item.subnets && holder(item) != args.lease)
+        };
         if keys.items.iter().filter(same).count() > 1 {
-            bail!("{} is the subnet of several Nodes: name the Node instead", args.lease);
+            bail!(
+                "{} is the subnet of several Nodes: name the Node instead",
+                args.lease
+            );
         }
         if store.is_of_nodes() && !args.force {
-            bail!("a Node's lease ends with the Node: delete it with `kubectl delete node`; --force removes flannel's mark from it");
+            bail!(
+                "a Node's lease ends with the Node: delete it with `kubectl delete node`; --force removes flannel's mark from it"
+            );
         }
         if !args.yes && !agreed()? {
             bail!("nothing was deleted");
         }
         if !store.release(&entry).await? {
-            bail!("{} has just been changed: nothing was deleted; check again with `flannelctl leases`", entry.key);
+            bail!(
+                "{} has just been changed: nothing was deleted; check again with `flannelctl leases`",
+                entry.key
+            );
         }
-        let lives = item.as_ref().is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
+        let lives = item
+            .as_ref()
+            .is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
         let after = if store.is_of_nodes() {
             "peers drop their routes to it within a minute, unless its flanneld runs and restores it"
         } else if lives {
@@ -78,31 +96,73 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Finds the key: by its text, by one of its subnets, or as shown by `flannelctl leases` if that is unambiguous.
 pub fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
-    let wanted = wanted.rsplit_once("subnets/").map_or(wanted, |(_, key)| key);
+    let wanted = wanted
+        .rsplit_once("subnets/")
+        .map_or(wanted, |(_, key)| key);
     let net: Option<IpNet> = wanted.parse().ok();
-    let entries = keys.items.iter().map(|item| &item.entry).chain(&keys.strange);
+    let entries = keys
+        .items
+        .iter()
+        .map(|item| &item.entry)
+        .chain(&keys.strange);
     let by_text = entries.clone().find(|entry| entry.key == wanted);
-    let by_node = || keys.items.iter().find(|item| item.node().is_some_and(|node| *node.name == *wanted)).map(|item| &item.entry);
-    let by_net = || keys.items.iter().find(|item| net.is_some_and(|net| item.subnets.nets().any(|own| own == net.trunc()))).map(|item| &item.entry);
+    let by_node = || {
+        keys.items
+            .iter()
+            .find(|item| item.node().is_some_and(|node| *node.name == *wanted))
+            .map(|item| &item.entry)
+    };
+    let by_net = || {
+        keys.items
+            .iter()
+            .find(|item| net.is_some_and(|net| item.subnets.nets().any(|own| own == net.trunc())))
+            .map(|item| &item.entry)
+    };
     let by_sight = || {
-        let mut alike = entries.clone().filter(|entry| printable::value(&entry.key) == wanted);
+        let mut alike = entries
+            .clone()
+            .filter(|entry| printable::value(&entry.key) == wanted);
         alike.next().filter(|_| alike.next().is_none())
     };
-    by_text.or_else(by_net).or_else(by_sight).or_else(by_node).cloned()
+    by_text
+        .or_else(by_net)
+        .or_else(by_sight)
+        .or_else(by_node)
+        .cloned()
 }
 
 /// Describes what would be deleted.
 fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
-    let Some(item) = item else { return format!("{}: the key names no subnet", printable::value(&entry.key)) };
-    let kind = if item.keepalive() == 0 && item.node().is_none() && item.reserved() { "reserved" } else { "held" };
+    let Some(item) = item else {
+        return format!("{}: the key names no subnet", printable::value(&entry.key));
+    };
+    let kind = if item.keepalive() == 0 && item.node().is_none() && item.reserved() {
+        "reserved"
+    } else {
+        "held"
+    };
     let node = match (item.node(), item.attrs.is_some()) {
-        (Some(node), _) => format!("by node {} (id {})", printable::value(&holder(item)), printable::value(&node.id)),
+        (Some(node), _) => format!(
+            "by node {} (id {})",
+            printable::value(&holder(item)),
+            printable::value(&node.id)
+        ),
         (None, true) => "by a node of Go flannel, or written by hand".to_owned(),
         (None, false) => "by an unreadable value".to_owned(),
     };
-    let address = item.attrs.as_ref().map(|attrs| format!(" at {}", attrs.public_text())).unwrap_or_default();
-    let heard = sign.heard.map(|heard| format!(", last seen {} ago", span(heard))).unwrap_or_default();
-    let left = sign.left.map(|left| format!(", expires in {}", span(left))).unwrap_or_default();
+    let address = item
+        .attrs
+        .as_ref()
+        .map(|attrs| format!(" at {}", attrs.public_text()))
+        .unwrap_or_default();
+    let heard = sign
+        .heard
+        .map(|heard| format!(", last seen {} ago", span(heard)))
+        .unwrap_or_default();
+    let left = sign
+        .left
+        .map(|left| format!(", expires in {}", span(left)))
+        .unwrap_or_default();
     format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
 }
 
@@ -128,7 +188,10 @@ fn agreed() -> Result<bool> {
     out::begin("Delete it? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    Ok(matches!(
+        answer.trim().to_ascii_lowercase().as_str(),
+        "y" | "yes"
+    ))
 }
 
 #[cfg(test)]
@@ -141,11 +204,20 @@ mod tests {
     const GO: &str = r#"{"PublicIP":"192.168.56.102","PublicIPv6":null,"BackendType":"vxlan"}"#;
 
     fn entry(key: &str, value: &str, lease: i64) -> Entry {
-        Entry { key: key.to_owned(), value: value.as_bytes().into(), created: 1, modified: 1, lease }
+        Entry {
+            key: key.to_owned(),
+            value: value.as_bytes().into(),
+            created: 1,
+            modified: 1,
+            lease,
+        }
     }
 
     fn heard(seconds: u64) -> Liveness {
-        Liveness { heard: Some(Duration::from_secs(seconds)), left: None }
+        Liveness {
+            heard: Some(Duration::from_secs(seconds)),
+            left: None,
+        }
     }
 
     fn item(value: &str, lease: i64) -> Item {
@@ -154,14 +226,32 @@ mod tests {
 
     #[test]
     fn a_lease_is_found_by_key_and_by_subnet() {
-        let entries = vec![entry("10.5.1.0-24&fd00:5:1::-64", OURS, 1), entry("10.5.2.0-24", "{", 1), entry("10.5.3.0-24.bak", "", 0)];
-        let keys = Keys::of(Listing { revision: 1, entries });
-        for wanted in
-            ["10.5.1.0-24&fd00:5:1::-64", "10.5.1.0/24", "10.5.1.1/24", "fd00:5:1::/64", "/coreos.com/network/subnets/10.5.1.0-24&fd00:5:1::-64"]
-        {
-            assert_eq!(find(&keys, wanted).unwrap().key, "10.5.1.0-24&fd00:5:1::-64", "{wanted}");
+        let entries = vec![
+            entry("10.5.1.0-24&fd00:5:1::-64", OURS, 1),
+            entry("10.5.2.0-24", "{", 1),
+            entry("10.5.3.0-24.bak", "", 0),
+        ];
+        let keys = Keys::of(Listing {
+            revision: 1,
+            entries,
+        });
+        for wanted in [
+            "10.5.1.0-24&fd00:5:1::-64",
+            "10.5.1.0/24",
+            "10.5.1.1/24",
+            "fd00:5:1::/64",
+            "/coreos.com/network/subnets/10.5.1.0-24&fd00:5:1::-64",
+        ] {
+            assert_eq!(
+                find(&keys, wanted).unwrap().key,
+                "10.5.1.0-24&fd00:5:1::-64",
+                "{wanted}"
+            );
         }
-        assert_eq!(find(&keys, "10.5.3.0-24.bak").unwrap().key, "10.5.3.0-24.bak");
+        assert_eq!(
+            find(&keys, "10.5.3.0-24.bak").unwrap().key,
+            "10.5.3.0-24.bak"
+        );
         for wanted in ["10.5.1.0/25", "10.5.9.0/24", "nonsense"] {
             assert!(find(&keys, wanted).is_none(), "{wanted}");
         }
@@ -174,15 +264,33 @@ mod tests {
         assert!(alive(&item(OURS, 7), &Liveness::default()).is_none());
         assert!(alive(&item(GO, 7), &heard(40_000)).is_some());
         assert!(alive(&item(GO, 7), &Liveness::default()).is_none());
-        assert!(alive(&item(GO, 0), &Liveness::default()).unwrap().contains("reservation"));
+        assert!(
+            alive(&item(GO, 0), &Liveness::default())
+                .unwrap()
+                .contains("reservation")
+        );
         assert!(alive(&item("{", 7), &heard(12)).is_some());
     }
 
     #[test]
     fn what_goes_is_described() {
-        let text = description(&entry("10.5.1.0-24", OURS, 7), Some(&item(OURS, 7)), &heard(12));
-        assert_eq!(text, "10.5.1.0/24: held by node n1 (id abc) at 192.168.56.101, last seen 12 s ago");
-        let text = description(&entry("10.5.1.0-24", GO, 0), Some(&item(GO, 0)), &Liveness::default());
-        assert_eq!(text, "10.5.1.0/24: reserved by a node of Go flannel, or written by hand at 192.168.56.102");
+        let text = description(
+            &entry("10.5.1.0-24", OURS, 7),
+            Some(&item(OURS, 7)),
+            &heard(12),
+        );
+        assert_eq!(
+            text,
+            "10.5.1.0/24: held by node n1 (id abc) at 192.168.56.101, last seen 12 s ago"
+        );
+        let text = description(
+            &entry("10.5.1.0-24", GO, 0),
+            Some(&item(GO, 0)),
+            &Liveness::default(),
+        );
+        assert_eq!(
+            text,
+            "10.5.1.0/24: reserved by a node of Go flannel, or written by hand at 192.168.56.102"
+        );
     }
 }

@@ -30,18 +30,36 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
-        ensure!(!store.is_of_nodes(), "on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved");
+        ensure!(
+            !store.is_of_nodes(),
+            "on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved"
+        );
         store.reach().await?;
         let keys = Keys::of(store.list().await?);
-        let plan = if args.address.is_empty() { keep(&keys, &args.lease)? } else { new(&keys, &store.config().await?, args)? };
+        let plan = if args.address.is_empty() {
+            keep(&keys, &args.lease)?
+        } else {
+            new(&keys, &store.config().await?, args)?
+        };
         let Some((subnets, value, present)) = plan else {
-            out::say(format!("{} is a reservation already", printable::value(&args.lease)));
+            out::say(format!(
+                "{} is a reservation already",
+                printable::value(&args.lease)
+            ));
             return Ok(());
         };
-        if !store.reserve(&subnets, value, present.map(|item| &item.entry)).await? {
-            bail!("the keys of {subnets} have just been changed: nothing was written; check again with `flannelctl leases`");
+        if !store
+            .reserve(&subnets, value, present.map(|item| &item.entry))
+            .await?
+        {
+            bail!(
+                "the keys of {subnets} have just been changed: nothing was written; check again with `flannelctl leases`"
+            );
         }
-        out::say(format!("{subnets} is reserved; to undo it: flannelctl release {} --force", wire::render_key(&subnets)));
+        out::say(format!(
+            "{subnets} is reserved; to undo it: flannelctl release {} --force",
+            wire::render_key(&subnets)
+        ));
         Ok(())
     })
 }
@@ -52,15 +70,26 @@ type Plan<'a> = Option<(Subnets, String, Option<&'a Item>)>;
 /// A lease that will not expire any more; none if it does not now.
 fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     let missing = || {
-        format!("there is no lease {wanted}; list them with `flannelctl leases`, or name the node's address with --address to reserve a free subnet")
+        format!(
+            "there is no lease {wanted}; list them with `flannelctl leases`, or name the node's address with --address to reserve a free subnet"
+        )
     };
     let entry = find(keys, wanted).with_context(missing)?;
-    let item = keys.items.iter().find(|item| item.entry.key == entry.key).with_context(|| format!("{} names no subnet", entry.key))?;
-    ensure!(item.attrs.is_some(), "{} cannot be read: correct or release it first", item.entry.key);
+    let item = keys
+        .items
+        .iter()
+        .find(|item| item.entry.key == entry.key)
+        .with_context(|| format!("{} names no subnet", entry.key))?;
+    ensure!(
+        item.attrs.is_some(),
+        "{} cannot be read: correct or release it first",
+        item.entry.key
+    );
     if item.reserved() {
         return Ok(None);
     }
-    let value = String::from_utf8(item.entry.value.to_vec()).with_context(|| format!("{} cannot be read", item.entry.key))?;
+    let value = String::from_utf8(item.entry.value.to_vec())
+        .with_context(|| format!("{} cannot be read", item.entry.key))?;
     Ok(Some((item.subnets, value, Some(item))))
 }
 
@@ -79,20 +108,43 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
             IpAddr::V4(address) => attrs.public_ip.replace(*address).is_some(),
             IpAddr::V6(address) => attrs.public_ipv6.replace(*address).is_some(),
         };
-        ensure!(!taken, "--address names two addresses of one family: a node has one of each");
+        ensure!(
+            !taken,
+            "--address names two addresses of one family: a node has one of each"
+        );
     }
-    if let Some(item) = keys.items.iter().find(|item| item.subnets.overlaps(&subnets)) {
-        bail!("{subnets} overlaps {}, {}: release that first, or choose another subnet", item.subnets, told(item));
+    if let Some(item) = keys
+        .items
+        .iter()
+        .find(|item| item.subnets.overlaps(&subnets))
+    {
+        bail!(
+            "{subnets} overlaps {}, {}: release that first, or choose another subnet",
+            item.subnets,
+            told(item)
+        );
     }
-    if let Some(item) = keys.items.iter().find(|item| item.addresses().any(|address| args.address.contains(&address))) {
-        bail!("that node has {} already, {}: keep it with `flannelctl reserve {}`", item.subnets, told(item), wire::render_key(&item.subnets));
+    if let Some(item) = keys.items.iter().find(|item| {
+        item.addresses()
+            .any(|address| args.address.contains(&address))
+    }) {
+        bail!(
+            "that node has {} already, {}: keep it with `flannelctl reserve {}`",
+            item.subnets,
+            told(item),
+            wire::render_key(&item.subnets)
+        );
     }
     Ok(Some((subnets, wire::render_value(&attrs), None)))
 }
 
 /// Whose a lease is.
 fn told(item: &Item) -> String {
-    let address = item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default();
+    let address = item
+        .attrs
+        .as_ref()
+        .map(LeaseAttrs::public_text)
+        .unwrap_or_default();
     match holder(item) {
         name if name.is_empty() => format!("which the node at {} has", printable::value(&address)),
         name => format!("which {} has", printable::value(&name)),
@@ -123,17 +175,28 @@ mod tests {
 
     fn args(words: &[&str]) -> Args {
         let words = ["reserve"].iter().chain(words);
-        let matches = <Cli as clap::CommandFactory>::command().try_get_matches_from(words).unwrap();
+        let matches = <Cli as clap::CommandFactory>::command()
+            .try_get_matches_from(words)
+            .unwrap();
         Cli::from_arg_matches(&matches).unwrap().args
     }
 
     fn keys() -> Keys {
-        let entry =
-            |key: &str, value: &str, lease: i64| Entry { key: key.to_owned(), value: value.as_bytes().into(), created: 1, modified: 7, lease };
+        let entry = |key: &str, value: &str, lease: i64| Entry {
+            key: key.to_owned(),
+            value: value.as_bytes().into(),
+            created: 1,
+            modified: 7,
+            lease,
+        };
         Keys::of(Listing {
             revision: 9,
             entries: vec![
-                entry("10.5.10.0-24", r#"{"PublicIP":"192.168.56.101","NodeID":{"id":"abc","name":"n1","instance":"x","rank":1}}"#, 77),
+                entry(
+                    "10.5.10.0-24",
+                    r#"{"PublicIP":"192.168.56.101","NodeID":{"id":"abc","name":"n1","instance":"x","rank":1}}"#,
+                    77,
+                ),
                 entry("10.5.11.0-24", r#"{"PublicIP":"192.168.56.102"}"#, 0),
                 entry("10.5.12.0-24", "{", 5),
             ],
@@ -149,11 +212,24 @@ mod tests {
         let keys = keys();
         for name in ["n1", "10.5.10.0/24", "10.5.10.0-24"] {
             let (subnets, value, present) = keep(&keys, name).unwrap().unwrap();
-            assert_eq!((subnets.to_string().as_str(), present.unwrap().entry.modified), ("10.5.10.0/24", 7), "{name}");
+            assert_eq!(
+                (
+                    subnets.to_string().as_str(),
+                    present.unwrap().entry.modified
+                ),
+                ("10.5.10.0/24", 7),
+                "{name}"
+            );
             assert_eq!(value.as_bytes(), &*keys.items[0].entry.value);
         }
-        assert!(keep(&keys, "10.5.11.0/24").unwrap().is_none(), "it is one already");
-        for (wrong, why) in [("n9", "there is no lease n9"), ("10.5.12.0-24", "cannot be read")] {
+        assert!(
+            keep(&keys, "10.5.11.0/24").unwrap().is_none(),
+            "it is one already"
+        );
+        for (wrong, why) in [
+            ("n9", "there is no lease n9"),
+            ("10.5.12.0-24", "cannot be read"),
+        ] {
             let error = keep(&keys, wrong).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
@@ -162,19 +238,52 @@ mod tests {
     #[test]
     fn a_free_subnet_is_reserved_for_an_address() {
         let keys = keys();
-        let plan = new(&keys, &config(), &args(&["10.5.34.0/24", "--address", "192.168.56.107"])).unwrap().unwrap();
-        assert_eq!((plan.0.to_string().as_str(), plan.2.is_none()), ("10.5.34.0/24", true));
-        assert_eq!(wire::parse_value(plan.1.as_bytes()).unwrap().public_ip, "192.168.56.107".parse().ok());
+        let plan = new(
+            &keys,
+            &config(),
+            &args(&["10.5.34.0/24", "--address", "192.168.56.107"]),
+        )
+        .unwrap()
+        .unwrap();
+        assert_eq!(
+            (plan.0.to_string().as_str(), plan.2.is_none()),
+            ("10.5.34.0/24", true)
+        );
+        assert_eq!(
+            wire::parse_value(plan.1.as_bytes()).unwrap().public_ip,
+            "192.168.56.107".parse().ok()
+        );
         for (words, why) in [
-            (&["10.5.10.0/24", "--address=1.2.3.4"][..], "overlaps 10.5.10.0/24, which n1 has"),
-            (&["10.5.34.0/24", "--address=192.168.56.101"], "has 10.5.10.0/24 already, which n1 has"),
-            (&["10.5.34.0/24", "--address=192.168.56.102"], "which the node at 192.168.56.102 has"),
-            (&["10.6.34.0/24", "--address=1.2.3.4"], "is no subnet that a node of 10.5.0.0/16 can have"),
-            (&["10.5.34.0/25", "--address=1.2.3.4"], "is no subnet that a node of 10.5.0.0/16 can have"),
-            (&["10.5.34.1/24", "--address=1.2.3.4"], "is no subnet: write it as"),
+            (
+                &["10.5.10.0/24", "--address=1.2.3.4"][..],
+                "overlaps 10.5.10.0/24, which n1 has",
+            ),
+            (
+                &["10.5.34.0/24", "--address=192.168.56.101"],
+                "has 10.5.10.0/24 already, which n1 has",
+            ),
+            (
+                &["10.5.34.0/24", "--address=192.168.56.102"],
+                "which the node at 192.168.56.102 has",
+            ),
+            (
+                &["10.6.34.0/24", "--address=1.2.3.4"],
+                "is no subnet that a node of 10.5.0.0/16 can have",
+            ),
+            (
+                &["10.5.34.0/25", "--address=1.2.3.4"],
+                "is no subnet that a node of 10.5.0.0/16 can have",
+            ),
+            (
+                &["10.5.34.1/24", "--address=1.2.3.4"],
+                "is no subnet: write it as",
+            ),
             (&["fd10::/64", "--address=1.2.3.4"], "is no subnet that"),
             (&["n1", "--address=1.2.3.4"], "is no subnet: write it as"),
-            (&["10.5.34.0/24", "--address=1.2.3.4", "--address=1.2.3.5"], "two addresses of one family"),
+            (
+                &["10.5.34.0/24", "--address=1.2.3.4", "--address=1.2.3.5"],
+                "two addresses of one family",
+            ),
         ] {
             let error = new(&keys, &config(), &args(words)).unwrap_err().to_string();
             assert!(error.contains(why), "{words:?}: {error}");

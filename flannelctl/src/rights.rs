@@ -36,7 +36,8 @@ pub fn is_root() -> bool {
 /// Whether a process with this status has CAP_NET_ADMIN.
 fn may(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> NET_ADMIN & 1 == 1)
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> NET_ADMIN & 1 == 1)
 }
 
 #[cfg(test)]
@@ -48,7 +49,10 @@ mod tests {
         for (status, has) in [
             ("Name:\tx\nCapEff:\t0000000000001000\n", true),
             ("CapEff:\t000001ffffffffff\n", true),
-            ("CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n", false),
+            (
+                "CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n",
+                false,
+            ),
             ("CapEff:\tx\n", false),
             ("", false),
         ] {

@@ -51,7 +51,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
         if !args.watch || out::is_closed() {
-            return Ok(if routes.is_broken() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS });
+            return Ok(if routes.is_broken() {
+                ExitCode::from(BROKEN)
+            } else {
+                ExitCode::SUCCESS
+            });
         }
         std::thread::sleep(POLL_INTERVAL);
     }

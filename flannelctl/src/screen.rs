@@ -32,16 +32,23 @@ pub struct Screen {
 impl Screen {
     /// Colours on a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`.
     pub fn open() -> Screen {
-        let terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        let terminal = std::io::stdout().is_terminal()
+            && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
         // https://no-color.org: present and not empty.
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Screen { terminal, colours: terminal && !plain }
+        Screen {
+            terminal,
+            colours: terminal && !plain,
+        }
     }
 
     /// Neither a terminal nor colours.
     #[cfg(test)]
     pub fn plain() -> Screen {
-        Screen { terminal: false, colours: false }
+        Screen {
+            terminal: false,
+            colours: false,
+        }
     }
 
     /// Whether a person reads it.
@@ -59,12 +66,20 @@ impl Screen {
         };
         let text = text.to_string();
         let text = printable::line(&text);
-        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into_owned() }
+        if self.colours {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.into_owned()
+        }
     }
 
     /// Prints lines that may have styled parts.
     pub fn say(self, text: impl Display) {
-        if self.colours { out::say_styled(text) } else { out::say(text) }
+        if self.colours {
+            out::say_styled(text)
+        } else {
+            out::say(text)
+        }
     }
 
     /// Prints a heading after an empty line.
@@ -82,13 +97,23 @@ impl Screen {
     /// Runs a step: shows its name while it runs, then its duration and result.
     pub fn step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         let start = Instant::now();
-        self.timed_step(what, || work().map(|(value, result)| (value, result, start.elapsed())))
+        self.timed_step(what, || {
+            work().map(|(value, result)| (value, result, start.elapsed()))
+        })
     }
 
     /// The same for work that started earlier and measures its own duration.
-    pub fn timed_step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String, Duration)>) -> Result<T> {
+    pub fn timed_step<T>(
+        self,
+        what: &str,
+        work: impl FnOnce() -> Result<(T, String, Duration)>,
+    ) -> Result<T> {
         if self.terminal {
-            out::begin(format!("  {} {:>8}  {what} …", self.styled(Style::Faint, "·"), ""));
+            out::begin(format!(
+                "  {} {:>8}  {what} …",
+                self.styled(Style::Faint, "·"),
+                ""
+            ));
         }
         let outcome = work();
         if self.terminal {
@@ -96,13 +121,24 @@ impl Screen {
         }
         match outcome {
             Ok((value, result, took)) => {
-                let line = if result.is_empty() { what.to_owned() } else { format!("{what}: {result}") };
+                let line = if result.is_empty() {
+                    what.to_owned()
+                } else {
+                    format!("{what}: {result}")
+                };
                 let time = self.styled(Style::Faint, format!("{:>6.2} s", took.as_secs_f64()));
-                self.say(format!("  {} {time}  {line}", self.styled(Style::Good, "✓")));
+                self.say(format!(
+                    "  {} {time}  {line}",
+                    self.styled(Style::Good, "✓")
+                ));
                 Ok(value)
             }
             Err(error) => {
-                self.say(format!("  {} {:>8}  {what}", self.styled(Style::Bad, "✗"), ""));
+                self.say(format!(
+                    "  {} {:>8}  {what}",
+                    self.styled(Style::Bad, "✗"),
+                    ""
+                ));
                 Err(error)
             }
         }
@@ -110,19 +146,36 @@ impl Screen {
 
     /// Prints commands and their purposes.
     pub fn commands(self, commands: &[(String, &str)]) {
-        let width = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
+        let width = commands
+            .iter()
+            .map(|(command, _)| command.chars().count())
+            .max()
+            .unwrap_or(0);
         for (command, purpose) in commands {
-            self.say(format!("  {}  {}", self.styled(Style::Strong, format!("{command:width$}")), self.styled(Style::Faint, purpose)));
+            self.say(format!(
+                "  {}  {}",
+                self.styled(Style::Strong, format!("{command:width$}")),
+                self.styled(Style::Faint, purpose)
+            ));
         }
     }
 
     /// Prints a table: its first row and column are headings.
     pub fn table(self, rows: &[Vec<(String, Style)>]) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.chars().count()).max().unwrap_or(0);
+        let width = |column: usize| {
+            rows.iter()
+                .filter_map(|row| row.get(column))
+                .map(|(text, _)| text.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in rows {
-            let cells = row.iter().zip(&widths).map(|((text, style), width)| self.styled(*style, format!("{text:>width$}")));
+            let cells = row
+                .iter()
+                .zip(&widths)
+                .map(|((text, style), width)| self.styled(*style, format!("{text:>width$}")));
             self.say(format!("  {}", cells.collect::<Vec<_>>().join("   ")));
         }
     }

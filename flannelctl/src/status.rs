@@ -41,16 +41,35 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             screen.say(text::text(&status, Timestamp::now(), screen));
         }
     }
-    Ok(if text::is_broken(&status) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+    Ok(if text::is_broken(&status) {
+        ExitCode::from(BROKEN)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn find_out(args: &Args) -> Result<Status> {
     let file = &args.place.subnet_file;
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    let mut status = Status { schema: STATUS.to_owned(), host, daemon: DaemonState::Running, trouble: None, exit_report: None, node: None };
+    let host = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default();
+    let mut status = Status {
+        schema: STATUS.to_owned(),
+        host,
+        daemon: DaemonState::Running,
+        trouble: None,
+        exit_report: None,
+        node: None,
+    };
     match ask::node(file, false) {
         Ok(node) => status.node = Some(node),
-        Err(silence @ (Silence::Denied(_) | Silence::Strange { .. } | Silence::Foreign { .. } | Silence::Refused(_))) => bail!(silence),
+        Err(
+            silence @ (Silence::Denied(_)
+            | Silence::Strange { .. }
+            | Silence::Foreign { .. }
+            | Silence::Refused(_)),
+        ) => bail!(silence),
         Err(silence @ Silence::Hangs(..)) => {
             status.daemon = DaemonState::Hanging;
             status.trouble = Some(silence.to_string());
@@ -59,7 +78,9 @@ fn find_out(args: &Args) -> Result<Status> {
             status.daemon = DaemonState::Stopped;
             match exit_report::read(file) {
                 Ok(words) => status.exit_report = words,
-                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!("{silence}; only root may read why the last one ended"),
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    bail!("{silence}; only root may read why the last one ended")
+                }
                 // What is there says nothing.
                 Err(_) => {}
             }

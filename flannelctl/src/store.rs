@@ -21,7 +21,9 @@ const AT_ONCE: usize = 16;
 /// # Errors
 /// Lists every mistake, as flanneld does.
 pub fn open(flags: &StoreFlags) -> Result<Store> {
-    let (store, warnings) = flags.read().map_err(|mistakes| anyhow!(lines(&mistakes, "\nflannelctl: ")))?;
+    let (store, warnings) = flags
+        .read()
+        .map_err(|mistakes| anyhow!(lines(&mistakes, "\nflannelctl: ")))?;
     for warning in warnings {
         out::complain(warning);
     }
@@ -31,7 +33,11 @@ pub fn open(flags: &StoreFlags) -> Result<Store> {
 
 /// The texts of all mistakes.
 fn lines(mistakes: &[Mistake], between: &str) -> String {
-    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
+    mistakes
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(between)
 }
 
 /// An open store.
@@ -60,9 +66,10 @@ impl Store {
     pub async fn reach(&self) -> Result<()> {
         match tokio::time::timeout(TIMEOUT, self.config()).await {
             Ok(_) => Ok(()),
-            Err(_) => {
-                Err(anyhow!("{} does not answer within {TIMEOUT:?}: check the address, and that the store runs and is reachable", self.place()))
-            }
+            Err(_) => Err(anyhow!(
+                "{} does not answer within {TIMEOUT:?}: check the address, and that the store runs and is reachable",
+                self.place()
+            )),
         }
     }
 
@@ -71,7 +78,10 @@ impl Store {
     /// # Errors
     /// The store does not answer.
     pub async fn list(&self) -> Result<Listing> {
-        self.0.list().await.with_context(|| format!("cannot list {}", self.place()))
+        self.0
+            .list()
+            .await
+            .with_context(|| format!("cannot list {}", self.place()))
     }
 
     /// The network's configuration.
@@ -88,8 +98,14 @@ impl Store {
     /// The store does not answer.
     pub async fn sign(&self, item: &Item) -> Result<Liveness> {
         let failed = || match self.asks_a_server() {
-            true => format!("cannot read the remaining time of the lease of {}", item.subnets),
-            false => format!("cannot read when the holder of {} was last seen", item.subnets),
+            true => format!(
+                "cannot read the remaining time of the lease of {}",
+                item.subnets
+            ),
+            false => format!(
+                "cannot read when the holder of {} was last seen",
+                item.subnets
+            ),
         };
         self.0.liveness(&item.entry).await.with_context(failed)
     }
@@ -102,10 +118,17 @@ impl Store {
         use futures_util::stream::{StreamExt, TryStreamExt};
         let one = |item: &Item| {
             let item = item.clone();
-            async move { self.sign(&item).await.map(|sign| (item.entry.key.clone(), sign)) }
+            async move {
+                self.sign(&item)
+                    .await
+                    .map(|sign| (item.entry.key.clone(), sign))
+            }
         };
         let questions: Vec<_> = items.iter().map(one).collect();
-        futures_util::stream::iter(questions).buffer_unordered(AT_ONCE).try_collect().await
+        futures_util::stream::iter(questions)
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await
     }
 
     /// Deletes a key unless it has changed since it was listed. Returns whether it was deleted.
@@ -113,16 +136,30 @@ impl Store {
     /// # Errors
     /// The store does not answer.
     pub async fn release(&self, entry: &Entry) -> Result<bool> {
-        self.0.release(entry).await.with_context(|| format!("cannot delete {} below {}", entry.key, self.place()))
+        self.0
+            .release(entry)
+            .await
+            .with_context(|| format!("cannot delete {} below {}", entry.key, self.place()))
     }
 
     /// Writes a key that never expires: a new one, or in the place of `present` unless that has changed. Returns whether it was written.
     ///
     /// # Errors
     /// The store does not answer, or has no keys of its own.
-    pub async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool> {
+    pub async fn reserve(
+        &self,
+        subnets: &Subnets,
+        value: String,
+        present: Option<&Entry>,
+    ) -> Result<bool> {
         let done = self.0.reserve(subnets, value, present).await;
-        done.with_context(|| format!("cannot write {} below {}", wire::render_key(subnets), self.place()))
+        done.with_context(|| {
+            format!(
+                "cannot write {} below {}",
+                wire::render_key(subnets),
+                self.place()
+            )
+        })
     }
 }
 
@@ -133,7 +170,10 @@ impl Store {
 pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     // The same provider as the daemon's; a second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting")?;
     runtime.block_on(work)
 }
 
@@ -151,21 +191,39 @@ mod tests {
 
     fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
         let words = ["flannelctl"].iter().chain(args);
-        options::environment(Cli::command()).try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches))
+        options::environment(Cli::command())
+            .try_get_matches_from(words)
+            .and_then(|matches| Cli::from_arg_matches(&matches))
     }
 
     fn read(args: &[&str]) -> Result<(Where, Vec<Warning>)> {
-        parse(args)?.store.read().map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
+        parse(args)?
+            .store
+            .read()
+            .map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
     }
 
     /// Both programs take one command line for one store.
     #[test]
     fn the_store_is_named_as_the_daemon_does() {
-        let all = ["--etcd-cafile=/a", "--etcd-certfile=/c", "--etcd-keyfile=/k", "--etcd-username=u", "--etcd-password=p"];
+        let all = [
+            "--etcd-cafile=/a",
+            "--etcd-certfile=/c",
+            "--etcd-keyfile=/k",
+            "--etcd-username=u",
+            "--etcd-password=p",
+        ];
         let https = [&["--etcd-endpoints=a:1, https://b:2,"][..], &all].concat();
-        let unset: Vec<(String, Option<&str>)> =
-            Cli::command().get_arguments().filter_map(clap::Arg::get_env).map(|name| (name.to_string_lossy().into_owned(), None)).collect();
-        let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_DIR", ""), ("FLANNELD_ETCD_USERNAME", "")];
+        let unset: Vec<(String, Option<&str>)> = Cli::command()
+            .get_arguments()
+            .filter_map(clap::Arg::get_env)
+            .map(|name| (name.to_string_lossy().into_owned(), None))
+            .collect();
+        let environment = [
+            ("FLANNELD_ETCD_PREFIX", "/env"),
+            ("FLANNELD_SUBNET_DIR", ""),
+            ("FLANNELD_ETCD_USERNAME", ""),
+        ];
         for args in [
             &[][..],
             &https,
@@ -183,21 +241,33 @@ mod tests {
             &["--etcd-username=u"],
         ] {
             for environment in [&environment[..], &[]] {
-                let set = environment.iter().map(|(name, text)| ((*name).to_owned(), Some(*text)));
-                let (have, want) = temp_env::with_vars(unset.iter().cloned().chain(set).collect::<Vec<_>>(), || {
-                    (read(args), options::read(args.iter().map(Into::into), &[]))
-                });
+                let set = environment
+                    .iter()
+                    .map(|(name, text)| ((*name).to_owned(), Some(*text)));
+                let (have, want) = temp_env::with_vars(
+                    unset.iter().cloned().chain(set).collect::<Vec<_>>(),
+                    || (read(args), options::read(args.iter().map(Into::into), &[])),
+                );
                 match (have, want) {
                     (Ok(have), Invocation::Run(want)) => {
-                        assert_eq!(format!("{have:?}"), format!("{:?}", (&want.store, &want.warnings)), "{args:?}");
+                        assert_eq!(
+                            format!("{have:?}"),
+                            format!("{:?}", (&want.store, &want.warnings)),
+                            "{args:?}"
+                        );
                     }
-                    (Err(have), Invocation::Mistakes(want)) => assert_eq!(format!("{have:#}"), lines(&want, "\n"), "{args:?}"),
+                    (Err(have), Invocation::Mistakes(want)) => {
+                        assert_eq!(format!("{have:#}"), lines(&want, "\n"), "{args:?}")
+                    }
                     (have, want) => panic!("{args:?}: {have:?}, {want:?}"),
                 }
             }
         }
         let place = |args: &[&str]| open(&parse(args).unwrap().store).unwrap().place();
-        assert_eq!(temp_env::with_vars(unset, || place(&["--subnet-dir=/leases"])), "/leases/subnets");
+        assert_eq!(
+            temp_env::with_vars(unset, || place(&["--subnet-dir=/leases"])),
+            "/leases/subnets"
+        );
     }
 
     #[test]
@@ -211,9 +281,18 @@ mod tests {
             let told = format!("{:#}", read(args).unwrap_err());
             assert!(!told.contains("s3c"), "{told}");
         }
-        let cli = parse(&["--etcd-password=s3cret", "--etcd-endpoints=http://u:s3cret@a"]).unwrap();
+        let cli = parse(&[
+            "--etcd-password=s3cret",
+            "--etcd-endpoints=http://u:s3cret@a",
+        ])
+        .unwrap();
         assert!(!format!("{cli:?}").contains("s3cret"));
-        let help = temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || parse(&["--help"]).unwrap_err().to_string());
-        assert!(help.contains("FLANNELD_ETCD_PASSWORD") && !help.contains("s3cret"), "{help}");
+        let help = temp_env::with_var("FLANNELD_ETCD_PASSWORD", Some("s3cret"), || {
+            parse(&["--help"]).unwrap_err().to_string()
+        });
+        assert!(
+            help.contains("FLANNELD_ETCD_PASSWORD") && !help.contains("s3cret"),
+            "{help}"
+        );
     }
 }

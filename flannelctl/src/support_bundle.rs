@@ -44,12 +44,33 @@ pub fn run(args: &Args) -> Result<()> {
         return list(args);
     }
     rights::root("read what belongs into a support bundle")?;
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let host = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default();
     // A host's name may be anything.
-    let host: String = host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-    let name = format!("flannel-{host}-{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ"));
-    let file = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let host: String = host
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    let name = format!(
+        "flannel-{host}-{}",
+        jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ")
+    );
+    let file = args
+        .file
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
     let mut archive = Archive::create(&file, &name)?;
     let mut missing = 0;
     for item in WANTED {
@@ -87,7 +108,10 @@ fn list(args: &Args) -> Result<()> {
 
 /// The list for programs.
 fn document(subnet_file: &Path) -> Value {
-    let items: Vec<Value> = WANTED.iter().map(|item| json!({ "name": item.name, "from": item.source.shown(subnet_file) })).collect();
+    let items: Vec<Value> = WANTED
+        .iter()
+        .map(|item| json!({ "name": item.name, "from": item.source.shown(subnet_file) }))
+        .collect();
     json!({ "schema": SCHEMA, "items": items })
 }
 
@@ -97,12 +121,24 @@ mod tests {
 
     #[test]
     fn the_schema_describes_the_list() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/support-bundle.json");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../docs/schema/support-bundle.json"
+        );
         let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let document = document(Path::new("/run/flannel/subnet.env"));
-        assert_eq!((&schema["title"], &document["schema"]), (&json!(SCHEMA), &json!(SCHEMA)));
+        assert_eq!(
+            (&schema["title"], &document["schema"]),
+            (&json!(SCHEMA), &json!(SCHEMA))
+        );
         let names = |of: &Value| of.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&document), names(&schema["properties"]));
-        assert!(document["items"].as_array().unwrap().iter().all(|item| names(item) == names(&schema["$defs"]["item"]["properties"])));
+        assert!(
+            document["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|item| names(item) == names(&schema["$defs"]["item"]["properties"]))
+        );
     }
 }

@@ -1,6 +1,10 @@
 //! What somebody else wrote into the store, or gave as a flag, reaches the operator's terminal as visible text, whatever is in it.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows it in tests, but does not know their helpers"
+)]
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,10 +36,16 @@ fn require_visible(output: &Output) -> String {
     let hidden = Regex::new(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}--\n]").unwrap();
     for bytes in [&output.stdout, &output.stderr] {
         let text = std::str::from_utf8(bytes).unwrap();
-        let found = hidden.find(text).map(|found| (found.as_str(), found.start()));
+        let found = hidden
+            .find(text)
+            .map(|found| (found.as_str(), found.start()));
         assert_eq!(found, None, "in {text:?}");
     }
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 fn value(text: &str) -> Value {
@@ -53,7 +63,11 @@ fn store(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let subnets = folder.path().join("subnets");
     fs::create_dir(&subnets).unwrap();
-    fs::write(folder.path().join("config"), format!(r#"{{"Network":{}}}"#, Value::from(text))).unwrap();
+    fs::write(
+        folder.path().join("config"),
+        format!(r#"{{"Network":{}}}"#, Value::from(text)),
+    )
+    .unwrap();
     fs::write(subnets.join("10.5.1.0-24"), value(text).to_string()).unwrap();
     fs::write(subnets.join("10.5.2.0-24"), format!("{text}{{")).unwrap();
     fs::write(subnets.join("10.5.4.0-24"), value(text).to_string()).unwrap();
@@ -76,23 +90,44 @@ fn every_way_out_is_visible(text: &str) {
     let listed = flannelctl(folder, &["leases"]);
     assert!(listed.status.success(), "{listed:?}");
     let table = require_visible(&listed);
-    assert_eq!(String::from_utf8_lossy(&listed.stdout).lines().count(), 5, "a line a key and the heading, whatever is in a name: {table}");
+    assert_eq!(
+        String::from_utf8_lossy(&listed.stdout).lines().count(),
+        5,
+        "a line a key and the heading, whatever is in a name: {table}"
+    );
 
     let document = flannelctl(folder, &["leases", "--json"]);
     require_visible(&document);
     let found: Value = serde_json::from_slice(&document.stdout).unwrap();
-    let lease = found.as_array().unwrap().iter().find(|lease| lease["key"] == "10.5.1.0-24").unwrap();
+    let lease = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|lease| lease["key"] == "10.5.1.0-24")
+        .unwrap();
     // Programs get what is there: escaped, not changed.
-    assert_eq!((&lease["node"]["name"], &lease["backend"]), (&json!(text), &json!(text)));
+    assert_eq!(
+        (&lease["node"]["name"], &lease["backend"]),
+        (&json!(text), &json!(text))
+    );
 
     let refused = flannelctl(folder, &["release", "10.5.1.0/24"]);
     assert_eq!(refused.status.code(), Some(1));
     require_visible(&refused);
-    assert!(require_visible(&flannelctl(folder, &["release", "10.5.1.0/24", "--force", "--yes"])).contains("released"));
+    assert!(
+        require_visible(&flannelctl(
+            folder,
+            &["release", "10.5.1.0/24", "--force", "--yes"]
+        ))
+        .contains("released")
+    );
 
     let clean: String = text.replace('\0', "");
     require_visible(&flannelctl(folder, &["release", "--", &clean]));
-    require_visible(&flannelctl(folder, &["cleanup", "--dry-run", "--network", &clean]));
+    require_visible(&flannelctl(
+        folder,
+        &["cleanup", "--dry-run", "--network", &clean],
+    ));
     require_visible(&flannelctl(folder, &[&format!("x{clean}")]));
     let nowhere = folder.join(name(text));
     require_visible(&flannelctl(&nowhere, &["leases"]));
@@ -101,8 +136,16 @@ fn every_way_out_is_visible(text: &str) {
     if name(text).chars().count() < 60 {
         let shown = printable::value(&name(text)).into_owned();
         let released = flannelctl(folder, &["release", "--yes", "--force", "--", &shown]);
-        assert!(require_visible(&released).contains("released"), "{shown}: {released:?}");
-        assert!(!folder.join("subnets").join(OsStr::from_bytes(name(text).as_bytes())).exists());
+        assert!(
+            require_visible(&released).contains("released"),
+            "{shown}: {released:?}"
+        );
+        assert!(
+            !folder
+                .join("subnets")
+                .join(OsStr::from_bytes(name(text).as_bytes()))
+                .exists()
+        );
     }
 }
 
@@ -111,7 +154,13 @@ fn a_hostile_name_is_shown_and_does_nothing() {
     every_way_out_is_visible(HOSTILE);
     let store = store(HOSTILE);
     let table = require_visible(&flannelctl(store.path(), &["leases"]));
-    for shown in [r"\u{1b}[2J", r"\u{202e}cod", r"\u{9b}31m", r"\r\nb", r"\u{7f}"] {
+    for shown in [
+        r"\u{1b}[2J",
+        r"\u{202e}cod",
+        r"\u{9b}31m",
+        r"\r\nb",
+        r"\u{7f}",
+    ] {
         assert!(table.contains(shown), "{shown}: {table}");
     }
 }
@@ -121,9 +170,19 @@ fn a_long_name_is_cut() {
     let store = store(&"n".repeat(10_000));
     let listed = flannelctl(store.path(), &["leases"]);
     require_visible(&listed);
-    let (table, complaint) = (String::from_utf8_lossy(&listed.stdout), String::from_utf8_lossy(&listed.stderr));
-    assert!(table.lines().all(|line| line.chars().count() < 2000) && table.contains("10000 bytes"), "{table}");
-    assert!(complaint.chars().count() <= printable::LINE + 20, "{}", complaint.len());
+    let (table, complaint) = (
+        String::from_utf8_lossy(&listed.stdout),
+        String::from_utf8_lossy(&listed.stderr),
+    );
+    assert!(
+        table.lines().all(|line| line.chars().count() < 2000) && table.contains("10000 bytes"),
+        "{table}"
+    );
+    assert!(
+        complaint.chars().count() <= printable::LINE + 20,
+        "{}",
+        complaint.len()
+    );
 }
 
 /// Any text, with more of what does harm than chance would bring.
@@ -131,7 +190,8 @@ fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         any::<String>(),
         prop::sample::select(vec![
-            "\u{1b}", "\u{9b}", "\n", "\r", "\t", "\u{85}", "\u{202e}", "\u{2067}", "\u{2029}", "\u{200f}", "\\u{1b}", "\"", "\\"
+            "\u{1b}", "\u{9b}", "\n", "\r", "\t", "\u{85}", "\u{202e}", "\u{2067}", "\u{2029}",
+            "\u{200f}", "\\u{1b}", "\"", "\\"
         ])
         .prop_map(str::to_owned),
         "[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}\\p{Co}]{1,4}",
@@ -164,5 +224,9 @@ fn a_reader_that_left_is_no_crash() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !complaint.contains("panicked"), "{} {complaint}", output.status);
+    assert!(
+        output.status.success() && !complaint.contains("panicked"),
+        "{} {complaint}",
+        output.status
+    );
 }

@@ -50,8 +50,16 @@ const LEGACY_RULES_INTERVAL: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
 /// Findings whose subjects other tasks log, as they come and go; they are reported, but not logged again.
-const LOGGED_BY_THEIR_TASKS: [&str; 8] =
-    ["config", "lease", "lease-refused", "no-interface", "port-taken", "rules", "store-unreachable", "subnet-env"];
+const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
+    "config",
+    "lease",
+    "lease-refused",
+    "no-interface",
+    "port-taken",
+    "rules",
+    "store-unreachable",
+    "subnet-env",
+];
 /// A listing of this age is new enough for whoever asks.
 const RECENT: Duration = Duration::from_secs(1);
 /// How often the store is asked for the pods of flannel on this node; at most this often when somebody asks; and for how long.
@@ -84,7 +92,12 @@ pub struct Checks {
 
 impl Checks {
     /// Checks nothing yet.
-    pub fn new(known: watch::Receiver<Known>, subnet_file: PathBuf, health: Health, sysctl_writer: Arc<SysctlWriter>) -> Self {
+    pub fn new(
+        known: watch::Receiver<Known>,
+        subnet_file: PathBuf,
+        health: Health,
+        sysctl_writer: Arc<SysctlWriter>,
+    ) -> Self {
         Self {
             known,
             networks: health.networks(),
@@ -113,7 +126,9 @@ impl Checks {
                 memory::trim();
                 let noticed = self.wait(&mut notices).await;
                 if noticed {
-                    let busy = self.firewalls.1.map_or(Duration::ZERO, |last| pace::interval(BUSY, self.cost).saturating_sub(last.elapsed()));
+                    let busy = self.firewalls.1.map_or(Duration::ZERO, |last| {
+                        pace::interval(BUSY, self.cost).saturating_sub(last.elapsed())
+                    });
                     tokio::time::sleep(busy.max(QUIET)).await;
                     notices.iter_mut().for_each(|notices| _ = notices.drain());
                     self.firewalls.1 = None;
@@ -166,26 +181,51 @@ impl Checks {
         let began = std::time::Instant::now();
         let known = self.known.borrow_and_update().clone();
         self.running.clone_from(&self.networks.borrow_and_update());
-        self.verdicts = self.running.as_ref().and_then(|running| running.prober.as_ref()).map(Prober::verdicts);
+        self.verdicts = self
+            .running
+            .as_ref()
+            .and_then(|running| running.prober.as_ref())
+            .map(Prober::verdicts);
         if let Some(running) = &mut self.running {
             running.underlay.mark_unchanged();
             running.written.mark_unchanged();
             if !running.network.nftables {
                 self.module.load().await;
             }
-            let every = if self.look.programs.has_silent() { LEGACY_RULES_INTERVAL } else { FIREWALLS };
-            if self.firewalls.1.is_none_or(|last| last.elapsed() >= pace::interval(every, self.cost)) {
+            let every = if self.look.programs.has_silent() {
+                LEGACY_RULES_INTERVAL
+            } else {
+                FIREWALLS
+            };
+            if self
+                .firewalls
+                .1
+                .is_none_or(|last| last.elapsed() >= pace::interval(every, self.cost))
+            {
                 let cost = pace::Cost::begin();
-                let listed = self.look.programs.firewalls(&running.network, &gather::surroundings(running)).await;
+                let listed = self
+                    .look
+                    .programs
+                    .firewalls(&running.network, &gather::surroundings(running))
+                    .await;
                 self.firewalls = (listed, Some(Instant::now()));
                 self.cost = cost.so_far();
             }
             if running.set_sysctls {
-                self.sysctl_writer.apply(&running.network, &running.underlay.borrow().name.clone());
+                self.sysctl_writer
+                    .apply(&running.network, &running.underlay.borrow().name.clone());
             }
         }
         self.list_pods(&known).await;
-        let mut facts = gather::facts(&known, self.running.as_ref(), &mut self.look, &self.subnet_file, &self.health, &mut self.clock).await;
+        let mut facts = gather::facts(
+            &known,
+            self.running.as_ref(),
+            &mut self.look,
+            &self.subnet_file,
+            &self.health,
+            &mut self.clock,
+        )
+        .await;
         if let Fact::Known(sysctls) = &mut facts.host.sysctls {
             sysctls.module.clone_from(&self.module.complaint);
         }
@@ -199,16 +239,22 @@ impl Checks {
 
     /// Asks the store for the pods of flannel on this node, if this is one of them and the last answer is old.
     async fn list_pods(&mut self, known: &Known) {
-        let (Some(manager), Some(namespace)) = (&known.manager, &known.namespace) else { return };
+        let (Some(manager), Some(namespace)) = (&known.manager, &known.namespace) else {
+            return;
+        };
         // The API server has enough to do while all daemons of a cluster start.
-        if self.health.uptime() < gather::YOUNG || self.pods.1.is_some_and(|last| last.elapsed() < PODS) {
+        if self.health.uptime() < gather::YOUNG
+            || self.pods.1.is_some_and(|last| last.elapsed() < PODS)
+        {
             return;
         }
         let listed = match tokio::time::timeout(PODS_ANSWER, manager.daemon_pods(namespace)).await {
             Ok(Some(Ok(pods))) => Fact::Known(pods.into_iter().map(daemon_pod).collect()),
             Ok(Some(Err(why))) => Fact::unavailable(why),
             Ok(None) => Fact::Absent,
-            Err(_) => Fact::unavailable("the store did not list the pods of flannel on this node in time"),
+            Err(_) => {
+                Fact::unavailable("the store did not list the pods of flannel on this node in time")
+            }
         };
         self.pods = (listed, Some(Instant::now()));
     }
@@ -217,28 +263,52 @@ impl Checks {
     fn report(&mut self, began: std::time::Instant, facts: &Facts) {
         let mut report = judge(facts, jiff::Timestamp::now());
         let news = self.ledger.enter(&mut report);
-        let is_said_here = |finding: &&Finding| finding.explained_by.is_none() && !LOGGED_BY_THEIR_TASKS.contains(&finding.check.as_str());
+        let is_said_here = |finding: &&Finding| {
+            finding.explained_by.is_none()
+                && !LOGGED_BY_THEIR_TASKS.contains(&finding.check.as_str())
+        };
         for finding in news.came.iter().filter(is_said_here) {
             match finding.severity {
-                Severity::Broken | Severity::Degraded => warn!("this node: {}", printable::line(&finding.to_string())),
-                Severity::Risk => warn!("this node, a risk: {}", printable::line(&finding.to_string())),
+                Severity::Broken | Severity::Degraded => {
+                    warn!("this node: {}", printable::line(&finding.to_string()))
+                }
+                Severity::Risk => warn!(
+                    "this node, a risk: {}",
+                    printable::line(&finding.to_string())
+                ),
             }
         }
         for finding in news.went.iter().filter(is_said_here) {
-            info!("this node: resolved: {}: {}", finding.check, printable::line(&finding.what));
+            info!(
+                "this node: resolved: {}: {}",
+                finding.check,
+                printable::line(&finding.what)
+            );
         }
         self.health.set_report(began, Arc::new(report));
     }
 }
 
 fn daemon_pod(pod: manager::DaemonPod) -> DaemonPod {
-    let manager::DaemonPod { name, owner, labels, charted } = pod;
-    DaemonPod { name, owner, labels, charted }
+    let manager::DaemonPod {
+        name,
+        owner,
+        labels,
+        charted,
+    } = pod;
+    DaemonPod {
+        name,
+        owner,
+        labels,
+        charted,
+    }
 }
 
 /// Waits until other peers of WireGuard are silent than before; forever with another backend. No change of a session is announced.
 async fn tunnels(running: Option<RunningNetwork>) {
-    let Some(running) = running.filter(wireguard::is_used) else { return std::future::pending().await };
+    let Some(running) = running.filter(wireguard::is_used) else {
+        return std::future::pending().await;
+    };
     let before = wireguard::silent(&running);
     while wireguard::silent(&running) == before {
         tokio::time::sleep(QUIET).await;
@@ -246,7 +316,10 @@ async fn tunnels(running: Option<RunningNetwork>) {
 }
 
 /// Waits until something else is known, or another network runs.
-async fn news(known: &mut watch::Receiver<Known>, networks: &mut watch::Receiver<Option<RunningNetwork>>) {
+async fn news(
+    known: &mut watch::Receiver<Known>,
+    networks: &mut watch::Receiver<Option<RunningNetwork>>,
+) {
     let ended = tokio::select! {
         changed = known.changed() => changed.is_err(),
         changed = networks.changed() => changed.is_err(),

@@ -66,14 +66,30 @@ impl fmt::Display for ConfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
             Self::Source { file, cause } => {
-                write!(f, "cannot read the CNI configuration {}: {cause}; on Kubernetes it is a key of the ConfigMap", file.display())
+                write!(
+                    f,
+                    "cannot read the CNI configuration {}: {cause}; on Kubernetes it is a key of the ConfigMap",
+                    file.display()
+                )
             }
-            Self::Destination { file, cause } => write!(f, "cannot read the CNI configuration {}: {cause}", file.display()),
+            Self::Destination { file, cause } => write!(
+                f,
+                "cannot read the CNI configuration {}: {cause}",
+                file.display()
+            ),
             Self::NotJson { file, cause } => {
-                write!(f, "the CNI configuration {} is not JSON: {cause}: correct it; it was not installed", file.display())
+                write!(
+                    f,
+                    "the CNI configuration {} is not JSON: {cause}: correct it; it was not installed",
+                    file.display()
+                )
             }
             Self::NotAnObject { file } => {
-                write!(f, "the CNI configuration {} is not a JSON object: correct it; it was not installed", file.display())
+                write!(
+                    f,
+                    "the CNI configuration {} is not a JSON object: correct it; it was not installed",
+                    file.display()
+                )
             }
             Self::Install(error) => write!(f, "{error}"),
         })
@@ -105,7 +121,13 @@ pub struct CniConfKeeper {
 impl CniConfKeeper {
     /// Has installed nothing yet.
     pub fn new(conf: CniConf, health: Health) -> Self {
-        Self { conf, health, installed: None, trouble: String::new(), told: false }
+        Self {
+            conf,
+            health,
+            installed: None,
+            trouble: String::new(),
+            told: false,
+        }
     }
 
     /// Compares, and installs again at each change, until `stop`.
@@ -125,8 +147,15 @@ impl CniConfKeeper {
     /// Compares once, and installs if that is due. A failure sets the condition, and is logged when its text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
-        self.health.condition(Condition::CniConf, outcome.as_ref().err().map(types::Problem::of));
-        let trouble = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        self.health.condition(
+            Condition::CniConf,
+            outcome.as_ref().err().map(types::Problem::of),
+        );
+        let trouble = outcome
+            .as_ref()
+            .err()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         if let Err(error) = outcome
             && trouble != self.trouble
         {
@@ -138,12 +167,20 @@ impl CniConfKeeper {
     /// Installs the source's content where it is new, or where the destination is missing. What somebody wrote there after the last
     /// installation stays: an operator tries something out, or another program chains a plugin.
     fn sync(&mut self) -> Result<(), ConfError> {
-        let CniConf { source, destination } = &self.conf;
+        let CniConf {
+            source,
+            destination,
+        } = &self.conf;
         let wanted = valid(source)?;
         let present = match std::fs::read(destination) {
             Ok(present) => Some(present),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(cause) => return Err(ConfError::Destination { file: destination.clone(), cause }),
+            Err(cause) => {
+                return Err(ConfError::Destination {
+                    file: destination.clone(),
+                    cause,
+                });
+            }
         };
         let new = self.installed.as_ref() != Some(&wanted);
         if present.as_ref() == Some(&wanted) {
@@ -152,13 +189,20 @@ impl CniConfKeeper {
         }
         if present.is_some() && !new {
             if !self.told {
-                info!("{} was changed by somebody else and stays so until {} changes", destination.display(), source.display());
+                info!(
+                    "{} was changed by somebody else and stays so until {} changes",
+                    destination.display(),
+                    source.display()
+                );
                 self.told = true;
             }
             return Ok(());
         }
         install(source, destination).map_err(ConfError::Install)?;
-        info!("installed the CNI configuration {}: the container runtime can start pods now", destination.display());
+        info!(
+            "installed the CNI configuration {}: the container runtime can start pods now",
+            destination.display()
+        );
         (self.installed, self.told) = (Some(wanted), false);
         Ok(())
     }
@@ -167,7 +211,10 @@ impl CniConfKeeper {
 /// The source's content. A runtime that finds an invalid file refuses others beside it, too.
 fn valid(source: &Path) -> Result<Vec<u8>, ConfError> {
     let file = source.to_owned();
-    let content = std::fs::read(source).map_err(|cause| ConfError::Source { file: file.clone(), cause })?;
+    let content = std::fs::read(source).map_err(|cause| ConfError::Source {
+        file: file.clone(),
+        cause,
+    })?;
     match serde_json::from_slice::<serde_json::Value>(&content) {
         Ok(serde_json::Value::Object(_)) => Ok(content),
         Ok(_) => Err(ConfError::NotAnObject { file }),

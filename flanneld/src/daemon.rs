@@ -53,7 +53,11 @@ use types::Problem;
 
 /// Runs the daemon. Returns its exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
-    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
+    let signals = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::hangup()),
+    );
     let (Ok(mut terminate), Ok(mut interrupt), Ok(hangup)) = signals else {
         error!("cannot install the signal handlers");
         return 1;
@@ -64,7 +68,11 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let health = Health::new();
     let subnet_file = settings.subnet_file.clone();
     let daemon = Daemon {
-        known: watch::channel(Known { id_given: settings.node_id.is_some(), ..Known::of(&settings.store) }).0,
+        known: watch::channel(Known {
+            id_given: settings.node_id.is_some(),
+            ..Known::of(&settings.store)
+        })
+        .0,
         sysctls: Arc::default(),
         status_source: StatusSource::new(health.clone(), subnet_file.clone()),
         settings,
@@ -103,9 +111,22 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
             (end.code(), Some(end.problem().clone()))
         }
     };
-    let text = problem.as_ref().map_or_else(|| "stopped on request".to_owned(), ToString::to_string);
+    let text = problem
+        .as_ref()
+        .map_or_else(|| "stopped on request".to_owned(), ToString::to_string);
     let choice = known.borrow().choice.clone();
-    leave_exit_report(&subnet_file, ExitReport { at: jiff::Timestamp::now(), code, text, version: options::version(), problem, choice }).await;
+    leave_exit_report(
+        &subnet_file,
+        ExitReport {
+            at: jiff::Timestamp::now(),
+            code,
+            text,
+            version: options::version(),
+            problem,
+            choice,
+        },
+    )
+    .await;
     code
 }
 
@@ -119,7 +140,10 @@ async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     if let Err(error) = exit_report::write(subnet_file, &words) {
-        debug!("cannot leave last words in {}: {error}", exit_report::path(subnet_file).display());
+        debug!(
+            "cannot leave last words in {}: {error}",
+            exit_report::path(subnet_file).display()
+        );
     }
 }
 
@@ -150,12 +174,27 @@ impl Daemon {
         self.open_ways();
         // Also while the network restarts: that may wait for somebody else.
         self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
-        self.spawn(status_keeper::keep(self.settings.subnet_file.clone(), self.health.clone(), self.stop.clone()));
-        let checks = Checks::new(self.known.subscribe(), self.settings.subnet_file.clone(), self.health.clone(), self.sysctls.clone());
+        self.spawn(status_keeper::keep(
+            self.settings.subnet_file.clone(),
+            self.health.clone(),
+            self.stop.clone(),
+        ));
+        let checks = Checks::new(
+            self.known.subscribe(),
+            self.settings.subnet_file.clone(),
+            self.health.clone(),
+            self.sysctls.clone(),
+        );
         self.spawn(checks.keep(self.stop.clone()));
         // Waits for somebody else; stopping the daemon ends the wait.
         let stop = self.stop.clone();
-        let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()? else { return Ok(()) };
+        let Some(manager) = stop
+            .run_until_cancelled(self.open_store(hangup))
+            .await
+            .transpose()?
+        else {
+            return Ok(());
+        };
         let outcome = loop {
             match Box::pin(self.serve_network(&manager)).await {
                 Err(End::StartOver(why)) => self.start_over(&why).await,
@@ -175,7 +214,13 @@ impl Daemon {
     /// From what the store knows of this node to the end of its lease.
     async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
         let stop = self.stop.clone();
-        let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()? else { return Ok(()) };
+        let Some(host) = stop
+            .run_until_cancelled(self.claim_host(manager))
+            .await
+            .transpose()?
+        else {
+            return Ok(());
+        };
         let config = host.config.clone();
         let node = stop.run_until_cancelled(async {
             tokio::select! {
@@ -183,9 +228,16 @@ impl Daemon {
                 end = another_configuration(manager, &config) => Err(end),
             }
         });
-        let Some(node) = node.await.transpose()? else { return Ok(()) };
+        let Some(node) = node.await.transpose()? else {
+            return Ok(());
+        };
         let (following, ends) = Following::new(&node, self.settings.ip_masq);
-        let Some(leases) = stop.run_until_cancelled(self.follow_leases(&node, &ends)).await else { return Ok(()) };
+        let Some(leases) = stop
+            .run_until_cancelled(self.follow_leases(&node, &ends))
+            .await
+        else {
+            return Ok(());
+        };
         self.serve(node, following, ends, leases).await?;
         self.run.supervise().await
     }
@@ -194,8 +246,15 @@ impl Daemon {
     async fn start_over(&mut self, why: &Problem) {
         warn!(code = %why.code, "restarting this node's network: {why}");
         // Not ready from here on; the rest goes once nobody writes it any more.
-        self.health.fail(Condition::Start, DaemonProblem::Restarting { why: Box::new(why.clone()) });
-        std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
+        self.health.fail(
+            Condition::Start,
+            DaemonProblem::Restarting {
+                why: Box::new(why.clone()),
+            },
+        );
+        std::mem::replace(&mut self.run, Run::until(&self.stop))
+            .end()
+            .await;
         self.known.send_modify(|known| known.choice = None);
         self.health.start_over(why);
         self.rights = Rights::default();
@@ -205,12 +264,19 @@ impl Daemon {
     async fn farewell(mut self, outcome: Result<(), End>) -> Result<(), End> {
         self.stop.cancel();
         self.run.end().await;
-        let _ = tokio::time::timeout(run::FAREWELL, async { while self.tasks.join_next().await.is_some() {} }).await;
+        let _ = tokio::time::timeout(run::FAREWELL, async {
+            while self.tasks.join_next().await.is_some() {}
+        })
+        .await;
         outcome
     }
 
     fn introduce(&self) {
-        info!("flanneld {} with leases in {}", options::version(), self.settings.store);
+        info!(
+            "flanneld {} with leases in {}",
+            options::version(),
+            self.settings.store
+        );
         for warning in &self.settings.warnings {
             warn!("{warning}");
         }
@@ -218,7 +284,9 @@ impl Daemon {
 
     async fn serve_health(&mut self) -> Result<(), End> {
         if let Some(address) = self.settings.health {
-            let server = retry::briefly(|| Server::bind(address, self.health.clone())).await.map_err(End::failed)?;
+            let server = retry::briefly(|| Server::bind(address, self.health.clone()))
+                .await
+                .map_err(End::failed)?;
             self.spawn(server.serve(self.stop.clone()));
         }
         Ok(())
@@ -226,25 +294,50 @@ impl Daemon {
 
     /// Opens the socket beside subnet.env, and the status API's port.
     fn open_ways(&mut self) {
-        let store = node_api::Store { what: self.settings.store.to_string(), ..node_api::Store::default() };
-        let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let store = node_api::Store {
+            what: self.settings.store.to_string(),
+            ..node_api::Store::default()
+        };
+        let name = nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok())
+            .unwrap_or_default();
         self.health.process(|node| {
             node.store = Some(store.clone());
             node.node.clone_from(&name);
         });
-        let (status_source, health, stop) = (self.status_source.clone(), self.health.clone(), self.stop.clone());
+        let (status_source, health, stop) = (
+            self.status_source.clone(),
+            self.health.clone(),
+            self.stop.clone(),
+        );
         let subnet_file = self.settings.subnet_file.clone();
-        self.spawn(async move { listeners::socket(&subnet_file, status_source, health, stop).await });
+        self.spawn(
+            async move { listeners::socket(&subnet_file, status_source, health, stop).await },
+        );
         if let Some(address) = self.settings.status {
-            self.spawn(listeners::page(address, self.status_source.clone(), self.health.clone(), self.stop.clone()));
+            self.spawn(listeners::page(
+                address,
+                self.status_source.clone(),
+                self.health.clone(),
+                self.stop.clone(),
+            ));
         }
     }
 
     async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, End> {
-        let manager = retry::until_available(&self.health, Condition::Store, || self.settings.store.open()).await?;
-        self.spawn(reconnect_on_hangup(hangup, manager.clone(), self.stop.clone()));
+        let manager = retry::until_available(&self.health, Condition::Store, || {
+            self.settings.store.open()
+        })
+        .await?;
+        self.spawn(reconnect_on_hangup(
+            hangup,
+            manager.clone(),
+            self.stop.clone(),
+        ));
         self.health.stores(manager.counters());
-        self.known.send_modify(|known| known.manager = Some(manager.clone()));
+        self.known
+            .send_modify(|known| known.manager = Some(manager.clone()));
         Ok(manager)
     }
 
@@ -255,14 +348,20 @@ impl Daemon {
 }
 
 /// SIGHUP: reconnects to the store with the current TLS files. Everything else that is read at the start needs a restart.
-async fn reconnect_on_hangup(mut hangup: Signal, manager: Arc<dyn SubnetManager>, stop: CancellationToken) {
+async fn reconnect_on_hangup(
+    mut hangup: Signal,
+    manager: Arc<dyn SubnetManager>,
+    stop: CancellationToken,
+) {
     loop {
         tokio::select! {
             called = hangup.recv() => if called.is_none() { return },
             () = stop.cancelled() => return,
         }
         if manager.renew() {
-            info!("SIGHUP: reconnecting to the store with the files of its credentials read again; other options need a restart");
+            info!(
+                "SIGHUP: reconnecting to the store with the files of its credentials read again; other options need a restart"
+            );
         } else {
             info!("SIGHUP ignored: with leases in a directory there is nothing to reload");
         }

@@ -22,7 +22,9 @@ impl Inherited {
         use std::os::fd::FromRawFd;
         let files = match sd_notify::listen_fds_with_names() {
             // SAFETY: systemd passed exactly these descriptors to this process, and nothing else here owns them.
-            Ok(list) => list.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect(),
+            Ok(list) => list
+                .map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) }))
+                .collect(),
             Err(_) => Vec::new(),
         };
         Arc::new(Self(Mutex::new(files)))
@@ -51,29 +53,41 @@ impl Inherited {
 
 /// Waits until systemd has processed all notifications (sd_notify_barrier(3)).
 fn barrier() {
-    let Ok((told, tell)) = nix::unistd::pipe2(OFlag::O_CLOEXEC) else { return };
+    let Ok((told, tell)) = nix::unistd::pipe2(OFlag::O_CLOEXEC) else {
+        return;
+    };
     if sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[tell.as_fd()]).is_ok() {
         drop(tell);
         // systemd closes its end when it gets to it.
-        let _ = poll(&mut [PollFd::new(told.as_fd(), PollFlags::empty())], PollTimeout::from(BARRIER));
+        let _ = poll(
+            &mut [PollFd::new(told.as_fd(), PollFlags::empty())],
+            PollTimeout::from(BARRIER),
+        );
     }
 }
 
 impl Store for Inherited {
     fn take(&self, name: &str) -> Vec<OwnedFd> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        files.extract_if(.., |(kept, _)| kept == name).map(|(_, file)| file).collect()
+        files
+            .extract_if(.., |(kept, _)| kept == name)
+            .map(|(_, file)| file)
+            .collect()
     }
 
     fn keep(&self, name: &str, file: BorrowedFd<'_>) {
         // Without systemd, or if the unit allows no files, a restart recreates the device.
-        if let Err(error) = sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[file]) {
+        if let Err(error) =
+            sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[file])
+        {
             debug!("systemd does not keep {name}: {error}");
         }
     }
 
     fn forget(&self, name: &str) {
-        if let Err(error) = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]) {
+        if let Err(error) =
+            sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)])
+        {
             debug!("cannot reach systemd: {error}");
         }
     }

@@ -83,7 +83,13 @@ pub struct SilentTask {
 
 impl fmt::Display for SilentTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no heartbeat from {} for {} s (limit {} s)", self.task, self.since.as_secs(), self.limit.as_secs())
+        write!(
+            f,
+            "no heartbeat from {} for {} s (limit {} s)",
+            self.task,
+            self.since.as_secs(),
+            self.limit.as_secs()
+        )
     }
 }
 
@@ -96,7 +102,11 @@ impl fmt::Display for Silent {
 
 /// A condition, as the document shows it.
 fn reason(condition: Condition, problem: &Problem) -> Reason {
-    Reason { condition: condition.to_string(), code: problem.code.to_string(), text: problem.to_string() }
+    Reason {
+        condition: condition.to_string(),
+        code: problem.code.to_string(),
+        text: problem.to_string(),
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -203,17 +213,31 @@ impl Health {
             return None;
         }
         let lost = inner.lost.iter().map(|why| (Condition::Lease, why.clone()));
-        let others = inner.conditions.iter().filter(|(condition, _)| condition.stops_new_pods());
+        let others = inner
+            .conditions
+            .iter()
+            .filter(|(condition, _)| condition.stops_new_pods());
         let reasons = lost.chain(others.map(|(condition, why)| (*condition, why.clone())));
-        let reasons = reasons.map(|(condition, why)| status_file::Reason::new(condition.as_str(), why)).collect();
-        Some(Pods { reasons, devices: inner.devices.clone() })
+        let reasons = reasons
+            .map(|(condition, why)| status_file::Reason::new(condition.as_str(), why))
+            .collect();
+        Some(Pods {
+            reasons,
+            devices: inner.devices.clone(),
+        })
     }
 
     /// The network restarts: not ready, and nothing is known of the one before.
     pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
-        inner.conditions.insert(Condition::Start, DaemonProblem::Restarting { why: Box::new(why.clone()) }.into());
+        inner.conditions.insert(
+            Condition::Start,
+            DaemonProblem::Restarting {
+                why: Box::new(why.clone()),
+            }
+            .into(),
+        );
         inner.heartbeats.clear();
         inner.unused = Arc::default();
         inner.vtep = None;
@@ -228,13 +252,28 @@ impl Health {
     /// Records a heartbeat of a task. After its first one, a task must send one every minute.
     pub fn heartbeat(&self, name: &str) {
         let mut inner = self.inner();
-        let limit = inner.heartbeats.get(name).map_or(SILENCE, |heartbeat| heartbeat.limit);
-        inner.heartbeats.insert(name.to_owned(), Heartbeat { last: Instant::now(), limit });
+        let limit = inner
+            .heartbeats
+            .get(name)
+            .map_or(SILENCE, |heartbeat| heartbeat.limit);
+        inner.heartbeats.insert(
+            name.to_owned(),
+            Heartbeat {
+                last: Instant::now(),
+                limit,
+            },
+        );
     }
 
     /// Like [`Health::heartbeat`], with another limit.
     pub fn heartbeat_within(&self, name: &str, limit: Duration) {
-        self.inner().heartbeats.insert(name.to_owned(), Heartbeat { last: Instant::now(), limit });
+        self.inner().heartbeats.insert(
+            name.to_owned(),
+            Heartbeat {
+                last: Instant::now(),
+                limit,
+            },
+        );
     }
 
     /// Forgets a task that ended as expected.
@@ -248,15 +287,32 @@ impl Health {
     /// The silent tasks.
     pub fn alive(&self) -> Result<(), Silent> {
         let inner = self.inner();
-        let silent = inner.heartbeats.iter().map(|(task, heartbeat)| (task, heartbeat.last.elapsed(), heartbeat.limit));
+        let silent = inner
+            .heartbeats
+            .iter()
+            .map(|(task, heartbeat)| (task, heartbeat.last.elapsed(), heartbeat.limit));
         let silent = silent.filter(|(_, since, limit)| since > limit);
-        let silent: Vec<SilentTask> = silent.map(|(task, since, limit)| SilentTask { task: task.clone(), since, limit }).collect();
-        if silent.is_empty() { Ok(()) } else { Err(Silent(silent)) }
+        let silent: Vec<SilentTask> = silent
+            .map(|(task, since, limit)| SilentTask {
+                task: task.clone(),
+                since,
+                limit,
+            })
+            .collect();
+        if silent.is_empty() {
+            Ok(())
+        } else {
+            Err(Silent(silent))
+        }
     }
 
     /// Why the daemon is not ready; empty if it is.
     pub fn reasons(&self) -> Vec<(Condition, Problem)> {
-        self.inner().conditions.iter().map(|(condition, reason)| (*condition, reason.clone())).collect()
+        self.inner()
+            .conditions
+            .iter()
+            .map(|(condition, reason)| (*condition, reason.clone()))
+            .collect()
     }
 
     /// Whether no condition is set.
@@ -283,7 +339,11 @@ impl Health {
 
     /// What the doctor found; none before its first round.
     pub fn report(&self) -> Option<Arc<Report>> {
-        self.inner().report.borrow().as_ref().map(|(_, report)| report.clone())
+        self.inner()
+            .report
+            .borrow()
+            .as_ref()
+            .map(|(_, report)| report.clone())
     }
 
     /// What a round finds that begins now; what the last one found if that takes too long.
@@ -294,7 +354,8 @@ impl Health {
             (inner.report.subscribe(), inner.wanted.clone())
         };
         wanted.notify_one();
-        let made = reports.wait_for(|report| report.as_ref().is_some_and(|(began, _)| *began >= asked));
+        let made =
+            reports.wait_for(|report| report.as_ref().is_some_and(|(began, _)| *began >= asked));
         let _ = tokio::time::timeout(TIMEOUT, made).await.map(|_| ());
         self.report()
     }
@@ -371,7 +432,11 @@ impl Health {
         let silent = self.alive().err().map(|silent| silent.to_string());
         let unused = self.unused();
         let inner = self.inner();
-        let reasons: Vec<Reason> = inner.conditions.iter().map(|(condition, problem)| reason(*condition, problem)).collect();
+        let reasons: Vec<Reason> = inner
+            .conditions
+            .iter()
+            .map(|(condition, problem)| reason(*condition, problem))
+            .collect();
         let kernel = inner.network.borrow().as_ref().map(|network| {
             let status = network.observer.status();
             let wireguard = figures::wireguard(&status);
@@ -389,9 +454,18 @@ impl Health {
                 wireguard,
             }
         });
-        let trouble = inner.conditions.get(&Condition::Rules).map(ToString::to_string).unwrap_or_default();
+        let trouble = inner
+            .conditions
+            .get(&Condition::Rules)
+            .map(ToString::to_string)
+            .unwrap_or_default();
         let put_back = inner.figures.rule_repairs;
-        let rules = inner.node.rules.clone().map(|rules| Rules { in_place: trouble.is_empty(), trouble, put_back, ..rules });
+        let rules = inner.node.rules.clone().map(|rules| Rules {
+            in_place: trouble.is_empty(),
+            trouble,
+            put_back,
+            ..rules
+        });
         Node {
             schema: node_api::SCHEMA.to_owned(),
             at: Timestamp::now(),
@@ -400,7 +474,14 @@ impl Health {
             ready: reasons.is_empty(),
             reasons,
             silent,
-            notices: inner.notices.iter().map(|(name, text)| Notice { name: (*name).to_owned(), text: text.to_string() }).collect(),
+            notices: inner
+                .notices
+                .iter()
+                .map(|(name, text)| Notice {
+                    name: (*name).to_owned(),
+                    text: text.to_string(),
+                })
+                .collect(),
             kernel,
             rules,
             unused: unused.iter().map(Unused::shown).collect(),
@@ -417,7 +498,9 @@ impl Health {
     fn counted(&self) -> Counts {
         let inner = self.inner();
         let network = inner.network.borrow();
-        inner.figures.counts(network.as_ref(), inner.store.as_deref(), &inner.unused)
+        inner
+            .figures
+            .counts(network.as_ref(), inner.store.as_deref(), &inner.unused)
     }
 
     /// The text of /metrics.
@@ -429,15 +512,24 @@ impl Health {
     pub fn counts(&self) -> serde_json::Value {
         let alive = self.alive().is_ok();
         let inner = self.inner();
-        let counts: BTreeMap<&str, u64> =
-            inner.figures.findings.iter().filter(|(_, count)| **count > 0).map(|(check, count)| (*check, *count)).collect();
+        let counts: BTreeMap<&str, u64> = inner
+            .figures
+            .findings
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(check, count)| (*check, *count))
+            .collect();
         serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
     }
 
     /// The document of /status for clients on this host: the node's document in the form of before, with the figures.
     pub fn status(&self) -> serde_json::Value {
         let node = self.document();
-        let reasons: BTreeMap<&str, &str> = node.reasons.iter().map(|reason| (reason.condition.as_str(), reason.text.as_str())).collect();
+        let reasons: BTreeMap<&str, &str> = node
+            .reasons
+            .iter()
+            .map(|reason| (reason.condition.as_str(), reason.text.as_str()))
+            .collect();
         let subnets: Vec<String> = node.subnets.iter().map(ToString::to_string).collect();
         let mut status = serde_json::json!({
             "ready": node.ready,
@@ -448,16 +540,31 @@ impl Health {
             "refused": node.unused,
             "figures": self.counted(),
         });
-        let findings = self.report().map(|report| report.causes().filter_map(|finding| serde_json::to_value(finding).ok()).collect::<Vec<_>>());
+        let findings = self.report().map(|report| {
+            report
+                .causes()
+                .filter_map(|finding| serde_json::to_value(finding).ok())
+                .collect::<Vec<_>>()
+        });
         let known = [
             ("silent", node.silent.map(Into::into)),
             ("node_id", node.node_id.map(Into::into)),
-            ("subnet", Some(subnets.join(" and ")).filter(|subnet| !subnet.is_empty()).map(Into::into)),
-            ("interface", node.underlay.map(|underlay| underlay.interface.into())),
+            (
+                "subnet",
+                Some(subnets.join(" and "))
+                    .filter(|subnet| !subnet.is_empty())
+                    .map(Into::into),
+            ),
+            (
+                "interface",
+                node.underlay.map(|underlay| underlay.interface.into()),
+            ),
             ("findings", findings.map(Into::into)),
         ];
         if let Some(status) = status.as_object_mut() {
-            status.extend(known.into_iter().filter_map(|(name, value): (_, Option<serde_json::Value>)| Some((name.to_owned(), value?))));
+            status.extend(known.into_iter().filter_map(
+                |(name, value): (_, Option<serde_json::Value>)| Some((name.to_owned(), value?)),
+            ));
         }
         status
     }

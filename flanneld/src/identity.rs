@@ -9,16 +9,28 @@ use subnet_lease::NodeId;
 
 /// This node: the id `given` by `--node-id`, else a hash of what distinguishes machines. A file would be shared by hosts that share a file system.
 pub fn node(given: Option<&str>) -> NodeId {
-    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let name = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default();
     let id = match given {
         Some(given) => given.to_owned(),
         None => derived(&name, |path| fs::read_to_string(path).ok(), namespace()),
     };
-    NodeId { id: id.into(), name: name.into(), instance: format!("{:016x}", rand::random::<u64>()), ..NodeId::default() }
+    NodeId {
+        id: id.into(),
+        name: name.into(),
+        instance: format!("{:016x}", rand::random::<u64>()),
+        ..NodeId::default()
+    }
 }
 
 /// Hash of the machine-id, the firmware's UUID, the hostname and, unless the network namespace is that of process 1, the namespace.
-fn derived(hostname: &str, read: impl Fn(&str) -> Option<String>, namespace: Option<u64>) -> String {
+fn derived(
+    hostname: &str,
+    read: impl Fn(&str) -> Option<String>,
+    namespace: Option<u64>,
+) -> String {
     let mut hash = Sha256::new();
     for path in ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"] {
         hash.update(read(path).unwrap_or_default().trim().to_ascii_lowercase());
@@ -29,10 +41,13 @@ fn derived(hostname: &str, read: impl Fn(&str) -> Option<String>, namespace: Opt
         hash.update([0]);
         hash.update(inode.to_be_bytes());
     }
-    hash.finalize().iter().take(16).fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hash.finalize()
+        .iter()
+        .take(16)
+        .fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// The inode of this network namespace if it is not that of process 1: labs run many nodes on one machine.
@@ -50,9 +65,15 @@ fn namespace() -> Option<u64> {
 
 /// The MACs of flannel's devices on this host: a lease that names one of them was this host's.
 pub async fn flannel_macs() -> Vec<String> {
-    let Ok(mut reader) = HostReader::open() else { return Vec::new() };
+    let Ok(mut reader) = HostReader::open() else {
+        return Vec::new();
+    };
     let links = reader.links().await.unwrap_or_default();
-    links.iter().filter(|link| link.name.starts_with("flannel")).filter_map(|link| Some(link.mac?.to_string())).collect()
+    links
+        .iter()
+        .filter(|link| link.name.starts_with("flannel"))
+        .filter_map(|link| Some(link.mac?.to_string()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -63,9 +84,20 @@ mod tests {
     fn the_id_rests_on_the_machine_and_the_namespace() {
         let read = |path: &str| (path == "/etc/machine-id").then(|| "ABC\n".to_owned());
         let id = derived("host", read, None);
-        assert_eq!(id, derived("host", |path| (path == "/etc/machine-id").then(|| "abc".to_owned()), None));
+        assert_eq!(
+            id,
+            derived(
+                "host",
+                |path| (path == "/etc/machine-id").then(|| "abc".to_owned()),
+                None
+            )
+        );
         assert_eq!(id.len(), 32);
-        for other in [derived("other", read, None), derived("host", read, Some(7)), derived("host", |_| None, None)] {
+        for other in [
+            derived("other", read, None),
+            derived("host", read, Some(7)),
+            derived("host", |_| None, None),
+        ] {
             assert_ne!(id, other);
         }
         assert_eq!(&*node(Some("me")).id, "me");

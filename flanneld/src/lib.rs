@@ -1,6 +1,10 @@
 //! The node daemon, where leases and backends meet.
 
-#![deny(clippy::print_stdout, clippy::print_stderr, reason = "log lines and answers pass through `printable`")]
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "log lines and answers pass through `printable`"
+)]
 
 pub mod api;
 pub mod checks;

@@ -12,21 +12,38 @@ use visible::Visible;
 
 /// Starts logging. A valid RUST_LOG takes precedence over the verbosity.
 pub fn init(logging: Logging) {
-    let (filter, complaint) = match std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()) {
+    let (filter, complaint) = match std::env::var("RUST_LOG")
+        .ok()
+        .filter(|text| !text.is_empty())
+    {
         None => (EnvFilter::new(directives(logging.verbosity)), None),
         Some(text) => match EnvFilter::try_new(&text) {
             Ok(filter) => (filter, None),
-            Err(error) => (EnvFilter::new(directives(logging.verbosity)), Some(format!("RUST_LOG={text:?} is ignored: {error}"))),
+            Err(error) => (
+                EnvFilter::new(directives(logging.verbosity)),
+                Some(format!("RUST_LOG={text:?} is ignored: {error}")),
+            ),
         },
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(out::Stderr).log_internal_errors(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(out::Stderr)
+        .log_internal_errors(false);
     // A subscriber that is already set (tests) stays.
     let _ = match logging.format {
-        LogFormat::Json => builder.json().flatten_event(true).map_event_format(Visible::json).try_init(),
+        LogFormat::Json => builder
+            .json()
+            .flatten_event(true)
+            .map_event_format(Visible::json)
+            .try_init(),
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            let text = builder.with_ansi(colours).with_target(logging.verbosity > 0).fmt_fields(visible::fields());
-            text.map_event_format(|format| Visible::text(format.with_ansi(colours), colours)).try_init()
+            let text = builder
+                .with_ansi(colours)
+                .with_target(logging.verbosity > 0)
+                .fmt_fields(visible::fields());
+            text.map_event_format(|format| Visible::text(format.with_ansi(colours), colours))
+                .try_init()
         }
     };
     if let Some(complaint) = complaint {
@@ -50,9 +67,14 @@ mod tests {
 
     #[test]
     fn verbosity_maps_to_levels() {
-        for (verbosity, want) in
-            [(-1, "info"), (0, "info"), (1, "flanneld=debug"), (3, "flanneld=debug"), (4, "flanneld=trace"), (10, "flanneld=trace")]
-        {
+        for (verbosity, want) in [
+            (-1, "info"),
+            (0, "info"),
+            (1, "flanneld=debug"),
+            (3, "flanneld=debug"),
+            (4, "flanneld=trace"),
+            (10, "flanneld=trace"),
+        ] {
             assert!(directives(verbosity).contains(want), "{verbosity}");
             EnvFilter::try_new(directives(verbosity)).unwrap();
         }

@@ -18,12 +18,18 @@ fn main() -> ExitCode {
         Err(code) => return ExitCode::from(code),
     };
     logging::init(settings.logging);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(4).thread_keep_alive(FOREVER).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(4)
+        .thread_keep_alive(FOREVER)
+        .enable_all()
+        .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!("cannot start: no threads or file descriptors left: {error}; raise the limits (ulimit -u, -n; TasksMax, LimitNOFILE)");
+            tracing::error!(
+                "cannot start: no threads or file descriptors left: {error}; raise the limits (ulimit -u, -n; TasksMax, LimitNOFILE)"
+            );
             return ExitCode::from(1);
         }
     };

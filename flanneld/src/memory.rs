@@ -4,7 +4,11 @@
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn configure() {
-    for (option, value) in [(libc::M_ARENA_MAX, 1), (libc::M_TRIM_THRESHOLD, 128 << 10), (libc::M_MMAP_THRESHOLD, 128 << 10)] {
+    for (option, value) in [
+        (libc::M_ARENA_MAX, 1),
+        (libc::M_TRIM_THRESHOLD, 128 << 10),
+        (libc::M_MMAP_THRESHOLD, 128 << 10),
+    ] {
         // SAFETY: mallopt takes two numbers, and no other thread runs yet. A failure only costs memory.
         unsafe { libc::mallopt(option, value) };
     }

@@ -36,12 +36,36 @@ pub struct Mesh {
 
 impl Mesh {
     /// Prepares to ask and answer on this port.
-    pub fn new(port: u16, id: &str, own: Subnets, overlay: Overlay, underlay: watch::Receiver<Underlay>, health: Health) -> Self {
+    pub fn new(
+        port: u16,
+        id: &str,
+        own: Subnets,
+        overlay: Overlay,
+        underlay: watch::Receiver<Underlay>,
+        health: Health,
+    ) -> Self {
         let own = overlay.carried(own);
-        let settings =
-            Settings { port, id: id.to_owned(), own, kinds: overlay.kinds, device: overlay.device, outer: overlay.outer, clear: overlay.clear };
-        let prober = Prober::new(settings, &surroundings(&underlay.borrow(), &own, &overlay, tunnel_on(port)));
-        Self { prober, port, overlay, own, underlay, health }
+        let settings = Settings {
+            port,
+            id: id.to_owned(),
+            own,
+            kinds: overlay.kinds,
+            device: overlay.device,
+            outer: overlay.outer,
+            clear: overlay.clear,
+        };
+        let prober = Prober::new(
+            settings,
+            &surroundings(&underlay.borrow(), &own, &overlay, tunnel_on(port)),
+        );
+        Self {
+            prober,
+            port,
+            overlay,
+            own,
+            underlay,
+            health,
+        }
     }
 
     /// Asks and answers until `stop`.
@@ -49,7 +73,12 @@ impl Mesh {
         // Who asks after the first look is heard.
         let (asks, mut quiet_until) = (asked_for(self.port), Instant::now());
         let (mut yields_to, mut number) = (tunnel_on(self.port), 0u32);
-        let (out, around) = watch::channel(surroundings(&self.underlay.borrow_and_update(), &self.own, &self.overlay, yields_to.clone()));
+        let (out, around) = watch::channel(surroundings(
+            &self.underlay.borrow_and_update(),
+            &self.own,
+            &self.overlay,
+            yields_to.clone(),
+        ));
         let prober = self.prober.clone().run(leases, around, stop.clone());
         let follow = async {
             let mut ticks = tokio::time::interval(TELL);
@@ -69,7 +98,12 @@ impl Mesh {
                         }
                     }
                 }
-                let now = surroundings(&self.underlay.borrow_and_update(), &self.own, &self.overlay, yields_to.clone());
+                let now = surroundings(
+                    &self.underlay.borrow_and_update(),
+                    &self.own,
+                    &self.overlay,
+                    yields_to.clone(),
+                );
                 out.send_if_modified(|present| {
                     let news = *present != now;
                     if news {
@@ -90,7 +124,9 @@ impl Mesh {
 fn asked_for(port: u16) -> Option<UnixListener> {
     let listener = lent::borrow(port).and_then(UnixListener::from_std);
     // Without it the tunnel gets the port at the next look.
-    listener.inspect_err(|error| tracing::debug!("nobody can ask for UDP port {port}: {error}")).ok()
+    listener
+        .inspect_err(|error| tracing::debug!("nobody can ask for UDP port {port}: {error}"))
+        .ok()
 }
 
 /// Waits until a tunnel wants the port. Anybody on this host can ask, again and again, and is heard after a pause only.
@@ -109,26 +145,40 @@ fn own_row(health: &Health) -> Own {
     let report = health.report();
     let count = |severity: Severity| {
         let causes = report.iter().flat_map(|report| report.causes());
-        u16::try_from(causes.filter(|finding| finding.severity == severity).count()).unwrap_or(u16::MAX)
+        u16::try_from(
+            causes
+                .filter(|finding| finding.severity == severity)
+                .count(),
+        )
+        .unwrap_or(u16::MAX)
     };
     Own {
         ready: health.ready(),
         broken: count(Severity::Broken),
         degraded: count(Severity::Degraded),
         risks: count(Severity::Risk),
-        gravest: report.as_ref().and_then(|report| report.causes().next()).map(|finding| finding.check.clone()),
+        gravest: report
+            .as_ref()
+            .and_then(|report| report.causes().next())
+            .map(|finding| finding.check.clone()),
     }
 }
 
 /// What the prober needs of the underlay.
-fn surroundings(underlay: &Underlay, own: &Subnets, overlay: &Overlay, yields_to: Option<String>) -> UnderlayState {
+fn surroundings(
+    underlay: &Underlay,
+    own: &Subnets,
+    overlay: &Overlay,
+    yields_to: Option<String>,
+) -> UnderlayState {
     // With tunnels of one family, that family's address is asked from.
     let wanted = |family: Family| match overlay.outer {
         Some(outer) => outer == family,
         None => own.has(family),
     };
     let address = |family: Family| underlay.tunnel_source(family).filter(|_| wanted(family));
-    let mtu = |family: Family| u16::try_from((overlay.mtu)(underlay.mtu, family)).unwrap_or(u16::MAX);
+    let mtu =
+        |family: Family| u16::try_from((overlay.mtu)(underlay.mtu, family)).unwrap_or(u16::MAX);
     UnderlayState {
         addresses: (address(Family::V4), address(Family::V6)),
         local: underlay.local.iter().map(IpNet::addr).collect(),
@@ -166,10 +216,21 @@ mod tests {
         let around = surroundings(&underlay, &both, &overlay(None), None);
         assert_eq!(
             around,
-            UnderlayState { addresses: (Some(v4.into()), Some(v6.into())), local: vec![v4.into()], mtu: (1450, 1430), yields_to: None }
+            UnderlayState {
+                addresses: (Some(v4.into()), Some(v6.into())),
+                local: vec![v4.into()],
+                mtu: (1450, 1430),
+                yields_to: None
+            }
         );
-        assert_eq!(surroundings(&underlay, &both, &overlay(Some(Family::V4)), None).addresses, (Some(v4.into()), None));
+        assert_eq!(
+            surroundings(&underlay, &both, &overlay(Some(Family::V4)), None).addresses,
+            (Some(v4.into()), None)
+        );
         let one = Dual::V4("10.5.1.0/24".parse().unwrap());
-        assert_eq!(surroundings(&underlay, &one, &overlay(None), None).addresses, (Some(v4.into()), None));
+        assert_eq!(
+            surroundings(&underlay, &one, &overlay(None), None).addresses,
+            (Some(v4.into()), None)
+        );
     }
 }

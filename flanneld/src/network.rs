@@ -67,16 +67,41 @@ impl RunningNetwork {
     /// A network in which nothing happens.
     pub fn idle() -> Self {
         use subnet_lease::{Addresses, Subnets};
-        let (networks, own) = (Subnets::V4("10.5.0.0/16".parse().unwrap()), Subnets::V4("10.5.1.0/24".parse().unwrap()));
+        let (networks, own) = (
+            Subnets::V4("10.5.0.0/16".parse().unwrap()),
+            Subnets::V4("10.5.1.0/24".parse().unwrap()),
+        );
         let address = Addresses::V4("192.0.2.1".parse().unwrap());
-        let underlay =
-            Underlay { index: 2, name: "eth1".to_owned(), mtu: 1500, addresses: address, public: address, local: Vec::new(), links: Vec::new() };
-        let network = Network { networks, own, backend: None, encapsulation: None, vni: None, mtu: None, nftables: true, forward: true };
+        let underlay = Underlay {
+            index: 2,
+            name: "eth1".to_owned(),
+            mtu: 1500,
+            addresses: address,
+            public: address,
+            local: Vec::new(),
+            links: Vec::new(),
+        };
+        let network = Network {
+            networks,
+            own,
+            backend: None,
+            encapsulation: None,
+            vni: None,
+            mtu: None,
+            nftables: true,
+            forward: true,
+        };
         Self {
             network,
             underlay: watch::channel(underlay).1,
             why: "named by --iface=eth1".to_owned(),
-            env: watch::channel(SubnetEnv { networks, subnets: own, mtu: 1450, ip_masq: true }).1,
+            env: watch::channel(SubnetEnv {
+                networks,
+                subnets: own,
+                mtu: 1450,
+                ip_masq: true,
+            })
+            .1,
             held: watch::channel(Held::default()).1,
             margin: Duration::ZERO,
             leases: watch::channel(Arc::default()).1,

@@ -54,7 +54,11 @@ impl Tracer {
     /// Probes the network that runs now; `None` while there is none, and with a backend that carries no packets.
     pub fn of(health: &Health) -> Option<Self> {
         let running = health.network()?;
-        Some(Self { overlay: running.overlay.clone()?, running, health: health.clone() })
+        Some(Self {
+            overlay: running.overlay.clone()?,
+            running,
+            health: health.clone(),
+        })
     }
 
     /// Asks a peer or a pod at once. Whoever stops waiting does not shorten the turn: the next one waits for its end.
@@ -72,18 +76,43 @@ impl Tracer {
                 Err(_) => Err(Refusal::Overtime(WORK)),
             }
         };
-        tokio::spawn(task).await.unwrap_or_else(|error| Err(Refusal::Ended(error)))
+        tokio::spawn(task)
+            .await
+            .unwrap_or_else(|error| Err(Refusal::Ended(error)))
     }
 
     fn target(&self, asked: &str) -> Result<ProbeTarget, Refusal> {
-        let local: Vec<IpAddr> = self.running.underlay.borrow().local.iter().map(IpNet::addr).collect();
-        let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-        let unused: Vec<(String, String)> = self.health.unused().iter().map(|unused| (unused.lease.clone(), unused.text.clone())).collect();
+        let local: Vec<IpAddr> = self
+            .running
+            .underlay
+            .borrow()
+            .local
+            .iter()
+            .map(IpNet::addr)
+            .collect();
+        let hostname = nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok());
+        let unused: Vec<(String, String)> = self
+            .health
+            .unused()
+            .iter()
+            .map(|unused| (unused.lease.clone(), unused.text.clone()))
+            .collect();
         let carried = self.overlay.carried(self.running.network.own);
         let around = Around {
-            targets: &targets(&self.running.leases.borrow(), &carried, self.overlay.kinds, &local, self.overlay.outer),
+            targets: &targets(
+                &self.running.leases.borrow(),
+                &carried,
+                self.overlay.kinds,
+                &local,
+                self.overlay.outer,
+            ),
             own: &self.running.network.own,
-            names: &hostname.into_iter().chain([self.health.name()]).collect::<Vec<_>>(),
+            names: &hostname
+                .into_iter()
+                .chain([self.health.name()])
+                .collect::<Vec<_>>(),
             local: &local,
             unused: &unused,
         };
@@ -97,9 +126,20 @@ impl Tracer {
                 let judged = seen.heard.judged();
                 let steps = steps::steps(&seen, &judged);
                 let end = end::end(&seen, &judged, &steps);
-                let Target { name, subnet, address, .. } = seen.target;
+                let Target {
+                    name,
+                    subnet,
+                    address,
+                    ..
+                } = seen.target;
                 (
-                    Shown { node: name.as_deref().map(str::to_owned), subnet: Some(subnet), address: Some(address), pod, here: false },
+                    Shown {
+                        node: name.as_deref().map(str::to_owned),
+                        subnet: Some(subnet),
+                        address: Some(address),
+                        pod,
+                        here: false,
+                    },
                     Some(judged),
                     steps,
                     end,
@@ -110,7 +150,18 @@ impl Tracer {
                 let steps = here::steps(&local);
                 let end = here::end(&local, &steps);
                 let name = self.health.name();
-                (Shown { node: Some(name), subnet: Some(subnet), address: None, pod: Some(pod), here: true }, None, steps, end)
+                (
+                    Shown {
+                        node: Some(name),
+                        subnet: Some(subnet),
+                        address: None,
+                        pod: Some(pod),
+                        here: true,
+                    },
+                    None,
+                    steps,
+                    end,
+                )
             }
         };
         Ok(Probe {
@@ -132,14 +183,24 @@ impl Tracer {
         let underlay = self.running.underlay.borrow().clone();
         let [device, bridge] = overlay_addresses(&target.subnet);
         let to = pod.unwrap_or(if self.overlay.device { device } else { bridge });
-        let (kernel, heard, report) = tokio::join!(self.kernel(&target, to, &underlay), self.ask(&target, device), self.health.fresh_report());
+        let (kernel, heard, report) = tokio::join!(
+            self.kernel(&target, to, &underlay),
+            self.ask(&target, device),
+            self.health.fresh_report()
+        );
         let kernel = kernel.map_err(Refusal::Kernel)?;
         let heard = heard?;
         // The questions may have begun a handshake.
         let tunnelled = behind(&kernel.wanted).await;
-        let overlay = self.running.prober.as_ref().and_then(|prober| prober.source(family));
+        let overlay = self
+            .running
+            .prober
+            .as_ref()
+            .and_then(|prober| prober.source(family));
         let pinged = match pod {
-            Some(pod) if heard.through() || !heard.asked_through() => Some(echo(overlay, pod, PINGS).await.map_err(Unasked::NoPing)),
+            Some(pod) if heard.through() || !heard.asked_through() => {
+                Some(echo(overlay, pod, PINGS).await.map_err(Unasked::NoPing))
+            }
             _ => None,
         };
         let networks = &self.running.network.networks;
@@ -147,7 +208,11 @@ impl Tracer {
         Ok(Seen {
             own: Own {
                 network,
-                tunnel: self.running.network.encapsulation.and_then(|encapsulation| encapsulation.of(target.subnet.into())),
+                tunnel: self
+                    .running
+                    .network
+                    .encapsulation
+                    .and_then(|encapsulation| encapsulation.of(target.subnet.into())),
                 probes: self.running.probe_port,
                 interface: underlay.name.clone(),
                 address: underlay.tunnel_source(target.address.into()),
@@ -169,17 +234,41 @@ impl Tracer {
     }
 
     /// What the kernel has, beside what the lease wants.
-    async fn kernel(&self, target: &Target, to: IpAddr, underlay: &Underlay) -> Result<InKernel, KernelError> {
+    async fn kernel(
+        &self,
+        target: &Target,
+        to: IpAddr,
+        underlay: &Underlay,
+    ) -> Result<InKernel, KernelError> {
         let mut kernel = Lookup::open()?;
         let direct_fate = kernel.fate(target.address).await;
         let direct = matches!(&direct_fate, Ok(Fate::Sent(hop)) if hop.via.is_none() && hop.index == underlay.index);
-        let on_link = if direct { BTreeSet::from([target.address]) } else { BTreeSet::new() };
-        let facts = Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() };
+        let on_link = if direct {
+            BTreeSet::from([target.address])
+        } else {
+            BTreeSet::new()
+        };
+        let facts = Facts {
+            underlay: underlay.clone(),
+            on_link,
+            accepted_macs: BTreeMap::new(),
+        };
         let wanted = {
             let leases = self.running.leases.borrow();
-            let peer = leases.peers(&self.running.network.own, self.overlay.kinds).find(|peer| peer.subnet == target.subnet);
-            let network = self.running.network.networks.nets().find(|net| net.contains(&target.subnet)).unwrap_or(target.subnet);
-            peer.map(|peer| Wanted::of(&self.running.observer.needs(&peer, &facts)).in_network(network)).unwrap_or_default()
+            let peer = leases
+                .peers(&self.running.network.own, self.overlay.kinds)
+                .find(|peer| peer.subnet == target.subnet);
+            let network = self
+                .running
+                .network
+                .networks
+                .nets()
+                .find(|net| net.contains(&target.subnet))
+                .unwrap_or(target.subnet);
+            peer.map(|peer| {
+                Wanted::of(&self.running.observer.needs(&peer, &facts)).in_network(network)
+            })
+            .unwrap_or_default()
         };
         let neighbour = match wanted.neighbour {
             Some((dev, ip, _)) => Some(kernel.neighbour(dev, ip).await),
@@ -190,19 +279,39 @@ impl Tracer {
             None => None,
         };
         let fate = kernel.fate(to).await;
-        Ok(InKernel { wanted, fate, neighbour, fdb, underlay: direct_fate })
+        Ok(InKernel {
+            wanted,
+            fate,
+            neighbour,
+            fdb,
+            underlay: direct_fate,
+        })
     }
 
     /// Asks the peer, by questions and pings; by pings alone where this node asks no questions. `device` is the address of its overlay device.
     async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, Refusal> {
         let Some(prober) = &self.running.prober else {
             let underlay = echo(None, target.address, QUESTIONS);
-            let ping = async { if self.overlay.device { echo(None, device, QUESTIONS).await } else { Ok(Default::default()) } };
+            let ping = async {
+                if self.overlay.device {
+                    echo(None, device, QUESTIONS).await
+                } else {
+                    Ok(Default::default())
+                }
+            };
             let (underlay_ping, ping) = tokio::join!(underlay, ping);
             let (underlay_ping, no_ping) = split(underlay_ping);
             let (ping, no_ping_through) = split(ping);
-            let silenced = no_ping.or(no_ping_through).map_or(Unasked::Off, Unasked::NoPing);
-            return Ok(ProbeReplies { overlay: self.overlay.device, silenced: Some(silenced), underlay_ping, ping, ..ProbeReplies::default() });
+            let silenced = no_ping
+                .or(no_ping_through)
+                .map_or(Unasked::Off, Unasked::NoPing);
+            return Ok(ProbeReplies {
+                overlay: self.overlay.device,
+                silenced: Some(silenced),
+                underlay_ping,
+                ping,
+                ..ProbeReplies::default()
+            });
         };
         let probe = prober.ask(target.subnet).await;
         let probe = probe.ok_or(Refusal::LeaseEnded(target.subnet))?;
@@ -245,8 +354,16 @@ struct InKernel {
 async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
     let mut kernel = Lookup::open().map_err(Refusal::Kernel)?;
     let fate = kernel.fate(pod).await;
-    let mut local = Local { pod, subnet, fate, pinged: None, neighbour: Ok(Neighbour::Absent) };
-    let Some(dev) = here::bridged(&local).map(|hop| hop.dev) else { return Ok(local) };
+    let mut local = Local {
+        pod,
+        subnet,
+        fate,
+        pinged: None,
+        neighbour: Ok(Neighbour::Absent),
+    };
+    let Some(dev) = here::bridged(&local).map(|hop| hop.dev) else {
+        return Ok(local);
+    };
     local.pinged = Some(echo(None, pod, PINGS).await.map_err(Unasked::NoPing));
     local.neighbour = kernel.neighbour(dev, pod).await;
     Ok(local)

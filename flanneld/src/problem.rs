@@ -112,12 +112,21 @@ impl WayIn {
         };
         match (error.kind(), self) {
             (io::ErrorKind::AddrInUse, _) => {
-                format!("find the process with `ss -ltnp sport = :{}`, or choose another port with {port} {none}", address.port())
+                format!(
+                    "find the process with `ss -ltnp sport = :{}`, or choose another port with {port} {none}",
+                    address.port()
+                )
             }
-            (io::ErrorKind::AddrNotAvailable, WayIn::Health) => format!("set {ip} to an address of this host (0.0.0.0: all of them)"),
-            (io::ErrorKind::AddrNotAvailable, WayIn::Api) => format!("set {ip} to an address of this host"),
+            (io::ErrorKind::AddrNotAvailable, WayIn::Health) => {
+                format!("set {ip} to an address of this host (0.0.0.0: all of them)")
+            }
+            (io::ErrorKind::AddrNotAvailable, WayIn::Api) => {
+                format!("set {ip} to an address of this host")
+            }
             (io::ErrorKind::PermissionDenied, WayIn::Health) => {
-                format!("ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one with {port}")
+                format!(
+                    "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one with {port}"
+                )
             }
             (_, WayIn::Health) => format!("check {ip} and {port}"),
             (_, WayIn::Api) => format!("check {ip} and {port} {none}"),
@@ -148,14 +157,24 @@ impl Coded for DaemonProblem {
 
     fn detail(&self) -> Detail {
         match self {
-            Self::Listen { way, address, error } if error.kind() == io::ErrorKind::AddrInUse => {
+            Self::Listen {
+                way,
+                address,
+                error,
+            } if error.kind() == io::ErrorKind::AddrInUse => {
                 let purpose = match way {
                     WayIn::Health => PortPurpose::Health,
                     WayIn::Api => PortPurpose::Api,
                 };
-                Detail::PortTaken { number: address.port(), udp: false, purpose }
+                Detail::PortTaken {
+                    number: address.port(),
+                    udp: false,
+                    purpose,
+                }
             }
-            Self::BackendNotTaken { place, .. } => Detail::ConfigInvalid { place: Some(place.clone()) },
+            Self::BackendNotTaken { place, .. } => Detail::ConfigInvalid {
+                place: Some(place.clone()),
+            },
             _ => Detail::None,
         }
     }
@@ -163,7 +182,9 @@ impl Coded for DaemonProblem {
     fn parts(&self) -> Vec<Problem> {
         match self {
             Self::Restarting { why } => vec![(**why).clone()],
-            Self::LeaseEnds { trouble, .. } | Self::Unpublished { trouble, .. } => trouble.iter().map(|trouble| (**trouble).clone()).collect(),
+            Self::LeaseEnds { trouble, .. } | Self::Unpublished { trouble, .. } => {
+                trouble.iter().map(|trouble| (**trouble).clone()).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -176,19 +197,48 @@ impl fmt::Display for DaemonProblem {
             Self::Restarting { why } => write!(f, "restarting the network: {why}"),
             Self::RulesPending => f.write_str("the traffic rules are being applied"),
             Self::NoNews { since } => {
-                write!(f, "no news of the other nodes for {} s: the store does not answer, or reports no changes", since.as_secs())
+                write!(
+                    f,
+                    "no news of the other nodes for {} s: the store does not answer, or reports no changes",
+                    since.as_secs()
+                )
             }
             Self::CutOff { nodes } => {
-                write!(f, "none of the {nodes} other nodes can be reached: none of their leases can be used on this node")
+                write!(
+                    f,
+                    "none of the {nodes} other nodes can be reached: none of their leases can be used on this node"
+                )
             }
             Self::LeaseEnds { left, trouble } => {
-                let trouble = trouble.as_ref().map(ToString::to_string).unwrap_or_default();
-                write!(f, "the lease ends in {} s and could not be renewed: {trouble}", left.as_secs())
+                let trouble = trouble
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                write!(
+                    f,
+                    "the lease ends in {} s and could not be renewed: {trouble}",
+                    left.as_secs()
+                )
             }
-            Self::Unpublished { what, trouble: Some(trouble) } => write!(f, "{what}: {trouble}"),
-            Self::Unpublished { what, trouble: None } => write!(f, "{what}"),
-            Self::BackendNotTaken { found, required, at, .. } => {
-                let found = if found.is_empty() { "(none)".into() } else { printable::value(found) };
+            Self::Unpublished {
+                what,
+                trouble: Some(trouble),
+            } => write!(f, "{what}: {trouble}"),
+            Self::Unpublished {
+                what,
+                trouble: None,
+            } => write!(f, "{what}"),
+            Self::BackendNotTaken {
+                found,
+                required,
+                at,
+                ..
+            } => {
+                let found = if found.is_empty() {
+                    "(none)".into()
+                } else {
+                    printable::value(found)
+                };
                 write!(
                     f,
                     "backend type {found} is not one that this node takes (--require-backend={}); set Backend.Type in the network configuration to {}, in \
@@ -198,17 +248,38 @@ impl fmt::Display for DaemonProblem {
                 )
             }
             Self::SubnetChanged { now, before } => {
-                write!(f, "this node's subnet became {now} while it waited for its lease, and was {before}")
+                write!(
+                    f,
+                    "this node's subnet became {now} while it waited for its lease, and was {before}"
+                )
             }
-            Self::SubnetChangedWhileWaiting => f.write_str("this node got another subnet while it waited for an interface"),
+            Self::SubnetChangedWhileWaiting => {
+                f.write_str("this node got another subnet while it waited for an interface")
+            }
             Self::ConfigChanged => f.write_str("the network configuration has changed"),
             Self::BetterInterface(why) => why.fmt(f),
             Self::TaskFailed { error } => write!(f, "a task of the daemon failed: {error}"),
-            Self::Listen { way: way @ WayIn::Health, address, error } => {
-                write!(f, "the health server cannot listen on {address}: {error}; {}", way.remedy(*address, error))
+            Self::Listen {
+                way: way @ WayIn::Health,
+                address,
+                error,
+            } => {
+                write!(
+                    f,
+                    "the health server cannot listen on {address}: {error}; {}",
+                    way.remedy(*address, error)
+                )
             }
-            Self::Listen { way: way @ WayIn::Api, address, error } => {
-                write!(f, "the status API cannot listen on {address}: {error}; {}", way.remedy(*address, error))
+            Self::Listen {
+                way: way @ WayIn::Api,
+                address,
+                error,
+            } => {
+                write!(
+                    f,
+                    "the status API cannot listen on {address}: {error}; {}",
+                    way.remedy(*address, error)
+                )
             }
             Self::WatchInterrupted => f.write_str("the watch of the leases is interrupted"),
         })

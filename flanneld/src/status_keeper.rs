@@ -17,11 +17,20 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
     let mut writer = Writer::new(&subnet_file);
     let mut trouble = String::new();
     let mut put = || {
-        let reasons = health.reasons().into_iter().map(|(condition, problem)| Reason::new(condition.as_str(), problem)).collect();
+        let reasons = health
+            .reasons()
+            .into_iter()
+            .map(|(condition, problem)| Reason::new(condition.as_str(), problem))
+            .collect();
         if let Some(now) = health.pods() {
             pods = now;
         }
-        match writer.put(&Status { reasons, version: options::version(), vtep: health.vtep(), pods: pods.clone() }) {
+        match writer.put(&Status {
+            reasons,
+            version: options::version(),
+            vtep: health.vtep(),
+            pods: pods.clone(),
+        }) {
             Ok(()) => trouble.clear(),
             // The claim on subnet.env ends one of the two.
             Err(error @ StatusError::Held(_)) => debug!("{error}"),
@@ -65,7 +74,11 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let within = async |words: &str| tokio::time::timeout(Duration::from_secs(60), says(words)).await.unwrap();
+        let within = async |words: &str| {
+            tokio::time::timeout(Duration::from_secs(60), says(words))
+                .await
+                .unwrap()
+        };
         within(r#""reason":"starting""#).await;
         health.clear(Condition::Start);
         within(r#""ready":true"#).await;
@@ -95,8 +108,13 @@ mod tests {
                 health.fail(condition, Problem::in_words("broken"));
             });
             let reasons = pods.await.reasons;
-            let wanted = ["kernel", "rules", "subnet.env", "underlay"].contains(&condition.as_str());
-            let expected = if wanted { vec![Reason::new(condition.as_str(), Problem::in_words("broken"))] } else { Vec::new() };
+            let wanted =
+                ["kernel", "rules", "subnet.env", "underlay"].contains(&condition.as_str());
+            let expected = if wanted {
+                vec![Reason::new(condition.as_str(), Problem::in_words("broken"))]
+            } else {
+                Vec::new()
+            };
             // A start changes nothing: what the condition before it left still holds.
             if condition != Condition::Start {
                 assert_eq!(reasons, expected, "{condition}");
@@ -114,10 +132,22 @@ mod tests {
             health.carried_by(vec!["flannel.1".to_owned()]);
             health.clear(Condition::Start);
         };
-        let well = Pods { reasons: Vec::new(), devices: vec!["flannel.1".to_owned()] };
+        let well = Pods {
+            reasons: Vec::new(),
+            devices: vec!["flannel.1".to_owned()],
+        };
         assert_eq!(left(&env, serving).await, well);
-        assert_eq!(left(&env, |health| health.fail(Condition::Store, Problem::in_words("silent"))).await, well, "a daemon that starts");
-        let lost = Pods { reasons: vec![Reason::new("lease", Problem::in_words("taken"))], ..well.clone() };
+        assert_eq!(
+            left(&env, |health| health
+                .fail(Condition::Store, Problem::in_words("silent")))
+            .await,
+            well,
+            "a daemon that starts"
+        );
+        let lost = Pods {
+            reasons: vec![Reason::new("lease", Problem::in_words("taken"))],
+            ..well.clone()
+        };
         let restarted = |health: &Health| {
             serving(health);
             health.start_over(&Problem::in_words("moved"));
@@ -128,7 +158,11 @@ mod tests {
             health.lost(Problem::in_words("taken"));
         };
         assert_eq!(left(&env, taken).await, lost);
-        assert_eq!(left(&env, |_| ()).await, lost, "the next one has no subnet yet");
+        assert_eq!(
+            left(&env, |_| ()).await,
+            lost,
+            "the next one has no subnet yet"
+        );
         assert_eq!(left(&env, serving).await, well);
     }
 }

@@ -26,7 +26,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Cancel safety
 /// Each write is atomic; it can be dropped at any time.
-pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: Health, stop: CancellationToken) {
+pub async fn keep(
+    path: PathBuf,
+    mut env: watch::Receiver<SubnetEnv>,
+    health: Health,
+    stop: CancellationToken,
+) {
     let mut folder = Folder::default();
     let mut written = None;
     let mut trouble = String::new();
@@ -39,7 +44,11 @@ pub async fn keep(path: PathBuf, mut env: watch::Receiver<SubnetEnv>, health: He
                 info!("{} was deleted: writing it again", path.display());
             }
             let stale = written.as_ref() != Some(&wanted) && !says(&path, &wanted);
-            match if missing || stale { write(&path, &wanted) } else { Ok(()) } {
+            match if missing || stale {
+                write(&path, &wanted)
+            } else {
+                Ok(())
+            } {
                 Ok(()) => {
                     health.clear(Condition::SubnetEnv);
                     trouble.clear();
@@ -90,7 +99,11 @@ impl Folder {
         if let Err(error) = self.try_watch(path) {
             self.events = None;
             if !self.trouble {
-                debug!("cannot watch the directory of {}, checking every {} s instead: {error}", path.display(), AUDIT.as_secs());
+                debug!(
+                    "cannot watch the directory of {}, checking every {} s instead: {error}",
+                    path.display(),
+                    AUDIT.as_secs()
+                );
                 self.trouble = true;
             }
         }
@@ -101,8 +114,15 @@ impl Folder {
             Some(events) => events,
             None => Inotify::init()?.into_event_stream(vec![0; BUFFER])?,
         };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mask = WatchMask::DELETE | WatchMask::MOVED_FROM | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF | WatchMask::ONLYDIR;
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let mask = WatchMask::DELETE
+            | WatchMask::MOVED_FROM
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF
+            | WatchMask::ONLYDIR;
         events.watches().add(folder, mask)?;
         self.events = Some(events);
         Ok(())
@@ -110,8 +130,12 @@ impl Folder {
 
     /// Returns when something was removed from the directory; never if it is not watched.
     async fn changed(&mut self) {
-        let Some(events) = &mut self.events else { return std::future::pending().await };
-        let Some(Ok(_)) = events.next().await else { return std::future::pending().await };
+        let Some(events) = &mut self.events else {
+            return std::future::pending().await;
+        };
+        let Some(Ok(_)) = events.next().await else {
+            return std::future::pending().await;
+        };
         // Which file it was does not matter: the loop checks ours.
         while let Some(Some(Ok(_))) = events.next().now_or_never() {}
     }

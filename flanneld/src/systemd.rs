@@ -36,7 +36,9 @@ fn tell(states: &[NotifyState<'_>]) {
 
 /// Pings systemd's watchdog at half its period while every task sends its heartbeat, until `stop`. Ends at once if no watchdog is set.
 pub async fn watchdog(health: Health, stop: CancellationToken) {
-    let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else { return };
+    let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
+        return;
+    };
     let mut told = false;
     let run = async {
         let mut ticks = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
@@ -49,7 +51,10 @@ pub async fn watchdog(health: Health, stop: CancellationToken) {
                     told = false;
                 }
                 Err(silent) if !told => {
-                    error!("no longer pinging systemd's watchdog, which will restart this daemon: {}", line(&silent.to_string()));
+                    error!(
+                        "no longer pinging systemd's watchdog, which will restart this daemon: {}",
+                        line(&silent.to_string())
+                    );
                     told = true;
                 }
                 Err(_) => {}

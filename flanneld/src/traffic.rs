@@ -62,8 +62,17 @@ impl Nodes {
     /// The addresses of this host and of the other nodes.
     fn now(&mut self, own: &Subnets) -> (BTreeSet<IpAddr>, BTreeSet<IpAddr>) {
         let underlay = self.underlay.borrow_and_update().clone();
-        let of = |addresses: &subnet_lease::Addresses| [addresses.v4().copied().map(IpAddr::V4), addresses.v6().copied().map(IpAddr::V6)];
-        let hosts = [of(&underlay.public), of(&underlay.addresses)].into_iter().flatten().flatten().collect();
+        let of = |addresses: &subnet_lease::Addresses| {
+            [
+                addresses.v4().copied().map(IpAddr::V4),
+                addresses.v6().copied().map(IpAddr::V6),
+            ]
+        };
+        let hosts = [of(&underlay.public), of(&underlay.addresses)]
+            .into_iter()
+            .flatten()
+            .flatten()
+            .collect();
         let leases = self.leases.borrow_and_update().clone();
         let others = leases.iter().filter(|lease| lease.subnets != *own);
         let peers = others.flat_map(|lease| lease.attrs.addresses()).collect();
@@ -131,14 +140,41 @@ pub struct Keeper {
 
 impl Keeper {
     /// Applies nothing yet. `before` are the networks of this daemon's predecessor; `devices` are those of this network.
-    pub fn new(wanted: Wanted, nodes: Nodes, before: BTreeSet<IpNet>, devices: Vec<String>, health: Health) -> Self {
+    pub fn new(
+        wanted: Wanted,
+        nodes: Nodes,
+        before: BTreeSet<IpNet>,
+        devices: Vec<String>,
+        health: Health,
+    ) -> Self {
         health.fail(Condition::Rules, DaemonProblem::RulesPending);
         let appliers = Family::ALL.map(|family| Applier::new(wanted.nftables, family));
-        let neighbours = Neighbours::new(wanted.networks.nets().collect(), before, wanted.follows_peers().then_some(wanted.guard_slot));
+        let neighbours = Neighbours::new(
+            wanted.networks.nets().collect(),
+            before,
+            wanted.follows_peers().then_some(wanted.guard_slot),
+        );
         // vxlan networks on one host share their port.
-        let port = wanted.encapsulation.ports().first().copied().filter(|_| wanted.follows_peers());
-        let kernel = port.and_then(|port| Some((port, Tunnels::open().inspect_err(|error| tracing::debug!("{error}")).ok()?)));
-        let sharers = kernel.map(|(port, kernel)| Sharers { port, devices, kernel, known: BTreeSet::new() });
+        let port = wanted
+            .encapsulation
+            .ports()
+            .first()
+            .copied()
+            .filter(|_| wanted.follows_peers());
+        let kernel = port.and_then(|port| {
+            Some((
+                port,
+                Tunnels::open()
+                    .inspect_err(|error| tracing::debug!("{error}"))
+                    .ok()?,
+            ))
+        });
+        let sharers = kernel.map(|(port, kernel)| Sharers {
+            port,
+            devices,
+            kernel,
+            known: BTreeSet::new(),
+        });
         Self {
             wanted,
             nodes,
@@ -174,14 +210,26 @@ impl Keeper {
                 warn_of_old_rules(networks, own).await;
                 remove_other_kind(kept.clone()).await;
                 // Once more when it is known which rules have no owner.
-                if kept.wait_for(|kept| kept.as_ref().is_some_and(|(_, others)| !others.unknown)).await.is_ok() {
+                if kept
+                    .wait_for(|kept| kept.as_ref().is_some_and(|(_, others)| !others.unknown))
+                    .await
+                    .is_ok()
+                {
                     remove_other_kind(kept).await;
                 }
             }
         });
         let run = Box::pin(async {
-            let mut notices = if self.wanted.nftables { Notices::open(is_of_nftables) } else { None };
-            self.changes = if self.wanted.nftables { None } else { Notices::open(is_of_iptables) };
+            let mut notices = if self.wanted.nftables {
+                Notices::open(is_of_nftables)
+            } else {
+                None
+            };
+            self.changes = if self.wanted.nftables {
+                None
+            } else {
+                Notices::open(is_of_iptables)
+            };
             self.follow().await;
             self.pass(false).await;
             let _ = applied.send(());
@@ -207,13 +255,18 @@ impl Keeper {
                 let before = self.writes;
                 let was_well = self.trouble.is_none();
                 let wrote = self.pass(periodic).await;
-                idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
+                idle_passes = if noticed && self.writes == before {
+                    idle_passes + 1
+                } else {
+                    0
+                };
                 self.count_repair(repairing && was_well && wrote);
                 kept_out.send_replace(self.kept());
                 next = Instant::now() + self.pause(notices.is_some());
             }
         });
-        stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
+        stop.run_until_cancelled(async { tokio::join!(run, others) })
+            .await;
     }
 
     /// Time until the next pass, unless an event comes first.
@@ -275,9 +328,18 @@ impl Keeper {
     /// A periodic pass lists nothing where that would take too much of the processor, or the kernel has noticed no change.
     async fn pass(&mut self, periodic: bool) -> bool {
         let others = self.neighbours.refresh();
-        let same = (&others.own, &others.served, &others.guards) == (&self.wanted.others.own, &self.wanted.others.served, &self.wanted.others.guards);
+        let same = (&others.own, &others.served, &others.guards)
+            == (
+                &self.wanted.others.own,
+                &self.wanted.others.served,
+                &self.wanted.others.guards,
+            );
         self.wanted.others = others;
-        if periodic && same && (self.sole || !self.neighbours.may_remove_unserved()) && !self.is_due() {
+        if periodic
+            && same
+            && (self.sole || !self.neighbours.may_remove_unserved())
+            && !self.is_due()
+        {
             return false;
         }
         let before = self.writes;
@@ -288,7 +350,10 @@ impl Keeper {
             self.wanted.others.unknown = false;
             if !unserved.is_empty() {
                 let networks: Vec<String> = unserved.iter().map(IpNet::to_string).collect();
-                info!("removing the traffic rules of networks that no flanneld on this host serves any longer: {}", networks.join(", "));
+                info!(
+                    "removing the traffic rules of networks that no flanneld on this host serves any longer: {}",
+                    networks.join(", ")
+                );
                 self.apply().await;
             }
         }
@@ -297,13 +362,27 @@ impl Keeper {
 
     /// Whether the rules have to be listed.
     fn is_due(&mut self) -> bool {
-        let news = self.changes.as_mut().map(Notices::drain).unwrap_or_default();
+        let news = self
+            .changes
+            .as_mut()
+            .map(Notices::drain)
+            .unwrap_or_default();
         self.news = self.news.max(news);
-        let Some((listed, cost)) = self.listed.filter(|_| self.trouble.is_none()) else { return true };
+        let Some((listed, cost)) = self.listed.filter(|_| self.trouble.is_none()) else {
+            return true;
+        };
         // Only a listing has counters, and the legacy variant has no notices.
-        let has_notices = |applier: &Applier| applier.variant().is_none_or(|variant| variant == Variant::Nft);
+        let has_notices = |applier: &Applier| {
+            applier
+                .variant()
+                .is_none_or(|variant| variant == Variant::Nft)
+        };
         let is_known = self.changes.is_some() && self.appliers.iter().all(has_notices);
-        let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
+        let counts = self
+            .wanted
+            .rulesets()
+            .iter()
+            .any(Ruleset::counts_unknown_senders);
         listed.elapsed() >= pace::comparison(self.news, is_known && !counts, cost)
     }
 
@@ -314,11 +393,17 @@ impl Keeper {
         let mut unknown_senders: Option<u64> = None;
         let mut logged: Vec<Note> = Vec::new();
         let families = self.wanted.rulesets();
-        let work = self.appliers.iter_mut().zip(Family::ALL).filter_map(|(applier, family)| {
-            let rules = families.iter().find(|rules| rules.family == family)?;
-            Some(async move { (applier.apply(rules).await, applier.notes()) })
-        });
-        self.changes.iter_mut().for_each(|changes| _ = changes.drain());
+        let work = self
+            .appliers
+            .iter_mut()
+            .zip(Family::ALL)
+            .filter_map(|(applier, family)| {
+                let rules = families.iter().find(|rules| rules.family == family)?;
+                Some(async move { (applier.apply(rules).await, applier.notes()) })
+            });
+        self.changes
+            .iter_mut()
+            .for_each(|changes| _ = changes.drain());
         self.news = News::None;
         let cost = pace::Cost::begin();
         let results = futures_util::future::join_all(work).await;
@@ -339,13 +424,17 @@ impl Keeper {
                 Ok(applied) => {
                     self.writes += u64::from(applied.wrote);
                     unserved.extend(applied.unserved);
-                    unknown_senders = applied.unknown_senders.map(|more| more.saturating_add(unknown_senders.unwrap_or(0))).or(unknown_senders);
+                    unknown_senders = applied
+                        .unknown_senders
+                        .map(|more| more.saturating_add(unknown_senders.unwrap_or(0)))
+                        .or(unknown_senders);
                 }
                 Err(error) => complaints.push(error),
             }
         }
         let writes = self.writes;
-        self.written.send_if_modified(|last| std::mem::replace(last, writes) != writes);
+        self.written
+            .send_if_modified(|last| std::mem::replace(last, writes) != writes);
         self.health.figures(|figures| {
             figures.rule_writes = writes;
             figures.unknown_senders = unknown_senders;
@@ -354,12 +443,15 @@ impl Keeper {
         if trouble != self.trouble {
             match &trouble {
                 None => info!("the traffic rules are in place"),
-                Some(problem) => warn!(code = %problem.code, "cannot apply the traffic rules, retrying: {problem}"),
+                Some(problem) => {
+                    warn!(code = %problem.code, "cannot apply the traffic rules, retrying: {problem}")
+                }
             }
             self.trouble = trouble;
         }
         self.describe();
-        self.health.condition(Condition::Rules, self.trouble.clone());
+        self.health
+            .condition(Condition::Rules, self.trouble.clone());
         unserved
     }
 
@@ -372,23 +464,43 @@ impl Keeper {
             (false, None) => "iptables".to_owned(),
         };
         let options = &self.wanted.options;
-        let what = [("masquerade", options.masquerade), ("forward", options.forward), ("guard", options.guard.is_some())];
-        let what = what.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()).collect();
-        self.health.node(|node| node.rules = Some(node_api::Rules { with, what, ..node_api::Rules::default() }));
+        let what = [
+            ("masquerade", options.masquerade),
+            ("forward", options.forward),
+            ("guard", options.guard.is_some()),
+        ];
+        let what = what
+            .into_iter()
+            .filter(|(_, on)| *on)
+            .map(|(name, _)| name.to_owned())
+            .collect();
+        self.health.node(|node| {
+            node.rules = Some(node_api::Rules {
+                with,
+                what,
+                ..node_api::Rules::default()
+            })
+        });
     }
 
     /// Which of our rules are in use; `None` until they are in place.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
         let kept = |family: Family| {
-            let applier = family.pick(self.appliers.first(), self.appliers.last()).filter(|_| families.iter().any(|rules| rules.family == family));
+            let applier = family
+                .pick(self.appliers.first(), self.appliers.last())
+                .filter(|_| families.iter().any(|rules| rules.family == family));
             match applier {
                 Some(_) if self.wanted.nftables => ActiveRules::Nftables,
-                Some(applier) => applier.variant().map_or(ActiveRules::Nothing, ActiveRules::Iptables),
+                Some(applier) => applier
+                    .variant()
+                    .map_or(ActiveRules::Nothing, ActiveRules::Iptables),
                 None => ActiveRules::Nothing,
             }
         };
-        self.trouble.is_none().then(|| (Family::ALL.map(kept), self.wanted.others.clone()))
+        self.trouble
+            .is_none()
+            .then(|| (Family::ALL.map(kept), self.wanted.others.clone()))
     }
 }
 
@@ -423,13 +535,25 @@ async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut failures = 0;
     loop {
-        let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| kept.clone()) else { return };
-        let Some((in_use, others)) = in_use else { continue };
+        let Ok(in_use) = kept
+            .wait_for(Option::is_some)
+            .await
+            .map(|kept| kept.clone())
+        else {
+            return;
+        };
+        let Some((in_use, others)) = in_use else {
+            continue;
+        };
         let cleared = clear_inactive(in_use, &others).await;
         for removed in cleared.removed {
             info!("removed unused rules: {removed}");
         }
-        for complaint in cleared.errors.iter().filter(|complaint| !complaints.contains(complaint)) {
+        for complaint in cleared
+            .errors
+            .iter()
+            .filter(|complaint| !complaints.contains(complaint))
+        {
             warn!("{complaint}");
         }
         if cleared.errors.is_empty() {

@@ -16,17 +16,32 @@ fn every_network_configuration_is_valid() {
     let mut seen = Vec::new();
     for entry in std::fs::read_dir(conf().join("net-conf")).unwrap() {
         let path = entry.unwrap().path();
-        let config = NetworkConfig::parse(&std::fs::read_to_string(&path).unwrap()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let config = NetworkConfig::parse(&std::fs::read_to_string(&path).unwrap())
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        assert!(name.starts_with(&config.backend), "{name} configures {}", config.backend);
-        assert_eq!(name.ends_with("-dual"), config.pools.v4().is_some() && config.pools.v6().is_some(), "{name}");
+        assert!(
+            name.starts_with(&config.backend),
+            "{name} configures {}",
+            config.backend
+        );
+        assert_eq!(
+            name.ends_with("-dual"),
+            config.pools.v4().is_some() && config.pools.v6().is_some(),
+            "{name}"
+        );
         seen.push(name);
     }
     assert!(seen.len() >= 8, "{seen:?}");
 }
 
 fn run(variables: &BTreeMap<String, String>) -> Invocation {
-    temp_env::with_vars(variables.iter().map(|(name, value)| (name, Some(value))).collect::<Vec<_>>(), || options::read([], &backends::names()))
+    temp_env::with_vars(
+        variables
+            .iter()
+            .map(|(name, value)| (name, Some(value)))
+            .collect::<Vec<_>>(),
+        || options::read([], &backends::names()),
+    )
 }
 
 #[test]
@@ -37,22 +52,39 @@ fn the_example_environment_names_real_variables() {
         other => panic!("{other:?}"),
     };
     let assignments = |text: &str| -> BTreeMap<String, String> {
-        text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+        text.lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
     };
     let commented = text.replace("#FLANNELD_", "FLANNELD_");
     for variables in [assignments(&text), assignments(&commented)] {
-        for name in variables.keys().filter(|name| name.starts_with("FLANNELD_")) {
-            let flag = name.trim_start_matches("FLANNELD_").to_lowercase().replace('_', "-");
+        for name in variables
+            .keys()
+            .filter(|name| name.starts_with("FLANNELD_"))
+        {
+            let flag = name
+                .trim_start_matches("FLANNELD_")
+                .to_lowercase()
+                .replace('_', "-");
             assert!(help.contains(&format!("--{flag}")), "{name}");
         }
-        assert!(matches!(run(&variables), Invocation::Run(_)), "{:?}", run(&variables));
+        assert!(
+            matches!(run(&variables), Invocation::Run(_)),
+            "{:?}",
+            run(&variables)
+        );
     }
 }
 
 #[test]
 fn the_unit_keeps_run_flannel() {
     let unit = std::fs::read_to_string(conf().join("flanneld.service")).unwrap();
-    assert!(!unit.lines().any(|line| line.starts_with("RuntimeDirectory")));
+    assert!(
+        !unit
+            .lines()
+            .any(|line| line.starts_with("RuntimeDirectory"))
+    );
     for line in [
         "Type=notify",
         "Restart=always",

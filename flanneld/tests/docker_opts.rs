@@ -40,7 +40,11 @@ impl Bed {
 
     fn text(&self, args: &[&str], variables: &[(&str, &str)]) -> String {
         let (output, text) = self.run(args, variables);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         text
     }
 }
@@ -54,8 +58,14 @@ fn golden_cases() {
     assert_eq!(bed.text(&[], &[]), format!("{EACH}DOCKER_OPTS={ALL}"));
     assert_eq!(bed.text(&["-i"], &[]), EACH);
     assert_eq!(bed.text(&["-c"], &[]), format!("DOCKER_OPTS={ALL}"));
-    assert_eq!(bed.text(&["-i", "-c"], &[]), format!("{EACH}DOCKER_OPTS={ALL}"));
-    assert_eq!(bed.text(&["-k", "CUSTOM_KEY"], &[]), format!("{EACH}CUSTOM_KEY={ALL}"));
+    assert_eq!(
+        bed.text(&["-i", "-c"], &[]),
+        format!("{EACH}DOCKER_OPTS={ALL}")
+    );
+    assert_eq!(
+        bed.text(&["-k", "CUSTOM_KEY"], &[]),
+        format!("{EACH}CUSTOM_KEY={ALL}")
+    );
     assert_eq!(
         bed.text(&["-m"], &[]),
         "DOCKER_OPT_BIP=\"--bip=10.1.74.1/24\"\nDOCKER_OPT_MTU=\"--mtu=1472\"\nDOCKER_OPTS=\" --bip=10.1.74.1/24 --mtu=1472\"\n"
@@ -64,7 +74,11 @@ fn golden_cases() {
 
 #[test]
 fn masquerading_is_the_other_one_s() {
-    assert!(Bed::new("FLANNEL_IPMASQ=true\n").text(&["-i"], &[]).contains("--ip-masq=false"));
+    assert!(
+        Bed::new("FLANNEL_IPMASQ=true\n")
+            .text(&["-i"], &[])
+            .contains("--ip-masq=false")
+    );
     let (output, _) = Bed::new("FLANNEL_IPMASQ=maybe\n").run(&[], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("maybe"));
@@ -73,13 +87,22 @@ fn masquerading_is_the_other_one_s() {
 #[test]
 fn what_is_there_already_is_kept() {
     let bed = Bed::new(SAMPLE);
-    assert_eq!(bed.text(&["-c"], &[("DOCKER_OPTS", "--foo")]), "DOCKER_OPTS=\"--foo  --bip=10.1.74.1/24 --ip-masq=true --mtu=1472\"\n");
-    assert!(bed.text(&["-i"], &[("DOCKER_OPT_X", "--x")]).ends_with("DOCKER_OPT_X=\"--x\"\n"));
+    assert_eq!(
+        bed.text(&["-c"], &[("DOCKER_OPTS", "--foo")]),
+        "DOCKER_OPTS=\"--foo  --bip=10.1.74.1/24 --ip-masq=true --mtu=1472\"\n"
+    );
+    assert!(
+        bed.text(&["-i"], &[("DOCKER_OPT_X", "--x")])
+            .ends_with("DOCKER_OPT_X=\"--x\"\n")
+    );
 }
 
 #[test]
 fn little_input() {
-    assert_eq!(Bed::new("FLANNEL_IPV6_SUBNET=fd10:244:0:2d::1/64\n").text(&[], &[]), "DOCKER_OPTS=\"\"\n");
+    assert_eq!(
+        Bed::new("FLANNEL_IPV6_SUBNET=fd10:244:0:2d::1/64\n").text(&[], &[]),
+        "DOCKER_OPTS=\"\"\n"
+    );
     let bed = Bed::new("");
     std::fs::remove_file(bed.folder.path().join("subnet.env")).unwrap();
     assert_eq!(bed.text(&["-c"], &[]), "DOCKER_OPTS=\"\"\n");
@@ -88,24 +111,51 @@ fn little_input() {
 #[test]
 fn links_and_pipes_are_not_written_to() {
     let bed = Bed::new(SAMPLE);
-    let (out, secret) = (bed.folder.path().join("docker.env"), bed.folder.path().join("secret"));
+    let (out, secret) = (
+        bed.folder.path().join("docker.env"),
+        bed.folder.path().join("secret"),
+    );
     std::fs::write(&secret, "mine").unwrap();
     std::os::unix::fs::symlink(&secret, &out).unwrap();
     let (output, _) = bed.run(&[], &[]);
-    assert_eq!((output.status.code(), std::fs::read_to_string(&secret).unwrap().as_str()), (Some(1), "mine"));
+    assert_eq!(
+        (
+            output.status.code(),
+            std::fs::read_to_string(&secret).unwrap().as_str()
+        ),
+        (Some(1), "mine")
+    );
     assert!(String::from_utf8_lossy(&output.stderr).contains("symbolic link"));
     std::fs::remove_file(&out).unwrap();
     Command::new("mkfifo").arg(&out).status().unwrap();
-    let done = Command::new("sh").arg(script()).args(["-f", "/none", "-d"]).arg(&out).output().unwrap();
-    assert!(String::from_utf8_lossy(&done.stderr).contains("regular file"), "{done:?}");
-    let done = Command::new("sh").arg(script()).args(["-f", "/none", "-d", "/dev/stdout", "-c"]).output().unwrap();
+    let done = Command::new("sh")
+        .arg(script())
+        .args(["-f", "/none", "-d"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&done.stderr).contains("regular file"),
+        "{done:?}"
+    );
+    let done = Command::new("sh")
+        .arg(script())
+        .args(["-f", "/none", "-d", "/dev/stdout", "-c"])
+        .output()
+        .unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), "DOCKER_OPTS=\"\"\n");
 }
 
 #[test]
 fn mistakes_print_the_usage() {
     let bed = Bed::new(SAMPLE);
-    for args in [&["-h"][..], &["-?"], &["-z"], &["-k", "a-b"], &["-k", "x;id"]] {
+    for args in [
+        &["-h"][..],
+        &["-?"],
+        &["-z"],
+        &["-k", "a-b"],
+        &["-k", "x;id"],
+    ] {
         let (output, _) = bed.run(args, &[]);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(!output.stderr.is_empty(), "{args:?}");
@@ -119,7 +169,11 @@ fn a_gateway_that_holds_the_subnet_is_told() {
     std::fs::create_dir(&bin).unwrap();
     let fake = bin.join("ip");
     std::fs::write(&fake, "#!/bin/sh\n[ \"$*\" = '-4 route show exact 10.1.74.0/24' ] && echo '10.1.74.0/24 via 10.0.0.1 dev eth0'\n").unwrap();
-    Command::new("chmod").arg("755").arg(&fake).status().unwrap();
+    Command::new("chmod")
+        .arg("755")
+        .arg(&fake)
+        .status()
+        .unwrap();
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let (output, text) = bed.run(&["-c"], &[("PATH", &path)]);
     assert_eq!(output.status.code(), Some(1));

@@ -12,14 +12,19 @@ fn docs() -> PathBuf {
 }
 
 fn page(name: &str) -> String {
-    std::fs::read_to_string(docs().join(name)).unwrap_or_else(|error| panic!("docs/{name}: {error}"))
+    std::fs::read_to_string(docs().join(name))
+        .unwrap_or_else(|error| panic!("docs/{name}: {error}"))
 }
 
 /// The words that begin with two dashes.
 fn flags(text: &str) -> BTreeSet<String> {
     let ends = |c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let words = text.split(ends).filter_map(|word| word.strip_prefix("--"));
-    words.map(|word| word.trim_end_matches('-')).filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic())).map(str::to_owned).collect()
+    words
+        .map(|word| word.trim_end_matches('-'))
+        .filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic()))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -28,7 +33,9 @@ fn the_options_page_names_every_flag_and_no_other() {
         Invocation::Help(text) => text,
         other => panic!("{other:?}"),
     };
-    let heads = help.lines().filter_map(|line| line.strip_prefix("  --")?.split(['=', ' ']).next());
+    let heads = help
+        .lines()
+        .filter_map(|line| line.strip_prefix("  --")?.split(['=', ' ']).next());
     let known: BTreeSet<String> = heads.map(str::to_owned).collect();
     let all = flags(&help);
     let listed = flags(&page("options.md"));
@@ -38,25 +45,43 @@ fn the_options_page_names_every_flag_and_no_other() {
     let invented: Vec<_> = listed.difference(&all).collect();
     assert!(known.len() >= 48, "{known:?}");
     assert!(missing.is_empty(), "docs/options.md lacks {missing:?}");
-    assert!(invented.is_empty(), "docs/options.md names flags that are not there: {invented:?}");
-    assert!(page("migrating.md").contains(&format!("for all {} flags.", known.len())), "docs/migrating.md counts other than {}", known.len());
+    assert!(
+        invented.is_empty(),
+        "docs/options.md names flags that are not there: {invented:?}"
+    );
+    assert!(
+        page("migrating.md").contains(&format!("for all {} flags.", known.len())),
+        "docs/migrating.md counts other than {}",
+        known.len()
+    );
 }
 
 #[test]
 fn every_network_configuration_on_its_page_is_valid() {
     let text = page("configuration.md");
-    let blocks: Vec<&str> = text.split("```json,net-conf\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let blocks: Vec<&str> = text
+        .split("```json,net-conf\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
     assert!(blocks.len() >= 5, "{}", blocks.len());
     for block in blocks {
-        NetworkConfig::parse(block).unwrap_or_else(|error| panic!("docs/configuration.md: {error}: {block}"));
+        NetworkConfig::parse(block)
+            .unwrap_or_else(|error| panic!("docs/configuration.md: {error}: {block}"));
     }
 }
 
 #[test]
 fn the_summary_lists_every_page_and_no_link_is_dead() {
     let links = |text: &str| -> Vec<String> {
-        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-        targets.map(|target| target.split('#').next().unwrap_or_default().to_owned()).filter(|t| !t.is_empty() && !t.contains("://")).collect()
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next());
+        targets
+            .map(|target| target.split('#').next().unwrap_or_default().to_owned())
+            .filter(|t| !t.is_empty() && !t.contains("://"))
+            .collect()
     };
     let listed: BTreeSet<String> = links(&page("SUMMARY.md")).into_iter().collect();
     let mut pages = BTreeSet::new();
@@ -69,11 +94,18 @@ fn the_summary_lists_every_page_and_no_link_is_dead() {
         }
     }
     assert_eq!(listed, pages);
-    let files = pages.iter().map(|name| docs().join(name)).chain([docs().join("../README.md"), docs().join("../CHANGELOG.md")]);
+    let files = pages
+        .iter()
+        .map(|name| docs().join(name))
+        .chain([docs().join("../README.md"), docs().join("../CHANGELOG.md")]);
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         for link in links(&text) {
-            assert!(file.parent().unwrap().join(&link).exists(), "{}: {link}", file.display());
+            assert!(
+                file.parent().unwrap().join(&link).exists(),
+                "{}: {link}",
+                file.display()
+            );
         }
     }
 }

@@ -148,12 +148,17 @@ fn workspace() -> PathBuf {
 }
 
 fn read(path: &str) -> String {
-    std::fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    std::fs::read_to_string(workspace().join(path))
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// Every page: its path in the workspace, and its text.
 fn pages() -> Vec<(String, String)> {
-    let mut paths = vec!["README.md".to_owned(), "CHANGELOG.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    let mut paths = vec![
+        "README.md".to_owned(),
+        "CHANGELOG.md".to_owned(),
+        "CONTRIBUTING.md".to_owned(),
+    ];
     for folder in ["docs", "docs/decisions"] {
         for entry in std::fs::read_dir(workspace().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
@@ -163,7 +168,10 @@ fn pages() -> Vec<(String, String)> {
         }
     }
     assert!(paths.len() > 20, "{paths:?}");
-    paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
+    paths
+        .into_iter()
+        .map(|path| (path.clone(), read(&path)))
+        .collect()
 }
 
 /// The sources below a folder, tests left out.
@@ -171,7 +179,9 @@ fn sources(folder: &str) -> Vec<String> {
     let mut folders = vec![workspace().join(folder)];
     let mut texts = Vec::new();
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        for entry in std::fs::read_dir(&folder)
+            .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             if path.is_dir() {
@@ -188,7 +198,11 @@ fn sources(folder: &str) -> Vec<String> {
 
 /// A source up to its own module of tests.
 fn without_tests(source: &str) -> String {
-    source.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned()
+    source
+        .split("#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 /// The string literals of a source, in order.
@@ -226,7 +240,11 @@ fn literals(source: &str) -> Vec<String> {
 
 /// The words of a text that a pattern finds: its first group.
 fn words(text: &str, pattern: &str) -> Names {
-    Regex::new(pattern).unwrap().captures_iter(text).map(|found| found[1].to_owned()).collect()
+    Regex::new(pattern)
+        .unwrap()
+        .captures_iter(text)
+        .map(|found| found[1].to_owned())
+        .collect()
 }
 
 /// The flags that a text shows: words that begin with two dashes.
@@ -241,7 +259,10 @@ fn declared_flags(source: &str) -> Names {
     let declared = Regex::new(field).unwrap();
     let of = |found: regex::Captures<'_>| match named.captures(&found[1]) {
         Some(name) => Some(name[1].to_owned()),
-        None => Regex::new(r"\blong\b").unwrap().is_match(&found[1]).then(|| found[2].replace('_', "-")),
+        None => Regex::new(r"\blong\b")
+            .unwrap()
+            .is_match(&found[1])
+            .then(|| found[2].replace('_', "-")),
     };
     declared.captures_iter(source).filter_map(of).collect()
 }
@@ -262,7 +283,11 @@ fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
             }
         }
     }
-    let spans = prose.lines().flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    let spans = prose
+        .lines()
+        .flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2))
+        .map(str::to_owned)
+        .collect();
     (spans, blocks)
 }
 
@@ -285,8 +310,14 @@ fn first_cells(page: &str, heading: &str) -> Names {
 fn same(what: &str, documented: &Names, code: &Names) {
     let missing: Vec<_> = code.difference(documented).collect();
     let invented: Vec<_> = documented.difference(code).collect();
-    assert!(missing.is_empty(), "{what} that no page explains: {missing:?}");
-    assert!(invented.is_empty(), "{what} that do not exist: {invented:?}");
+    assert!(
+        missing.is_empty(),
+        "{what} that no page explains: {missing:?}"
+    );
+    assert!(
+        invented.is_empty(),
+        "{what} that do not exist: {invented:?}"
+    );
 }
 
 #[test]
@@ -300,28 +331,44 @@ fn flags_on_every_page_exist() {
     assert!(own.contains("dry-run") && own.contains("long"), "{own:?}");
     known.extend(own.iter().cloned());
     for source in sources("e2e/src") {
-        literals(&source).iter().for_each(|text| known.extend(flags(text)));
+        literals(&source)
+            .iter()
+            .for_each(|text| known.extend(flags(text)));
     }
     known.extend(FOREIGN_FLAGS.iter().map(|flag| (*flag).to_owned()));
     let mut shown = Names::new();
     for (path, text) in pages() {
         let invented: Vec<_> = flags(&text).difference(&known).cloned().collect();
-        assert!(invented.is_empty(), "{path} names flags that do not exist: {invented:?}");
+        assert!(
+            invented.is_empty(),
+            "{path} names flags that do not exist: {invented:?}"
+        );
         shown.extend(flags(&text));
     }
     let missing: Vec<_> = own.difference(&shown).collect();
-    assert!(missing.is_empty(), "no page explains these flags of flannelctl: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "no page explains these flags of flannelctl: {missing:?}"
+    );
 }
 
 /// Without a flag or variable, these ask etcd on this machine: on most nodes there is none.
 #[test]
 fn commands_that_need_the_store_name_it() {
     for (name, page) in pages() {
-        for (_, block) in spans_and_blocks(&page).1.iter().filter(|(language, _)| language == "sh") {
-            for line in
-                block.lines().filter(|line| ["leases", "release", "reserve"].iter().any(|command| line.contains(&format!("flannelctl {command}"))))
-            {
-                let named = ["--etcd-endpoints=", "--subnet-dir=", "--kube-subnet-mgr"].iter().any(|flag| line.contains(flag));
+        for (_, block) in spans_and_blocks(&page)
+            .1
+            .iter()
+            .filter(|(language, _)| language == "sh")
+        {
+            for line in block.lines().filter(|line| {
+                ["leases", "release", "reserve"]
+                    .iter()
+                    .any(|command| line.contains(&format!("flannelctl {command}")))
+            }) {
+                let named = ["--etcd-endpoints=", "--subnet-dir=", "--kube-subnet-mgr"]
+                    .iter()
+                    .any(|flag| line.contains(flag));
                 assert!(named, "{name}: this command names no store: {line}");
             }
         }
@@ -331,9 +378,19 @@ fn commands_that_need_the_store_name_it() {
 #[test]
 fn variables_on_every_page_exist() {
     let flags = flags(&read("docs/options.md"));
-    let mut known: Names = flags.iter().map(|flag| format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"))).collect();
+    let mut known: Names = flags
+        .iter()
+        .map(|flag| format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_")))
+        .collect();
     let mut asked = Names::new();
-    for folder in ["flanneld", "flannelctl/src", "backends", "subnet-lease/src", "cni/src", "e2e"] {
+    for folder in [
+        "flanneld",
+        "flannelctl/src",
+        "backends",
+        "subnet-lease/src",
+        "cni/src",
+        "e2e",
+    ] {
         for source in sources(folder) {
             known.extend(words(&source, r#"\b(FLANNELD?_[A-Z_]*[A-Z])\b"#));
             if !folder.starts_with("e2e") {
@@ -343,15 +400,29 @@ fn variables_on_every_page_exist() {
     }
     known.extend(words(&read("Makefile"), r"\b(FLANNELD?_[A-Z_]*[A-Z])\b"));
     for (path, text) in pages() {
-        let invented: Vec<_> = words(&text, r"\b(FLANNELD?_[A-Z_]*[A-Z])\b").difference(&known).cloned().collect();
-        assert!(invented.is_empty(), "{path} names variables that do not exist: {invented:?}");
+        let invented: Vec<_> = words(&text, r"\b(FLANNELD?_[A-Z_]*[A-Z])\b")
+            .difference(&known)
+            .cloned()
+            .collect();
+        assert!(
+            invented.is_empty(),
+            "{path} names variables that do not exist: {invented:?}"
+        );
     }
     // Where programs are looked for and what a terminal is are nobody's options.
-    let plain = ["PATH", "TERM", "HOME", "XDG_CACHE_HOME"].map(str::to_owned).into();
+    let plain = ["PATH", "TERM", "HOME", "XDG_CACHE_HOME"]
+        .map(str::to_owned)
+        .into();
     let all: String = pages().into_iter().map(|(_, text)| text).collect();
-    let missing: Vec<_> = asked.difference(&plain).filter(|name| !all.contains(name.as_str())).collect();
+    let missing: Vec<_> = asked
+        .difference(&plain)
+        .filter(|name| !all.contains(name.as_str()))
+        .collect();
     assert!(asked.contains("RUST_LOG"), "{asked:?}");
-    assert!(missing.is_empty(), "no page explains these variables: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "no page explains these variables: {missing:?}"
+    );
 }
 
 #[test]
@@ -368,10 +439,17 @@ fn keys_of_the_network_configuration_are_those_that_are_read() {
         let names = literals(&without_tests(&read(file)));
         // Families and backends are words of texts.
         let word = |name: &str| matches!(name, "IPv4" | "IPv6" | "UDP" | "VXLAN" | "WireGuard");
-        code.extend(names.into_iter().filter(|name| key.is_match(name) && !word(name)));
+        code.extend(
+            names
+                .into_iter()
+                .filter(|name| key.is_match(name) && !word(name)),
+        );
     }
     let page = first_cells(&read("docs/configuration.md"), "| key |");
-    let documented = page.iter().map(|key| key.rsplit('.').next().unwrap().to_owned()).collect();
+    let documented = page
+        .iter()
+        .map(|key| key.rsplit('.').next().unwrap().to_owned())
+        .collect();
     assert!(code.len() >= 20, "{code:?}");
     same("keys", &documented, &code);
 }
@@ -379,21 +457,52 @@ fn keys_of_the_network_configuration_are_those_that_are_read() {
 #[test]
 fn backends_page_says_what_their_profiles_say() {
     let page = read("docs/backends.md");
-    let rows: Vec<Vec<&str>> = page.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).map(cells).collect();
-    let cell = |label: &str, column: usize| rows.iter().find(|row| row[0] == label).unwrap()[column];
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'))
+        .map(cells)
+        .collect();
+    let cell =
+        |label: &str, column: usize| rows.iter().find(|row| row[0] == label).unwrap()[column];
     for profile in backends::profiles() {
         let name = profile.name;
-        let column = rows[0].iter().position(|head| *head == name).unwrap_or_else(|| panic!("{name} has no column"));
+        let column = rows[0]
+            .iter()
+            .position(|head| *head == name)
+            .unwrap_or_else(|| panic!("{name} has no column"));
         let travels = cell("packets travel", column);
         let (ports, overhead) = (profile.encapsulation.ports(), profile.overhead);
-        assert!(ports.iter().all(|port| travels.contains(&port.to_string())), "{name}: {travels}, and its ports are {ports:?}");
-        assert_eq!(travels.contains("encrypted in"), profile.encrypts, "{name}: {travels}");
-        let mtu = cell("MTU for pods", column);
-        let is_said = |bytes: u32| if bytes == 0 { mtu == "the underlay's" } else { mtu.contains(&format!("− {bytes}")) };
-        assert!(is_said(overhead.v4) && is_said(overhead.v6), "{name}: {mtu}, and it adds {overhead:?}");
-        assert_eq!(cell("nodes may be", column).contains("on one link"), profile.needs_links, "{name}");
         assert!(
-            page.lines().any(|line| line.strip_prefix("## ").is_some_and(|head| head.split(' ').any(|word| word == name))),
+            ports.iter().all(|port| travels.contains(&port.to_string())),
+            "{name}: {travels}, and its ports are {ports:?}"
+        );
+        assert_eq!(
+            travels.contains("encrypted in"),
+            profile.encrypts,
+            "{name}: {travels}"
+        );
+        let mtu = cell("MTU for pods", column);
+        let is_said = |bytes: u32| {
+            if bytes == 0 {
+                mtu == "the underlay's"
+            } else {
+                mtu.contains(&format!("− {bytes}"))
+            }
+        };
+        assert!(
+            is_said(overhead.v4) && is_said(overhead.v6),
+            "{name}: {mtu}, and it adds {overhead:?}"
+        );
+        assert_eq!(
+            cell("nodes may be", column).contains("on one link"),
+            profile.needs_links,
+            "{name}"
+        );
+        assert!(
+            page.lines().any(|line| line
+                .strip_prefix("## ")
+                .is_some_and(|head| head.split(' ').any(|word| word == name))),
             "{name} has no section"
         );
     }
@@ -408,58 +517,142 @@ fn cells(row: &str) -> Vec<&str> {
 fn metrics_are_those_of_the_code() {
     let name = Regex::new("^[a-z][a-z_]*$").unwrap();
     let mut code = Names::new();
-    for (file, prefix) in
-        [("flanneld/src/health/metrics.rs", ""), ("flanneld/src/health/datapath.rs", "datapath_"), ("flanneld/src/health/probes.rs", "")]
-    {
+    for (file, prefix) in [
+        ("flanneld/src/health/metrics.rs", ""),
+        ("flanneld/src/health/datapath.rs", "datapath_"),
+        ("flanneld/src/health/probes.rs", ""),
+    ] {
         // A metric is a name and its help.
         let literals = literals(&without_tests(&read(file)));
         for pair in literals.windows(2) {
-            if name.is_match(&pair[0]) && pair[1].starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit()) && pair[1].contains(' ') {
-                code.insert(format!("flannel_{prefix}{}", pair[0].trim_start_matches(prefix)));
+            if name.is_match(&pair[0])
+                && pair[1].starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit())
+                && pair[1].contains(' ')
+            {
+                code.insert(format!(
+                    "flannel_{prefix}{}",
+                    pair[0].trim_start_matches(prefix)
+                ));
             }
         }
     }
     assert!(code.len() >= 25, "{code:?}");
     // The format adds what kind of number it is.
-    let plain = |names: &Names| -> Names { names.iter().map(|name| name.trim_end_matches("_total").trim_end_matches("_info").to_owned()).collect() };
+    let plain = |names: &Names| -> Names {
+        names
+            .iter()
+            .map(|name| {
+                name.trim_end_matches("_total")
+                    .trim_end_matches("_info")
+                    .to_owned()
+            })
+            .collect()
+    };
     let code = plain(&code);
     for (path, text) in pages() {
         let shown = plain(&words(&text, r"\b(flannel_[a-z][a-z_]*[a-z])\b"));
         // A value of the chart.
-        let invented: Vec<_> = shown.difference(&code).filter(|name| *name != "flannel_cni").collect();
-        assert!(invented.is_empty(), "{path} names metrics that do not exist: {invented:?}");
+        let invented: Vec<_> = shown
+            .difference(&code)
+            .filter(|name| *name != "flannel_cni")
+            .collect();
+        assert!(
+            invented.is_empty(),
+            "{path} names metrics that do not exist: {invented:?}"
+        );
     }
     let table = first_cells(&read("docs/operations.md"), "| metric |");
-    same("metrics", &plain(&table.iter().map(|cell| cell.split('{').next().unwrap().to_owned()).collect()), &code);
+    same(
+        "metrics",
+        &plain(
+            &table
+                .iter()
+                .map(|cell| cell.split('{').next().unwrap().to_owned())
+                .collect(),
+        ),
+        &code,
+    );
 }
 
 #[test]
 fn conditions_checks_and_reasons_are_those_of_the_code() {
     let page = read("docs/operations.md");
-    same("conditions", &first_cells(&page, "| name | not ready while"), &Condition::ALL.iter().map(ToString::to_string).collect());
-    let labels = |file: &str, pattern: &str| -> Names { words(&without_tests(&read(file)), pattern) };
-    same("reasons", &first_cells(&page, "| reason |"), &labels("subnet-lease/src/admission/terms.rs", r#"\w+::\w+ => "([a-z-]+)","#));
+    same(
+        "conditions",
+        &first_cells(&page, "| name | not ready while"),
+        &Condition::ALL.iter().map(ToString::to_string).collect(),
+    );
+    let labels =
+        |file: &str, pattern: &str| -> Names { words(&without_tests(&read(file)), pattern) };
+    same(
+        "reasons",
+        &first_cells(&page, "| reason |"),
+        &labels(
+            "subnet-lease/src/admission/terms.rs",
+            r#"\w+::\w+ => "([a-z-]+)","#,
+        ),
+    );
     same(
         "reasons",
         &first_cells(&page, "| `reason` of dropped packets"),
-        &labels("backends/packet-engine/src/reason.rs", r#"\w+ = "([a-z0-9_]+)","#),
+        &labels(
+            "backends/packet-engine/src/reason.rs",
+            r#"\w+ = "([a-z0-9_]+)","#,
+        ),
     );
 }
 
 #[test]
 fn each_check_has_its_row_and_its_section() {
     let page = read("docs/troubleshooting.md");
-    let rows: Vec<String> = checks().map(|check| format!("| [`{0}`](#{0}) | {1} | {2} |", check.id, check.severity, check.title)).collect();
-    let wanted = format!("| check | severity | what it finds |\n|---|---|---|\n{}\n\n", rows.join("\n"));
-    assert!(page.contains(&wanted), "docs/troubleshooting.md lists the checks so:\n{wanted}");
-    let sections: Vec<&str> = page.split("\n### ").skip(1).map(|section| section.split('\n').next().unwrap()).collect();
-    let documented: Vec<&str> = sections.iter().copied().filter(|section| checks().any(|check| check.id == *section)).collect();
-    assert_eq!(documented, checks().map(|check| check.id).collect::<Vec<_>>(), "each check has a section, in the order of the table");
+    let rows: Vec<String> = checks()
+        .map(|check| {
+            format!(
+                "| [`{0}`](#{0}) | {1} | {2} |",
+                check.id, check.severity, check.title
+            )
+        })
+        .collect();
+    let wanted = format!(
+        "| check | severity | what it finds |\n|---|---|---|\n{}\n\n",
+        rows.join("\n")
+    );
+    assert!(
+        page.contains(&wanted),
+        "docs/troubleshooting.md lists the checks so:\n{wanted}"
+    );
+    let sections: Vec<&str> = page
+        .split("\n### ")
+        .skip(1)
+        .map(|section| section.split('\n').next().unwrap())
+        .collect();
+    let documented: Vec<&str> = sections
+        .iter()
+        .copied()
+        .filter(|section| checks().any(|check| check.id == *section))
+        .collect();
+    assert_eq!(
+        documented,
+        checks().map(|check| check.id).collect::<Vec<_>>(),
+        "each check has a section, in the order of the table"
+    );
     assert!(checks().all(|check| check.page().ends_with(&format!("#{}", check.id))));
     // The way out of the trap: at most four commands from the first look to pods that reach each other.
-    let trap = page.split("\n## ").find(|section| section.starts_with("All nodes have the same address")).unwrap();
-    let commands = trap.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
-    assert!(commands.starts_with("flannelctl doctor\n") && commands.lines().count() <= 4, "{commands}");
+    let trap = page
+        .split("\n## ")
+        .find(|section| section.starts_with("All nodes have the same address"))
+        .unwrap();
+    let commands = trap
+        .split("```sh\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    assert!(
+        commands.starts_with("flannelctl doctor\n") && commands.lines().count() <= 4,
+        "{commands}"
+    );
 }
 
 /// Everything that the programs can say, with a NUL where a value is put in.
@@ -469,12 +662,26 @@ impl Texts {
     fn of_the_workspace() -> Self {
         let placeholder = Regex::new(r"\{[^{}]*\}").unwrap();
         let mut all = String::new();
-        for folder in ["subnet-lease/src", "backends", "flanneld", "flannelctl/src", "cni/src"] {
+        for folder in [
+            "subnet-lease/src",
+            "backends",
+            "flanneld",
+            "flannelctl/src",
+            "cni/src",
+        ] {
             for text in sources(folder).iter().flat_map(|source| literals(source)) {
                 let text = text.replace("{{", "\u{1}").replace("}}", "\u{2}");
-                let text = placeholder.replace_all(&text, "\0").replace('\u{1}', "{").replace('\u{2}', "}");
+                let text = placeholder
+                    .replace_all(&text, "\0")
+                    .replace('\u{1}', "{")
+                    .replace('\u{2}', "}");
                 // A value may be empty.
-                let short = text.strip_prefix('\0').unwrap_or(&text).replace("\0.", ".").replace("\0 ", " ").replace("\0;", ";");
+                let short = text
+                    .strip_prefix('\0')
+                    .unwrap_or(&text)
+                    .replace("\0.", ".")
+                    .replace("\0 ", " ")
+                    .replace("\0;", ";");
                 all.push_str(&format!("{text}\n{short}\n"));
             }
         }
@@ -483,21 +690,41 @@ impl Texts {
 
     /// Whether they can say this; else the part that they cannot.
     fn can_say(&self, quote: &str) -> Result<(), String> {
-        let is_value = |word: &str| word.contains(|c: char| c.is_ascii_digit() || "…/=`".contains(c)) || word.starts_with("--");
-        let mut fixed = quote.split_whitespace().map(|word| if is_value(word) { "\0" } else { word }).collect::<Vec<_>>().join(" ");
+        let is_value = |word: &str| {
+            word.contains(|c: char| c.is_ascii_digit() || "…/=`".contains(c))
+                || word.starts_with("--")
+        };
+        let mut fixed = quote
+            .split_whitespace()
+            .map(|word| if is_value(word) { "\0" } else { word })
+            .collect::<Vec<_>>()
+            .join(" ");
         for foreign in FOREIGN_TEXTS {
             if !self.0.contains(&fixed) {
                 fixed = fixed.replace(foreign, "\0");
             }
         }
-        let edges = |part: &str| part.trim_matches(|c: char| " \0:;,.()[]\"'".contains(c)).to_owned();
-        for fragment in fixed.split('\0').map(edges).filter(|fragment| !fragment.is_empty()) {
+        let edges = |part: &str| {
+            part.trim_matches(|c: char| " \0:;,.()[]\"'".contains(c))
+                .to_owned()
+        };
+        for fragment in fixed
+            .split('\0')
+            .map(edges)
+            .filter(|fragment| !fragment.is_empty())
+        {
             if self.0.contains(&fragment) {
                 continue;
             }
             // One error inside another, or a text that is put together.
-            let parts: Vec<String> = fragment.split([':', ';', ',', '.', '(', ')']).map(edges).collect();
-            if let Some(wrong) = parts.iter().find(|part| !self.0.contains(part.as_str()) && !self.can_put_together(part)) {
+            let parts: Vec<String> = fragment
+                .split([':', ';', ',', '.', '(', ')'])
+                .map(edges)
+                .collect();
+            if let Some(wrong) = parts
+                .iter()
+                .find(|part| !self.0.contains(part.as_str()) && !self.can_put_together(part))
+            {
                 return Err(wrong.clone());
             }
         }
@@ -510,9 +737,16 @@ impl Texts {
         let runs = (0..words.len()).flat_map(|from| (1..=3).map(move |count| (from, from + count)));
         runs.filter(|(_, to)| *to <= words.len()).any(|(from, to)| {
             let (gone, left) = (to - from, words.len() - (to - from));
-            let says = |values: &str| self.0.contains(&[&words[..from], &[values], &words[to..]].concat().join(" "));
+            let says = |values: &str| {
+                self.0
+                    .contains(&[&words[..from], &[values], &words[to..]].concat().join(" "))
+            };
             // In the middle of a few words a value would make one text of any two.
-            let plausible = if from == 0 || to == words.len() { left >= 2 && gone <= 2 && left > gone } else { left >= 5 && gone == 1 };
+            let plausible = if from == 0 || to == words.len() {
+                left >= 2 && gone <= 2 && left > gone
+            } else {
+                left >= 5 && gone == 1
+            };
             // Every operation on a kernel object that fails is put together so.
             let operation = words[0] == "cannot" && from == 1 && to == words.len() && says("\0 \0");
             operation || (plausible && says("\0"))
@@ -525,13 +759,18 @@ fn quotes(page: &str) -> Vec<String> {
     let (spans, blocks) = spans_and_blocks(page);
     let is_quote = |span: &String| {
         let first = span.split_whitespace().next().unwrap_or_default();
-        let sign = first.starts_with(|c: char| "-{\"/.[<$&*#'".contains(c)) || first.contains(['=', '/', '_', '(']);
-        span.split_whitespace().count() >= 3 && !sign && !PROGRAMS.contains(&first.trim_end_matches('…'))
+        let sign = first.starts_with(|c: char| "-{\"/.[<$&*#'".contains(c))
+            || first.contains(['=', '/', '_', '(']);
+        span.split_whitespace().count() >= 3
+            && !sign
+            && !PROGRAMS.contains(&first.trim_end_matches('…'))
     };
     let mut quotes: Vec<String> = spans.into_iter().filter(is_quote).collect();
     let mut open = false;
     for (kind, line) in blocks {
-        let level = ["ERROR ", "WARN ", "INFO "].iter().find_map(|level| line.trim_start().strip_prefix(level));
+        let level = ["ERROR ", "WARN ", "INFO "]
+            .iter()
+            .find_map(|level| line.trim_start().strip_prefix(level));
         match level {
             Some(text) if kind.starts_with("text") => quotes.push(text.to_owned()),
             _ if open && kind.starts_with("text") && !line.starts_with('$') => {
@@ -562,7 +801,9 @@ fn quoted_texts_are_those_of_the_programs() {
         for quote in quotes(&text) {
             count += 1;
             if let Err(part) = texts.can_say(&quote) {
-                wrong.push(format!("{path}: no program says {part:?}, quoted in {quote:?}"));
+                wrong.push(format!(
+                    "{path}: no program says {part:?}, quoted in {quote:?}"
+                ));
             }
         }
     }
@@ -574,11 +815,20 @@ fn quoted_texts_are_those_of_the_programs() {
 fn wrong_quotes_are_seen() {
     let source = r#"fn f() { info!("the lease {key} is kept: {why}; it is {}", 1); let c = '"'; warn!("set \"Port\" \
                     of {{Backend}} anew"); } // "no text""#;
-    assert_eq!(literals(source), ["the lease {key} is kept: {why}; it is {}", "set \"Port\" of {{Backend}} anew"]);
+    assert_eq!(
+        literals(source),
+        [
+            "the lease {key} is kept: {why}; it is {}",
+            "set \"Port\" of {{Backend}} anew"
+        ]
+    );
     let texts = Texts("the lease \0 is kept: \0; it is \0\nset \"Port\" of {Backend} anew\nthe store does not answer\n".to_owned());
     for (quote, right) in [
         ("the lease … is kept: …", true),
-        ("the lease subnets/10.0.0.0-24 is kept: the store does not answer; it is 7", true),
+        (
+            "the lease subnets/10.0.0.0-24 is kept: the store does not answer; it is 7",
+            true,
+        ),
         ("set \"Port\" of {Backend} anew", true),
         ("the lease … is held: …", false),
         ("the lease of this node is kept", false),
@@ -586,37 +836,88 @@ fn wrong_quotes_are_seen() {
     ] {
         assert_eq!(texts.can_say(quote).is_ok(), right, "{quote}");
     }
-    let page =
-        "Says `the lease … is kept` with\n`--flag`, `cargo test -p x`, `a b`.\n\n```text\nWARN one two\nthree\n$ ls\nfour\n```\n| `x\\|y is z` |\n";
-    assert_eq!(quotes(page), ["the lease … is kept", "x|y is z", "one two three"]);
+    let page = "Says `the lease … is kept` with\n`--flag`, `cargo test -p x`, `a b`.\n\n```text\nWARN one two\nthree\n$ ls\nfour\n```\n| `x\\|y is z` |\n";
+    assert_eq!(
+        quotes(page),
+        ["the lease … is kept", "x|y is z", "one two three"]
+    );
     let clap = "#[arg(long, value_name = \"N\")]\n    dry_run: bool,\n #[arg(long = \"other-name\", env = \"X\")]\n pub name: String,\n #[arg(short)] s: u8,";
-    assert_eq!(declared_flags(clap), ["dry-run", "other-name"].map(str::to_owned).into());
+    assert_eq!(
+        declared_flags(clap),
+        ["dry-run", "other-name"].map(str::to_owned).into()
+    );
 }
 
 #[test]
 fn files_and_headings_on_every_page_exist() {
     let slug = |heading: &str| -> String {
         let kept = heading.trim().to_lowercase().replace('`', "");
-        kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
+        kept.chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect()
     };
-    let anchors =
-        |text: &str| -> Names { text.lines().filter(|line| line.starts_with('#')).map(|line| slug(line.trim_start_matches('#'))).collect() };
+    let anchors = |text: &str| -> Names {
+        text.lines()
+            .filter(|line| line.starts_with('#'))
+            .map(|line| slug(line.trim_start_matches('#')))
+            .collect()
+    };
     let pages = pages();
     let link = Regex::new(r"\]\(([^)#\s]*)#([^)\s]+)\)").unwrap();
     let page = Regex::new(r"\]\(([^):#\s]+)[)#]").unwrap();
     for (path, text) in &pages {
         for found in page.captures_iter(text) {
-            assert!(workspace().join(path).parent().unwrap().join(&found[1]).exists(), "{path}: there is no {}", &found[1]);
+            assert!(
+                workspace()
+                    .join(path)
+                    .parent()
+                    .unwrap()
+                    .join(&found[1])
+                    .exists(),
+                "{path}: there is no {}",
+                &found[1]
+            );
         }
-        for found in link.captures_iter(text).filter(|found| !found[1].contains("://")) {
-            let target = if found[1].is_empty() { path.clone() } else { Path::new(path).parent().unwrap().join(&found[1]).display().to_string() };
-            assert!(anchors(&read(&target)).contains(&found[2]), "{path}: {target} has no heading #{}", &found[2]);
+        for found in link
+            .captures_iter(text)
+            .filter(|found| !found[1].contains("://"))
+        {
+            let target = if found[1].is_empty() {
+                path.clone()
+            } else {
+                Path::new(path)
+                    .parent()
+                    .unwrap()
+                    .join(&found[1])
+                    .display()
+                    .to_string()
+            };
+            assert!(
+                anchors(&read(&target)).contains(&found[2]),
+                "{path}: {target} has no heading #{}",
+                &found[2]
+            );
         }
         // What the code is made of, by its path.
         let (spans, _) = spans_and_blocks(text);
-        let folders = ["subnet-lease/", "backends/", "flanneld/", "flannelctl/", "e2e/", "conf/", "fuzz/"];
-        for span in spans.iter().filter(|span| folders.iter().any(|folder| span.starts_with(folder)) && !span.contains(['{', '*', ' ', '…'])) {
-            assert!(workspace().join(span).exists(), "{path}: there is no {span}");
+        let folders = [
+            "subnet-lease/",
+            "backends/",
+            "flanneld/",
+            "flannelctl/",
+            "e2e/",
+            "conf/",
+            "fuzz/",
+        ];
+        for span in spans.iter().filter(|span| {
+            folders.iter().any(|folder| span.starts_with(folder))
+                && !span.contains(['{', '*', ' ', '…'])
+        }) {
+            assert!(
+                workspace().join(span).exists(),
+                "{path}: there is no {span}"
+            );
         }
     }
 }

@@ -28,19 +28,46 @@ const SEARCHES: &[&str] = &[
 
 /// The modules that classify words of others, each with the reason why there is no code to go by.
 const FOREIGN: &[(&str, &str)] = &[
-    ("backends/traffic-rules/src/iptables_text.rs", "the output of iptables-save"),
-    ("cni/src/verbs/check.rs", "the bridge plugin tells a missing route by code 999 and a text"),
-    ("cni/src/verbs/gc.rs", "plugins of before CNI 1.1 refuse GC by code 4 or 999 and a text"),
-    ("e2e/lab/src/daemon/flanneld.rs", "the log of a panic is the standard library's"),
+    (
+        "backends/traffic-rules/src/iptables_text.rs",
+        "the output of iptables-save",
+    ),
+    (
+        "cni/src/verbs/check.rs",
+        "the bridge plugin tells a missing route by code 999 and a text",
+    ),
+    (
+        "cni/src/verbs/gc.rs",
+        "plugins of before CNI 1.1 refuse GC by code 4 or 999 and a text",
+    ),
+    (
+        "e2e/lab/src/daemon/flanneld.rs",
+        "the log of a panic is the standard library's",
+    ),
     ("e2e/lab/src/host/monitor.rs", "the output of nft monitor"),
-    ("subnet-lease/src/etcd/errors.rs", "etcd tells many failures by gRPC's Unknown or Unavailable and a text"),
-    ("subnet-lease/src/foreign.rs", "the resolver's errors have nothing but words"),
-    ("subnet-lease/src/kube/status.rs", "a Status names who may not do what in its message only"),
-    ("backends/traffic-rules/src/words.rs", "iptables and nft have exit codes 1 to 4 for all that fails"),
+    (
+        "subnet-lease/src/etcd/errors.rs",
+        "etcd tells many failures by gRPC's Unknown or Unavailable and a text",
+    ),
+    (
+        "subnet-lease/src/foreign.rs",
+        "the resolver's errors have nothing but words",
+    ),
+    (
+        "subnet-lease/src/kube/status.rs",
+        "a Status names who may not do what in its message only",
+    ),
+    (
+        "backends/traffic-rules/src/words.rs",
+        "iptables and nft have exit codes 1 to 4 for all that fails",
+    ),
 ];
 
 fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .unwrap()
 }
 
 /// The production sources by their path in the workspace: what is in `src` of each crate but the end-to-end tests, without tests.
@@ -51,31 +78,54 @@ fn sources() -> BTreeMap<String, syn::File> {
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
-            let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+            let name = path
+                .strip_prefix(&root)
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned();
             let inside = name.split('/').any(|part| part == "src");
             if path.is_dir() {
-                let skipped =
-                    name.starts_with('.') || matches!(name.as_str(), "e2e/src" | "fuzz" | "target") || (!inside && name.ends_with("/tests"));
+                let skipped = name.starts_with('.')
+                    || matches!(name.as_str(), "e2e/src" | "fuzz" | "target")
+                    || (!inside && name.ends_with("/tests"));
                 if !skipped {
                     folders.push(path);
                 }
             } else if inside && name.ends_with(".rs") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                found.insert(name.clone(), syn::parse_file(&text).unwrap_or_else(|error| panic!("{name}: {error}")));
+                found.insert(
+                    name.clone(),
+                    syn::parse_file(&text).unwrap_or_else(|error| panic!("{name}: {error}")),
+                );
             }
         }
     }
-    let tests: Vec<String> = found.iter().flat_map(|(name, file)| test_modules(name, file)).collect();
-    found.retain(|name, _| !tests.iter().any(|module| name.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))));
+    let tests: Vec<String> = found
+        .iter()
+        .flat_map(|(name, file)| test_modules(name, file))
+        .collect();
+    found.retain(|name, _| {
+        !tests.iter().any(|module| {
+            name.strip_prefix(module)
+                .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        })
+    });
     found
 }
 
 /// The files of a file's modules that are compiled for tests only, without their ending.
 fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     let here = name.strip_suffix(".rs").unwrap();
-    let here = here.strip_suffix("/lib").or_else(|| here.strip_suffix("/main")).or_else(|| here.strip_suffix("/mod")).unwrap_or(here);
+    let here = here
+        .strip_suffix("/lib")
+        .or_else(|| here.strip_suffix("/main"))
+        .or_else(|| here.strip_suffix("/mod"))
+        .unwrap_or(here);
     let of = |item: &syn::Item| match item {
-        syn::Item::Mod(module) if is_test(&module.attrs) && module.content.is_none() => Some(format!("{here}/{}", module.ident)),
+        syn::Item::Mod(module) if is_test(&module.attrs) && module.content.is_none() => {
+            Some(format!("{here}/{}", module.ident))
+        }
         _ => None,
     };
     file.items.iter().filter_map(of).collect()
@@ -84,7 +134,9 @@ fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
 /// Whether an item is compiled for tests only.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
-        syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string().starts_with("test"),
+        syn::Meta::List(list) => {
+            list.path.is_ident("cfg") && list.tokens.to_string().starts_with("test")
+        }
         syn::Meta::Path(path) => path.is_ident("test"),
         syn::Meta::NameValue(_) => false,
     })
@@ -93,7 +145,9 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
 /// Whether a text has two words with a space between them.
 fn is_prose(text: &str) -> bool {
     let chars: Vec<char> = text.chars().collect();
-    chars.windows(3).any(|three| three[0].is_alphabetic() && three[1] == ' ' && three[2].is_alphabetic())
+    chars
+        .windows(3)
+        .any(|three| three[0].is_alphabetic() && three[1] == ' ' && three[2].is_alphabetic())
 }
 
 /// The phrases in an expression: its literals, and those of constants of its file.
@@ -111,7 +165,12 @@ impl<'ast> Visit<'ast> for Phrases<'_> {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         if let Some(last) = path.segments.last() {
-            self.found.extend(self.constants.get(&last.ident.to_string()).cloned().unwrap_or_default());
+            self.found.extend(
+                self.constants
+                    .get(&last.ident.to_string())
+                    .cloned()
+                    .unwrap_or_default(),
+            );
         }
     }
 
@@ -125,8 +184,11 @@ struct Searched(bool);
 
 impl<'ast> Visit<'ast> for Searched {
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        self.0 |=
-            SEARCHES.contains(&call.method.to_string().as_str()) && !matches!(call.args.first(), Some(syn::Expr::Closure(_) | syn::Expr::Lit(_)));
+        self.0 |= SEARCHES.contains(&call.method.to_string().as_str())
+            && !matches!(
+                call.args.first(),
+                Some(syn::Expr::Closure(_) | syn::Expr::Lit(_))
+            );
         visit::visit_expr_method_call(self, call);
     }
 }
@@ -139,7 +201,10 @@ struct Searches<'a> {
 
 impl Searches<'_> {
     fn phrases(&mut self, of: &syn::Expr) {
-        let mut phrases = Phrases { constants: self.constants, found: Vec::new() };
+        let mut phrases = Phrases {
+            constants: self.constants,
+            found: Vec::new(),
+        };
         phrases.visit_expr(of);
         self.found.extend(phrases.found);
     }
@@ -192,7 +257,9 @@ impl<'ast> Visit<'ast> for Searches<'_> {
                     self.phrases(&call.receiver);
                 }
             }
-            Some(what) if SEARCHES.contains(&call.method.to_string().as_str()) => self.phrases(what),
+            Some(what) if SEARCHES.contains(&call.method.to_string().as_str()) => {
+                self.phrases(what)
+            }
             _ => {}
         }
         visit::visit_expr_method_call(self, call);
@@ -202,7 +269,11 @@ impl<'ast> Visit<'ast> for Searches<'_> {
         // `str::contains(text, "no such")`
         if let syn::Expr::Path(path) = &*call.func
             && path.path.segments.len() > 1
-            && path.path.segments.last().is_some_and(|last| SEARCHES.contains(&last.ident.to_string().as_str()))
+            && path
+                .path
+                .segments
+                .last()
+                .is_some_and(|last| SEARCHES.contains(&last.ident.to_string().as_str()))
         {
             call.args.iter().for_each(|argument| self.phrases(argument));
         }
@@ -242,7 +313,10 @@ struct Constants(BTreeMap<String, Vec<String>>);
 impl<'ast> Visit<'ast> for Constants {
     fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
         let none = BTreeMap::new();
-        let mut phrases = Phrases { constants: &none, found: Vec::new() };
+        let mut phrases = Phrases {
+            constants: &none,
+            found: Vec::new(),
+        };
         phrases.visit_expr(&item.expr);
         if !phrases.found.is_empty() {
             self.0.insert(item.ident.to_string(), phrases.found);
@@ -254,7 +328,10 @@ impl<'ast> Visit<'ast> for Constants {
 fn searched(file: &syn::File) -> BTreeSet<String> {
     let mut constants = Constants::default();
     constants.visit_file(file);
-    let mut searches = Searches { constants: &constants.0, found: BTreeSet::new() };
+    let mut searches = Searches {
+        constants: &constants.0,
+        found: BTreeSet::new(),
+    };
     searches.visit_file(file);
     searches.found
 }
@@ -267,8 +344,13 @@ impl<'ast> Visit<'ast> for Texts {
     fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
         if segment.ident == "Result"
             && let syn::PathArguments::AngleBracketed(arguments) = &segment.arguments
-            && let Some(syn::GenericArgument::Type(syn::Type::Path(error))) = arguments.args.iter().nth(1)
-            && error.path.segments.last().is_some_and(|last| last.ident == "String")
+            && let Some(syn::GenericArgument::Type(syn::Type::Path(error))) =
+                arguments.args.iter().nth(1)
+            && error
+                .path
+                .segments
+                .last()
+                .is_some_and(|last| last.ident == "String")
         {
             self.0 += 1;
         }
@@ -292,41 +374,99 @@ fn texts(file: &syn::File) -> usize {
 fn text_of_ours_is_never_recognised_by_its_words() {
     let sources = sources();
     for (file, reason) in FOREIGN {
-        let source = sources.get(*file).unwrap_or_else(|| panic!("{file} is gone: take it off the list"));
-        assert!(!searched(source).is_empty(), "{file} searches for no phrase any more: take it off the list");
+        let source = sources
+            .get(*file)
+            .unwrap_or_else(|| panic!("{file} is gone: take it off the list"));
+        assert!(
+            !searched(source).is_empty(),
+            "{file} searches for no phrase any more: take it off the list"
+        );
         assert!(!reason.is_empty(), "{file} needs a reason");
     }
     let foreign: BTreeSet<&str> = FOREIGN.iter().map(|(file, _)| *file).collect();
     let found: BTreeSet<(&str, String)> = sources
         .iter()
         .filter(|(name, _)| !foreign.contains(name.as_str()))
-        .flat_map(|(name, file)| searched(file).into_iter().map(|phrase| (name.as_str(), phrase)))
+        .flat_map(|(name, file)| {
+            searched(file)
+                .into_iter()
+                .map(|phrase| (name.as_str(), phrase))
+        })
         .collect();
-    assert!(found.is_empty(), "what failed is recognised by the words of a text: give its error a variant with data instead: {found:#?}");
+    assert!(
+        found.is_empty(),
+        "what failed is recognised by the words of a text: give its error a variant with data instead: {found:#?}"
+    );
 }
 
 #[test]
 fn failure_is_no_bare_text() {
-    let found: BTreeMap<String, usize> = sources().iter().map(|(name, file)| (name.clone(), texts(file))).filter(|(_, count)| *count > 0).collect();
-    assert!(found.is_empty(), "Result<_, String> in production: give what fails an enum that is types::Coded: {found:#?}");
+    let found: BTreeMap<String, usize> = sources()
+        .iter()
+        .map(|(name, file)| (name.clone(), texts(file)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    assert!(
+        found.is_empty(),
+        "Result<_, String> in production: give what fails an enum that is types::Coded: {found:#?}"
+    );
 }
 
 #[test]
 fn searches_for_phrases_are_seen() {
     for (code, phrases) in [
-        ("fn f(t: &str) -> bool { t.contains(\"no such\") }", &["no such"][..]),
-        ("fn f(t: &str) -> bool { t.contains(\"refused\") || t.contains(\"a.b c-d\") }", &["a.b c-d"]),
-        ("fn f(t: &str) -> bool { t.starts_with(\"link/ether \") || t.contains(\": 7\") || t.contains(' ') }", &[]),
-        ("fn f(t: &str) -> Option<(&str, &str)> { t.split_once(\" chose the \") }", &["chose the"]),
-        ("fn f(t: &str) -> bool { str::contains(t, \"no such\") }", &["no such"]),
-        ("const A: &str = \"no such\"; fn f(t: &str) -> bool { t.ends_with(A) }", &["no such"]),
-        ("fn f(t: &str) -> bool { [\"no such\", \"not found\"].iter().any(|w| t.contains(w)) }", &["no such", "not found"]),
-        ("const A: &[&str] = &[\"no such\"]; fn f(t: &str) -> bool { A.iter().any(|w| t.contains(w)) }", &["no such"]),
-        ("fn f(t: &str) -> bool { for (w, b) in [(\"no such\", true)] { if t.contains(w) { return b; } } false }", &["no such"]),
-        ("fn f(t: &str) { info!(\"it is {}\", t.contains(\"no such\")) }", &["no such"]),
-        ("fn f(t: Option<&str>) -> bool { matches!(t, Some(t) if t.contains([\"no such\"])) }", &["no such"]),
-        ("fn f(t: &str) { info!(\"no such\") } fn g(t: &str) -> String { t.replace(\"no such\", \"\") }", &[]),
-        ("#[cfg(test)] mod tests { fn f(t: &str) -> bool { t.contains(\"no such\") } }", &[]),
+        (
+            "fn f(t: &str) -> bool { t.contains(\"no such\") }",
+            &["no such"][..],
+        ),
+        (
+            "fn f(t: &str) -> bool { t.contains(\"refused\") || t.contains(\"a.b c-d\") }",
+            &["a.b c-d"],
+        ),
+        (
+            "fn f(t: &str) -> bool { t.starts_with(\"link/ether \") || t.contains(\": 7\") || t.contains(' ') }",
+            &[],
+        ),
+        (
+            "fn f(t: &str) -> Option<(&str, &str)> { t.split_once(\" chose the \") }",
+            &["chose the"],
+        ),
+        (
+            "fn f(t: &str) -> bool { str::contains(t, \"no such\") }",
+            &["no such"],
+        ),
+        (
+            "const A: &str = \"no such\"; fn f(t: &str) -> bool { t.ends_with(A) }",
+            &["no such"],
+        ),
+        (
+            "fn f(t: &str) -> bool { [\"no such\", \"not found\"].iter().any(|w| t.contains(w)) }",
+            &["no such", "not found"],
+        ),
+        (
+            "const A: &[&str] = &[\"no such\"]; fn f(t: &str) -> bool { A.iter().any(|w| t.contains(w)) }",
+            &["no such"],
+        ),
+        (
+            "fn f(t: &str) -> bool { for (w, b) in [(\"no such\", true)] { if t.contains(w) { return b; } } false }",
+            &["no such"],
+        ),
+        (
+            "fn f(t: &str) { info!(\"it is {}\", t.contains(\"no such\")) }",
+            &["no such"],
+        ),
+        (
+            "fn f(t: Option<&str>) -> bool { matches!(t, Some(t) if t.contains([\"no such\"])) }",
+            &["no such"],
+        ),
+        (
+            "fn f(t: &str) { info!(\"no such\") } fn g(t: &str) -> String { t.replace(\"no such\", \"\") }",
+            &[],
+        ),
+        (
+            "#[cfg(test)] mod tests { fn f(t: &str) -> bool { t.contains(\"no such\") } }",
+            &[],
+        ),
     ] {
         let found = searched(&syn::parse_file(code).unwrap());
         let found: Vec<&str> = found.iter().map(|phrase| phrase.trim()).collect();
@@ -338,10 +478,19 @@ fn searches_for_phrases_are_seen() {
 fn failures_that_are_texts_are_counted() {
     for (code, count) in [
         ("fn f() -> Result<(), String> { Ok(()) }", 1),
-        ("struct A { a: std::result::Result<Vec<u8>, std::string::String> }", 1),
-        ("fn f(g: impl Fn() -> Result<Option<Result<(), String>>, String>) {}", 2),
+        (
+            "struct A { a: std::result::Result<Vec<u8>, std::string::String> }",
+            1,
+        ),
+        (
+            "fn f(g: impl Fn() -> Result<Option<Result<(), String>>, String>) {}",
+            2,
+        ),
         ("fn f() -> Result<String, io::Error> { g::<String>() }", 0),
-        ("#[cfg(test)] mod tests { fn f() -> Result<(), String> { Ok(()) } }", 0),
+        (
+            "#[cfg(test)] mod tests { fn f() -> Result<(), String> { Ok(()) } }",
+            0,
+        ),
     ] {
         assert_eq!(texts(&syn::parse_file(code).unwrap()), count, "{code}");
     }

@@ -16,34 +16,92 @@ const LAW: &[(&str, &[&str])] = &[
     ("packet-engine", &["types"]),
     ("netstate", &["subnet-lease", "types"]),
     ("traffic-rules", &["subnet-lease", "types"]),
-    ("backends", &["netstate", "packet-engine", "subnet-lease", "types"]),
+    (
+        "backends",
+        &["netstate", "packet-engine", "subnet-lease", "types"],
+    ),
     ("run-dir", &["subnet-lease", "types"]),
-    ("doctor", &["netstate", "run-dir", "subnet-lease", "traffic-rules", "types"]),
+    (
+        "doctor",
+        &[
+            "netstate",
+            "run-dir",
+            "subnet-lease",
+            "traffic-rules",
+            "types",
+        ],
+    ),
     ("install-file", &[]),
     ("probing", &["subnet-lease", "types"]),
     ("node-api", &["doctor", "probing", "run-dir", "types"]),
-    ("options", &["packet-engine", "subnet-lease", "traffic-rules", "types"]),
+    (
+        "options",
+        &["packet-engine", "subnet-lease", "traffic-rules", "types"],
+    ),
     (
         "flanneld",
-        &["backends", "doctor", "install-file", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules", "types"],
+        &[
+            "backends",
+            "doctor",
+            "install-file",
+            "netstate",
+            "node-api",
+            "options",
+            "probing",
+            "run-dir",
+            "subnet-lease",
+            "traffic-rules",
+            "types",
+        ],
     ),
     ("flannel-cni", &[]),
     ("lab", &[]),
-    ("flannelctl", &["backends", "doctor", "lab", "netstate", "node-api", "options", "probing", "run-dir", "subnet-lease", "traffic-rules", "types"]),
+    (
+        "flannelctl",
+        &[
+            "backends",
+            "doctor",
+            "lab",
+            "netstate",
+            "node-api",
+            "options",
+            "probing",
+            "run-dir",
+            "subnet-lease",
+            "traffic-rules",
+            "types",
+        ],
+    ),
     ("e2e", &["lab"]),
 ];
 
 /// Files that have the name of a backend and mean something else by it: a kind of the kernel's interfaces, a protocol, a key of a document.
-const NO_BACKENDS: &[(&str, &str)] = &[("flanneld/doctor/src", "facts::host"), ("flanneld/doctor/src", "checks::daemon")];
+const NO_BACKENDS: &[(&str, &str)] = &[
+    ("flanneld/doctor/src", "facts::host"),
+    ("flanneld/doctor/src", "checks::daemon"),
+];
 
 /// What a crate must not even have below it.
 const WITHOUT: &[(&str, &[&str])] = &[
     // It starts for every pod, and is built for machines that this one is not.
-    ("flannel-cni", &["rand", "ring", "run-dir", "subnet-lease", "tokio", "tracing"]),
+    (
+        "flannel-cni",
+        &[
+            "rand",
+            "ring",
+            "run-dir",
+            "subnet-lease",
+            "tokio",
+            "tracing",
+        ],
+    ),
     ("run-dir", &["axum", "etcd-client", "tokio"]),
     ("probing", &["axum", "etcd-client", "socket2", "tokio"]),
     ("doctor", &["axum", "etcd-client", "prometheus-client"]),
-    ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
+    (
+        "packet-engine",
+        &["etcd-client", "netlink-sys", "subnet-lease", "tokio"],
+    ),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),
     ("flannelctl", &["e2e", "flanneld", "prometheus-client"]),
     ("lab", &["flanneld", "backends", "subnet-lease"]),
@@ -56,23 +114,57 @@ fn workspace() -> PathBuf {
 /// What Cargo knows of the workspace, resolved.
 fn metadata() -> serde_json::Value {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--offline", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])
+        .args([
+            "metadata",
+            "--format-version=1",
+            "--offline",
+            "--locked",
+            "--filter-platform",
+            "x86_64-unknown-linux-gnu",
+        ])
         .current_dir(workspace())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// The normal and build dependencies of each package, by name.
 fn graph(metadata: &serde_json::Value) -> BTreeMap<String, BTreeSet<String>> {
-    let name_of: BTreeMap<&str, &str> =
-        metadata["packages"].as_array().unwrap().iter().map(|package| (package["id"].as_str().unwrap(), package["name"].as_str().unwrap())).collect();
+    let name_of: BTreeMap<&str, &str> = metadata["packages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|package| {
+            (
+                package["id"].as_str().unwrap(),
+                package["name"].as_str().unwrap(),
+            )
+        })
+        .collect();
     let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in metadata["resolve"]["nodes"].as_array().unwrap() {
-        let shipped = |dependency: &&serde_json::Value| dependency["dep_kinds"].as_array().unwrap().iter().any(|kind| kind["kind"] != "dev");
-        let dependencies = node["deps"].as_array().unwrap().iter().filter(shipped).map(|dependency| name_of[dependency["pkg"].as_str().unwrap()]);
-        graph.entry(name_of[node["id"].as_str().unwrap()].to_owned()).or_default().extend(dependencies.map(str::to_owned));
+        let shipped = |dependency: &&serde_json::Value| {
+            dependency["dep_kinds"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|kind| kind["kind"] != "dev")
+        };
+        let dependencies = node["deps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(shipped)
+            .map(|dependency| name_of[dependency["pkg"].as_str().unwrap()]);
+        graph
+            .entry(name_of[node["id"].as_str().unwrap()].to_owned())
+            .or_default()
+            .extend(dependencies.map(str::to_owned));
     }
     graph
 }
@@ -81,11 +173,22 @@ fn graph(metadata: &serde_json::Value) -> BTreeMap<String, BTreeSet<String>> {
 fn toolchain_is_the_rust_version_of_the_workspace() {
     let value = |file: &str, key: &str| {
         let text = std::fs::read_to_string(workspace().join(file)).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("{file} has no {key}"));
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(key))
+            .unwrap_or_else(|| panic!("{file} has no {key}"));
         line.trim_matches([' ', '=', '"']).to_owned()
     };
-    let (channel, version) = (value("rust-toolchain.toml", "channel"), value("Cargo.toml", "rust-version"));
-    assert!(channel.strip_prefix(&version).is_some_and(|patch| patch.starts_with('.')), "{channel} is no release of {version}");
+    let (channel, version) = (
+        value("rust-toolchain.toml", "channel"),
+        value("Cargo.toml", "rust-version"),
+    );
+    assert!(
+        channel
+            .strip_prefix(&version)
+            .is_some_and(|patch| patch.starts_with('.')),
+        "{channel} is no release of {version}"
+    );
 }
 
 #[test]
@@ -96,14 +199,31 @@ fn crates_keep_the_dependency_law() {
         .as_array()
         .unwrap()
         .iter()
-        .filter(|package| metadata["workspace_members"].as_array().unwrap().contains(&package["id"]))
+        .filter(|package| {
+            metadata["workspace_members"]
+                .as_array()
+                .unwrap()
+                .contains(&package["id"])
+        })
         .map(|package| package["name"].as_str().unwrap())
         .collect();
-    assert_eq!(members, LAW.iter().map(|(name, _)| *name).collect(), "each crate of the workspace has its line in the law");
+    assert_eq!(
+        members,
+        LAW.iter().map(|(name, _)| *name).collect(),
+        "each crate of the workspace has its line in the law"
+    );
     for (name, allowed) in LAW {
-        let used: BTreeSet<&str> = graph[*name].iter().map(String::as_str).filter(|used| members.contains(used)).collect();
+        let used: BTreeSet<&str> = graph[*name]
+            .iter()
+            .map(String::as_str)
+            .filter(|used| members.contains(used))
+            .collect();
         let allowed: BTreeSet<&str> = allowed.iter().copied().collect();
-        assert!(used.is_subset(&allowed), "{name} uses {:?}, which the law does not allow", used.difference(&allowed).collect::<Vec<_>>());
+        assert!(
+            used.is_subset(&allowed),
+            "{name} uses {:?}, which the law does not allow",
+            used.difference(&allowed).collect::<Vec<_>>()
+        );
     }
     for (name, banned) in WITHOUT {
         let below = below(name, &[]);
@@ -119,19 +239,43 @@ fn crates_keep_the_dependency_law() {
 fn wireguard_in_user_space_is_a_feature_of_the_daemon() {
     assert!(below("flanneld", &[]).contains("boringtun"));
     let without = below("flanneld", &["--no-default-features"]);
-    assert!(without.contains("backends") && !without.contains("boringtun"), "{without:?}");
+    assert!(
+        without.contains("backends") && !without.contains("boringtun"),
+        "{without:?}"
+    );
 }
 
 /// Everything that a crate is built with when it is built by itself, with the features that it asks for.
 fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--package", name, "--edges", "normal,build", "--prefix", "none", "--format", "{p}", "--offline", "--locked"])
+        .args([
+            "tree",
+            "--package",
+            name,
+            "--edges",
+            "normal,build",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+            "--offline",
+            "--locked",
+        ])
         .args(features)
         .current_dir(workspace())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A module, by its path inside the crate.
@@ -147,13 +291,22 @@ fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
             let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
             if file.is_dir() {
                 folders.push((file, [path.clone(), vec![name]].concat()));
-            } else if file.extension().is_some_and(|extension| extension == "rs") && name != "tests" {
+            } else if file.extension().is_some_and(|extension| extension == "rs") && name != "tests"
+            {
                 let root = path.is_empty() && (name == "lib" || name == "main");
-                let module = if root { Module::new() } else { [path.clone(), vec![name]].concat() };
+                let module = if root {
+                    Module::new()
+                } else {
+                    [path.clone(), vec![name]].concat()
+                };
                 let text = std::fs::read_to_string(&file).unwrap();
-                let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+                let parsed = syn::parse_file(&text)
+                    .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
                 // A crate with a library and a program has two roots.
-                found.entry(module).and_modify(|root| root.items.extend(parsed.items.clone())).or_insert(parsed);
+                found
+                    .entry(module)
+                    .and_modify(|root| root.items.extend(parsed.items.clone()))
+                    .or_insert(parsed);
             }
         }
     }
@@ -170,15 +323,29 @@ struct Imports<'a> {
 impl Imports<'_> {
     /// Notes the module that a path leads to.
     fn path(&mut self, segments: &[String]) {
-        let Some((first, rest)) = segments.split_first() else { return };
+        let Some((first, rest)) = segments.split_first() else {
+            return;
+        };
         let mut full = match first.as_str() {
             "crate" => rest.to_vec(),
             "self" => [self.here.clone(), rest.to_vec()].concat(),
             "super" => {
-                let ups = segments.iter().take_while(|segment| *segment == "super").count();
-                [self.here[..self.here.len().saturating_sub(ups)].to_vec(), segments[ups..].to_vec()].concat()
+                let ups = segments
+                    .iter()
+                    .take_while(|segment| *segment == "super")
+                    .count();
+                [
+                    self.here[..self.here.len().saturating_sub(ups)].to_vec(),
+                    segments[ups..].to_vec(),
+                ]
+                .concat()
             }
-            _ if self.modules.contains(&[self.here.clone(), vec![first.clone()]].concat()) => [self.here.clone(), segments.to_vec()].concat(),
+            _ if self
+                .modules
+                .contains(&[self.here.clone(), vec![first.clone()]].concat()) =>
+            {
+                [self.here.clone(), segments.to_vec()].concat()
+            }
             _ => return,
         };
         // What is no module is an item of one.
@@ -206,7 +373,9 @@ impl Imports<'_> {
 }
 
 fn is_test(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| attribute.path().is_ident("cfg") && quote(attribute).contains("test"))
+    attributes
+        .iter()
+        .any(|attribute| attribute.path().is_ident("cfg") && quote(attribute).contains("test"))
 }
 
 fn quote(attribute: &syn::Attribute) -> String {
@@ -229,7 +398,11 @@ impl<'ast> Visit<'ast> for Imports<'_> {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         if path.segments.len() > 1 {
-            let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            let segments: Vec<String> = path
+                .segments
+                .iter()
+                .map(|segment| segment.ident.to_string())
+                .collect();
             self.path(&segments);
         }
         visit::visit_path(self, path);
@@ -238,7 +411,10 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         // What stands inside is not parsed: paths are put together from its tokens.
         let text = item.tokens.to_string().replace(" :: ", "::");
-        for word in text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).filter(|word| word.contains("::")) {
+        for word in text
+            .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+            .filter(|word| word.contains("::"))
+        {
             let segments: Vec<String> = word.split("::").map(str::to_owned).collect();
             self.path(&segments);
         }
@@ -248,7 +424,12 @@ impl<'ast> Visit<'ast> for Imports<'_> {
 
 /// A circle in the graph, if there is one.
 fn circle(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
-    fn walk(at: &Module, graph: &BTreeMap<Module, BTreeSet<Module>>, done: &mut BTreeSet<Module>, way: &mut Vec<Module>) -> Option<Vec<Module>> {
+    fn walk(
+        at: &Module,
+        graph: &BTreeMap<Module, BTreeSet<Module>>,
+        done: &mut BTreeSet<Module>,
+        way: &mut Vec<Module>,
+    ) -> Option<Vec<Module>> {
         if let Some(begin) = way.iter().position(|module| module == at) {
             return Some(way[begin..].to_vec());
         }
@@ -256,19 +437,27 @@ fn circle(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
             return None;
         }
         way.push(at.clone());
-        let found = graph[at].iter().find_map(|next| walk(next, graph, done, way));
+        let found = graph[at]
+            .iter()
+            .find_map(|next| walk(next, graph, done, way));
         way.pop();
         done.insert(at.clone());
         found
     }
     let mut done = BTreeSet::new();
-    graph.keys().find_map(|module| walk(module, graph, &mut done, &mut Vec::new()))
+    graph
+        .keys()
+        .find_map(|module| walk(module, graph, &mut done, &mut Vec::new()))
 }
 
 fn imports(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<Module>> {
     let modules: BTreeSet<Module> = sources.keys().cloned().collect();
     let of = |(here, file): (&Module, &syn::File)| {
-        let mut imports = Imports { here, modules: &modules, found: BTreeSet::new() };
+        let mut imports = Imports {
+            here,
+            modules: &modules,
+            found: BTreeSet::new(),
+        };
         imports.visit_file(file);
         (here.clone(), imports.found)
     };
@@ -279,13 +468,31 @@ fn imports(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<M
 fn files_import_each_other_one_way() {
     let metadata = metadata();
     for package in metadata["packages"].as_array().unwrap() {
-        if !metadata["workspace_members"].as_array().unwrap().contains(&package["id"]) {
+        if !metadata["workspace_members"]
+            .as_array()
+            .unwrap()
+            .contains(&package["id"])
+        {
             continue;
         }
-        let src = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap().join("src");
+        let src = Path::new(package["manifest_path"].as_str().unwrap())
+            .parent()
+            .unwrap()
+            .join("src");
         let found = circle(&imports(&modules(&src)));
-        let names = |circle: Vec<Module>| circle.iter().map(|module| module.join("::")).collect::<Vec<_>>().join(" → ");
-        assert!(found.is_none(), "{}: files import each other in a circle: {}", package["name"], names(found.unwrap()));
+        let names = |circle: Vec<Module>| {
+            circle
+                .iter()
+                .map(|module| module.join("::"))
+                .collect::<Vec<_>>()
+                .join(" → ")
+        };
+        assert!(
+            found.is_none(),
+            "{}: files import each other in a circle: {}",
+            package["name"],
+            names(found.unwrap())
+        );
     }
 }
 
@@ -306,7 +513,8 @@ impl<'ast> Visit<'ast> for Texts {
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         // What stands inside is not parsed: `matches!(name, "vxlan")`.
-        self.0.extend(item.tokens.to_string().split('"').map(str::to_owned));
+        self.0
+            .extend(item.tokens.to_string().split('"').map(str::to_owned));
         visit::visit_macro(self, item);
     }
 }
@@ -314,19 +522,35 @@ impl<'ast> Visit<'ast> for Texts {
 #[test]
 fn backends_are_asked_by_their_profiles_and_not_by_name() {
     // `udp` is a protocol nearly everywhere.
-    let names: Vec<&str> = backends::names().into_iter().filter(|name| *name != "udp").collect();
+    let names: Vec<&str> = backends::names()
+        .into_iter()
+        .filter(|name| *name != "udp")
+        .collect();
     let mut excused = 0;
-    for folder in ["flanneld/src", "flanneld/doctor/src", "flanneld/options/src", "flanneld/probing/src", "flanneld/api/src", "flannelctl/src"] {
+    for folder in [
+        "flanneld/src",
+        "flanneld/doctor/src",
+        "flanneld/options/src",
+        "flanneld/probing/src",
+        "flanneld/api/src",
+        "flannelctl/src",
+    ] {
         for (module, file) in modules(&workspace().join(folder)) {
             if module.iter().any(|part| part == "tests") {
                 continue;
             }
             let mut texts = Texts::default();
             texts.visit_file(&file);
-            let found: Vec<&&str> = names.iter().filter(|name| texts.0.contains(**name)).collect();
+            let found: Vec<&&str> = names
+                .iter()
+                .filter(|name| texts.0.contains(**name))
+                .collect();
             let is_excused = NO_BACKENDS.contains(&(folder, module.join("::").as_str()));
             excused += usize::from(is_excused && !found.is_empty());
-            assert!(is_excused || found.is_empty(), "{folder}, {module:?}: {found:?} instead of a field of types::Profile");
+            assert!(
+                is_excused || found.is_empty(),
+                "{folder}, {module:?}: {found:?} instead of a field of types::Profile"
+            );
         }
     }
     assert_eq!(excused, NO_BACKENDS.len(), "each excuse is needed");
@@ -345,8 +569,15 @@ impl<'a> Visit<'a> for Untyped {
 
     fn visit_field(&mut self, field: &'a syn::Field) {
         // A flag of the command line is what its user types.
-        let typed = field.attrs.iter().any(|attribute| attribute.path().is_ident("arg"));
-        let name = field.ident.as_ref().map(ToString::to_string).unwrap_or_default();
+        let typed = field
+            .attrs
+            .iter()
+            .any(|attribute| attribute.path().is_ident("arg"));
+        let name = field
+            .ident
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         self.0 += usize::from(!typed && is_flag(&name, &field.ty));
         visit::visit_field(self, field);
     }
@@ -360,7 +591,11 @@ impl<'a> Visit<'a> for Untyped {
 
     fn visit_type_tuple(&mut self, tuple: &'a syn::TypeTuple) {
         let texts: Vec<String> = tuple.elems.iter().map(spelled).collect();
-        let optional = |family: &str| texts.iter().any(|text| text.starts_with("Option<") && text.contains(family));
+        let optional = |family: &str| {
+            texts
+                .iter()
+                .any(|text| text.starts_with("Option<") && text.contains(family))
+        };
         self.0 += usize::from(optional("Ipv4") && optional("Ipv6"));
         visit::visit_type_tuple(self, tuple);
     }
@@ -372,12 +607,24 @@ fn is_flag(name: &str, kind: &syn::Type) -> bool {
 
 /// A type as it is written, without the paths of its parts.
 fn spelled(kind: &syn::Type) -> String {
-    let syn::Type::Path(path) = kind else { return String::new() };
-    let Some(last) = path.path.segments.last() else { return String::new() };
+    let syn::Type::Path(path) = kind else {
+        return String::new();
+    };
+    let Some(last) = path.path.segments.last() else {
+        return String::new();
+    };
     let inner: Vec<String> = match &last.arguments {
-        syn::PathArguments::AngleBracketed(inside) => {
-            inside.args.iter().map(|argument| if let syn::GenericArgument::Type(kind) = argument { spelled(kind) } else { String::new() }).collect()
-        }
+        syn::PathArguments::AngleBracketed(inside) => inside
+            .args
+            .iter()
+            .map(|argument| {
+                if let syn::GenericArgument::Type(kind) = argument {
+                    spelled(kind)
+                } else {
+                    String::new()
+                }
+            })
+            .collect(),
         _ => return last.ident.to_string(),
     };
     format!("{}<{}>", last.ident, inner.join(", "))
@@ -408,9 +655,19 @@ fn families_have_their_types() {
     ];
     for folder in folders {
         let modules = modules(&workspace().join(folder));
-        assert!(!modules.is_empty(), "{folder} is gone: take it off the list");
-        for (module, file) in modules.iter().filter(|(module, _)| !module.iter().any(|part| part == "tests")) {
-            assert_eq!(untyped(file), 0, "{folder}, {module:?}: types::Family in place of a flag, types::Dual in place of a pair of options");
+        assert!(
+            !modules.is_empty(),
+            "{folder} is gone: take it off the list"
+        );
+        for (module, file) in modules
+            .iter()
+            .filter(|(module, _)| !module.iter().any(|part| part == "tests"))
+        {
+            assert_eq!(
+                untyped(file),
+                0,
+                "{folder}, {module:?}: types::Family in place of a flag, types::Dual in place of a pair of options"
+            );
         }
     }
 }
@@ -421,8 +678,14 @@ fn families_without_a_type_are_counted() {
         ("fn f(ipv6: bool) {}", 1),
         ("struct A { is_v6: bool, v6: Option<Ipv6Addr> }", 1),
         ("struct A { #[arg(long)] ipv6: bool }", 0),
-        ("struct A { public: (Option<Ipv4Addr>, Option<std::net::Ipv6Addr>) }", 1),
-        ("fn f(a: &[(Option<Ipv4Net>, Option<Ipv6Net>)]) -> (Option<Ipv4Addr>, u8) { g(|v6: bool| v6) }", 2),
+        (
+            "struct A { public: (Option<Ipv4Addr>, Option<std::net::Ipv6Addr>) }",
+            1,
+        ),
+        (
+            "fn f(a: &[(Option<Ipv4Net>, Option<Ipv6Net>)]) -> (Option<Ipv4Addr>, u8) { g(|v6: bool| v6) }",
+            2,
+        ),
         ("#[cfg(test)] mod tests { fn f(v6: bool) {} }", 0),
     ] {
         assert_eq!(untyped(&syn::parse_file(code).unwrap()), count, "{code}");
@@ -434,18 +697,46 @@ fn a_circle_is_seen() {
     let parse = |files: &[(&str, &str)]| {
         files
             .iter()
-            .map(|(name, text)| (name.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect(), syn::parse_file(text).unwrap()))
+            .map(|(name, text)| {
+                (
+                    name.split("::")
+                        .filter(|part| !part.is_empty())
+                        .map(str::to_owned)
+                        .collect(),
+                    syn::parse_file(text).unwrap(),
+                )
+            })
             .collect::<BTreeMap<Module, syn::File>>()
     };
     let root = ("", "mod a; mod b; pub use a::f;");
     for (a, b, is) in [
         ("use crate::b::g; pub fn f() {}", "pub fn g() {}", false),
-        ("use crate::b::g; pub fn f() {}", "pub fn g() { crate::a::f() }", true),
-        ("use crate::b::g; pub fn f() {}", "pub fn g() { println!(\"{}\", super::a::f()) }", true),
-        ("use crate::b::g; pub fn f() {}", "pub fn g() {} #[cfg(test)] mod tests { use crate::a::f; }", false),
-        ("use super::{b::{self, g as h}}; pub fn f() {}", "pub use crate::a; pub fn g() {}", true),
+        (
+            "use crate::b::g; pub fn f() {}",
+            "pub fn g() { crate::a::f() }",
+            true,
+        ),
+        (
+            "use crate::b::g; pub fn f() {}",
+            "pub fn g() { println!(\"{}\", super::a::f()) }",
+            true,
+        ),
+        (
+            "use crate::b::g; pub fn f() {}",
+            "pub fn g() {} #[cfg(test)] mod tests { use crate::a::f; }",
+            false,
+        ),
+        (
+            "use super::{b::{self, g as h}}; pub fn f() {}",
+            "pub use crate::a; pub fn g() {}",
+            true,
+        ),
         ("pub fn f() {}", "use crate::f;", false),
-        ("use crate::b::g; pub fn f() {}", "pub fn g() { crate::f() }", true),
+        (
+            "use crate::b::g; pub fn f() {}",
+            "pub fn g() { crate::f() }",
+            true,
+        ),
     ] {
         let found = circle(&imports(&parse(&[root, ("a", a), ("b", b)])));
         assert_eq!(found.is_some(), is, "{a} / {b}: {found:?}");

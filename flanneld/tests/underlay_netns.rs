@@ -18,8 +18,15 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
             eprintln!("skipped: no network namespace can be made: {error}");
             return;
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test()).await.unwrap() });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            tokio::time::timeout(Duration::from_secs(60), test())
+                .await
+                .unwrap()
+        });
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
@@ -29,8 +36,15 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
 /// Runs `ip` with each line's words.
 fn ip(lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let output = Command::new("ip").args(line.split_whitespace()).output().unwrap();
-        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new("ip")
+            .args(line.split_whitespace())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "ip {line}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -65,29 +79,76 @@ fn choices_on_a_real_kernel() {
         ip(VAGRANT);
         for (selectors, store, want) in [
             (vec![], None, "nat 10.0.2.15 1500"),
-            (vec![Selector::Auto], Some("192.168.56.10"), "lan 192.168.56.11 1400"),
-            (vec![Selector::Auto], Some("localhost"), "nat 10.0.2.15 1500"),
-            (vec![Selector::Auto], Some("192.168.56.11"), "lan 192.168.56.11 1400"),
-            (vec![Selector::CanReach("192.168.56.77".parse().unwrap())], None, "lan 192.168.56.11 1400"),
-            (vec![Selector::CanReach("fd00:56::77".parse().unwrap())], None, "lan 192.168.56.11 1400"),
-            (vec![Selector::Cidr("192.168.0.0/16".parse().unwrap())], None, "lan 192.168.56.11 1400"),
-            (vec![Selector::Name("lan".to_owned())], None, "lan 192.168.56.11 1400"),
+            (
+                vec![Selector::Auto],
+                Some("192.168.56.10"),
+                "lan 192.168.56.11 1400",
+            ),
+            (
+                vec![Selector::Auto],
+                Some("localhost"),
+                "nat 10.0.2.15 1500",
+            ),
+            (
+                vec![Selector::Auto],
+                Some("192.168.56.11"),
+                "lan 192.168.56.11 1400",
+            ),
+            (
+                vec![Selector::CanReach("192.168.56.77".parse().unwrap())],
+                None,
+                "lan 192.168.56.11 1400",
+            ),
+            (
+                vec![Selector::CanReach("fd00:56::77".parse().unwrap())],
+                None,
+                "lan 192.168.56.11 1400",
+            ),
+            (
+                vec![Selector::Cidr("192.168.0.0/16".parse().unwrap())],
+                None,
+                "lan 192.168.56.11 1400",
+            ),
+            (
+                vec![Selector::Name("lan".to_owned())],
+                None,
+                "lan 192.168.56.11 1400",
+            ),
         ] {
-            let found = read::wait_for(&wish(selectors.clone(), store), |_| {}).await.unwrap();
+            let found = read::wait_for(&wish(selectors.clone(), store), |_| {})
+                .await
+                .unwrap();
             let underlay = &found.chosen.underlay;
-            assert_eq!(format!("{} {} {}", underlay.name, underlay.addresses, underlay.mtu), want, "{selectors:?} {store:?}");
+            assert_eq!(
+                format!("{} {} {}", underlay.name, underlay.addresses, underlay.mtu),
+                want,
+                "{selectors:?} {store:?}"
+            );
         }
-        let found = read::wait_for(&wish(vec![], Some("192.168.56.10")), |_| {}).await.unwrap();
+        let found = read::wait_for(&wish(vec![], Some("192.168.56.10")), |_| {})
+            .await
+            .unwrap();
         let hint = found.trap_hint().unwrap();
         assert!(hint.contains("--iface=lan"), "{hint}");
         assert!(found.advice().contains("--iface=lan") && !found.store_via_underlay());
         // The trap: the peer's address is this host's own, and leads nowhere.
-        for (target, leads) in [("10.0.2.15", false), ("10.0.2.77", true), ("192.168.56.77", false), ("fd00:56::77", false)] {
+        for (target, leads) in [
+            ("10.0.2.15", false),
+            ("10.0.2.77", true),
+            ("192.168.56.77", false),
+            ("fd00:56::77", false),
+        ] {
             assert_eq!(found.leads_to(target.parse().unwrap()), leads, "{target}");
         }
-        let both = Wish { families: Dual::Both((), ()), ..wish(vec![Selector::Name("lan".to_owned())], None) };
+        let both = Wish {
+            families: Dual::Both((), ()),
+            ..wish(vec![Selector::Name("lan".to_owned())], None)
+        };
         let found = read::wait_for(&both, |_| {}).await.unwrap();
-        assert_eq!(found.chosen.underlay.addresses.to_string(), "192.168.56.11 and fd00:56::11");
+        assert_eq!(
+            found.chosen.underlay.addresses.to_string(),
+            "192.168.56.11 and fd00:56::11"
+        );
     });
 }
 
@@ -98,17 +159,33 @@ fn what_is_absent_is_waited_for() {
         let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let heard = told.clone();
         let wish = wish(vec![Selector::Name("lan".to_owned())], None);
-        let bounded = Wish { wait: Some(Duration::from_millis(200)), ..wish.clone() };
+        let bounded = Wish {
+            wait: Some(Duration::from_millis(200)),
+            ..wish.clone()
+        };
         let error = read::wait_for(&bounded, |_| {}).await.unwrap_err();
         assert!(error.to_string().contains("--iface-wait"), "{error}");
-        let task = tokio::spawn(async move { read::wait_for(&wish, |why| heard.lock().unwrap().push(why.to_string())).await });
+        let task = tokio::spawn(async move {
+            read::wait_for(&wish, |why| heard.lock().unwrap().push(why.to_string())).await
+        });
         let steps = [
-            ("no such interface", "link add lan type veth peer lan-end\nlink set lan-end up"),
+            (
+                "no such interface",
+                "link add lan type veth peer lan-end\nlink set lan-end up",
+            ),
             ("is down", "link set lan up"),
-            ("failed to find IPv4 address", "addr add 192.168.56.11/24 dev lan"),
+            (
+                "failed to find IPv4 address",
+                "addr add 192.168.56.11/24 dev lan",
+            ),
         ];
         for (why, step) in steps {
-            while !told.lock().unwrap().last().is_some_and(|last| last.contains(why)) {
+            while !told
+                .lock()
+                .unwrap()
+                .last()
+                .is_some_and(|last| last.contains(why))
+            {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             ip(step);
@@ -121,17 +198,31 @@ fn what_is_absent_is_waited_for() {
 fn the_chosen_one_is_followed() {
     in_namespace(|| async {
         ip(VAGRANT);
-        let found = read::wait_for(&wish(vec![Selector::Name("lan".to_owned())], None), |_| {}).await.unwrap();
+        let found = read::wait_for(&wish(vec![Selector::Name("lan".to_owned())], None), |_| {})
+            .await
+            .unwrap();
         let (sender, mut receiver) = watch::channel(found.chosen.underlay.clone());
         let stop = CancellationToken::new();
-        let task = tokio::spawn(read::follow(found.chosen, true, sender, |_: Option<&UnderlayTrouble>| (), stop.clone()));
+        let task = tokio::spawn(read::follow(
+            found.chosen,
+            true,
+            sender,
+            |_: Option<&UnderlayTrouble>| (),
+            stop.clone(),
+        ));
         let first = receiver.borrow().index;
         // The task must listen before the first event: its first reading sees everything that happened until then.
         for (step, want) in [
             ("link set lan mtu 1300", "lan 192.168.56.11 1300"),
-            ("addr add 192.168.56.99/24 dev lan", "lan 192.168.56.11 1300"),
+            (
+                "addr add 192.168.56.99/24 dev lan",
+                "lan 192.168.56.11 1300",
+            ),
             ("link set lan name uplink", "uplink 192.168.56.11 1300"),
-            ("addr del 192.168.56.11/24 dev uplink\naddr add 192.168.56.99/24 dev uplink", "uplink 192.168.56.99 1300"),
+            (
+                "addr del 192.168.56.11/24 dev uplink\naddr add 192.168.56.99/24 dev uplink",
+                "uplink 192.168.56.99 1300",
+            ),
             ("link set uplink down", "uplink 192.168.56.99 1300"),
             ("addr flush dev uplink", "uplink 192.168.56.99 1300"),
             ("link del uplink", "uplink 192.168.56.99 1300"),
@@ -142,19 +233,37 @@ fn the_chosen_one_is_followed() {
         ] {
             for line in step.lines() {
                 // The secondary address went with the primary one, or stayed: either is fine.
-                let _ = Command::new("ip").args(line.split_whitespace()).output().unwrap();
+                let _ = Command::new("ip")
+                    .args(line.split_whitespace())
+                    .output()
+                    .unwrap();
             }
-            let is = |underlay: &Underlay| format!("{} {} {}", underlay.name, underlay.addresses, underlay.mtu) == want;
-            tokio::time::timeout(Duration::from_secs(10), receiver.wait_for(is)).await.unwrap_or_else(|_| panic!("{step}")).unwrap();
+            let is = |underlay: &Underlay| {
+                format!("{} {} {}", underlay.name, underlay.addresses, underlay.mtu) == want
+            };
+            tokio::time::timeout(Duration::from_secs(10), receiver.wait_for(is))
+                .await
+                .unwrap_or_else(|_| panic!("{step}"))
+                .unwrap();
         }
         assert_ne!(receiver.borrow().index, first);
         // Networks without a gateway come with addresses, and with routes alone. Those behind a gateway are none.
         ip("route add 10.98.0.0/24 via 192.168.56.1\nroute add 10.99.0.0/24 dev uplink");
         for net in ["192.168.56.0/24", "10.99.0.0/24"] {
             let is = |underlay: &Underlay| underlay.links.contains(&net.parse().unwrap());
-            tokio::time::timeout(Duration::from_secs(10), receiver.wait_for(is)).await.unwrap_or_else(|_| panic!("{net}")).unwrap();
+            tokio::time::timeout(Duration::from_secs(10), receiver.wait_for(is))
+                .await
+                .unwrap_or_else(|_| panic!("{net}"))
+                .unwrap();
         }
-        assert!(!receiver.borrow().links.contains(&"10.98.0.0/24".parse().unwrap()), "{:?}", receiver.borrow().links);
+        assert!(
+            !receiver
+                .borrow()
+                .links
+                .contains(&"10.98.0.0/24".parse().unwrap()),
+            "{:?}",
+            receiver.borrow().links
+        );
         stop.cancel();
         task.await.unwrap();
     });

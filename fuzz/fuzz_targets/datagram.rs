@@ -1,39 +1,59 @@
 //! A datagram from somebody: the inner packet is judged, and changed only where it should be.
 #![no_main]
 
+use libfuzzer_sys::fuzz_target;
 use packet_engine::checksum::{fold, sum};
 use packet_engine::ecn;
 use packet_engine::packet::{Header, Version, decrement_ttl, set_ecn};
 use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
 use packet_engine::verdict::{Outbound, inbound, outbound};
-use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
 use std::sync::LazyLock;
-
 
 const SENDERS: [&str; 4] = ["192.168.0.2", "192.168.0.3", "fd77::4", "192.168.0.9"];
 
 static TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| {
     [Checks::Cluster, Checks::Strict, Checks::Off].map(|checks| {
         let settings = TableSettings {
-            networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fd00:5::/48".parse().unwrap()) },
-            own: Networks { v4: Some("10.5.1.0/24".parse().unwrap()), v6: Some("fd00:5:0:1::/64".parse().unwrap()) },
+            networks: Networks {
+                v4: Some("10.5.0.0/16".parse().unwrap()),
+                v6: Some("fd00:5::/48".parse().unwrap()),
+            },
+            own: Networks {
+                v4: Some("10.5.1.0/24".parse().unwrap()),
+                v6: Some("fd00:5:0:1::/64".parse().unwrap()),
+            },
             checks,
             mtu: 1472,
             routed: true,
             encap_port: 8285,
             address: None,
         };
-        let leases = [("10.5.2.0/24", 0), ("fd00:5:0:2::/64", 0), ("10.5.3.0/24", 1), ("fd00:5:0:3::/64", 1), ("fd00:5:0:4::/64", 2)];
-        let peer =
-            |n: usize| Peer { address: (SENDERS[n].parse::<IpAddr>().unwrap(), 8285).into(), mac: [0; 6], carries_v6: n != 1, outer_ecn: true };
-        Table::build(settings, leases.map(|(net, n)| (net.parse().unwrap(), peer(n))))
+        let leases = [
+            ("10.5.2.0/24", 0),
+            ("fd00:5:0:2::/64", 0),
+            ("10.5.3.0/24", 1),
+            ("fd00:5:0:3::/64", 1),
+            ("fd00:5:0:4::/64", 2),
+        ];
+        let peer = |n: usize| Peer {
+            address: (SENDERS[n].parse::<IpAddr>().unwrap(), 8285).into(),
+            mac: [0; 6],
+            carries_v6: n != 1,
+            outer_ecn: true,
+        };
+        Table::build(
+            settings,
+            leases.map(|(net, n)| (net.parse().unwrap(), peer(n))),
+        )
     })
 });
 
 // The first byte says who sends, what is checked and the outer ECN field; the rest is the packet.
 fuzz_target!(|data: &[u8]| {
-    let Some((choice, packet)) = data.split_first() else { return };
+    let Some((choice, packet)) = data.split_first() else {
+        return;
+    };
     let from: IpAddr = SENDERS[usize::from(choice & 3)].parse().unwrap();
     let table = &TABLES[usize::from(choice >> 2) % 3];
     let mut packet = packet.to_vec();
@@ -42,12 +62,22 @@ fuzz_target!(|data: &[u8]| {
         set_ecn(&mut packet, *choice);
         return;
     };
-    assert!(header.total_len == packet.len() && header.header_len <= header.transport && header.transport <= packet.len());
+    assert!(
+        header.total_len == packet.len()
+            && header.header_len <= header.transport
+            && header.transport <= packet.len()
+    );
     if inbound(&header, &packet, from, table).is_ok() && table.checks != Checks::Off {
-        assert!(table.knows(from) && table.is_own(header.destination) && !table.is_own(header.source));
+        assert!(
+            table.knows(from) && table.is_own(header.destination) && !table.is_own(header.source)
+        );
     }
     if let Outbound::Send(peer) = outbound(&header, &packet, table, None) {
-        assert!(header.ttl > 1 && packet.len() <= 1472 && table.lookup(header.destination) == Some(peer));
+        assert!(
+            header.ttl > 1
+                && packet.len() <= 1472
+                && table.lookup(header.destination) == Some(peer)
+        );
     }
     let verdict = ecn::decapsulate(header.tos, choice >> 6);
     let mark = verdict.unwrap_or(header.tos & 3);
@@ -56,7 +86,11 @@ fuzz_target!(|data: &[u8]| {
     let before = residue(&packet);
     set_ecn(&mut packet, mark);
     decrement_ttl(&mut packet);
-    let want = Header { ttl: header.ttl.saturating_sub(1), tos: header.tos & 0xfc | mark, ..header };
+    let want = Header {
+        ttl: header.ttl.saturating_sub(1),
+        tos: header.tos & 0xfc | mark,
+        ..header
+    };
     assert_eq!(Header::parse(&packet), Ok(want));
     assert!(header.version == Version::V6 || residue(&packet) == before);
 });

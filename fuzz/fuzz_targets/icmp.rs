@@ -1,35 +1,85 @@
 //! A packet that cannot be carried: no answer, or one that is right, small enough and not itself to be answered.
 #![no_main]
 
+use libfuzzer_sys::fuzz_target;
 use packet_engine::checksum::{fold, pseudo, sum};
 use packet_engine::icmp::{V4_MAX, V6_MAX, reply};
-use packet_engine::packet::{Fragment, Header, Version};
 use packet_engine::martian::martian;
+use packet_engine::packet::{Fragment, Header, Version};
 use packet_engine::verdict::Icmp;
-use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
 
 // The first byte says which error and how much room; the rest is the offender.
 fuzz_target!(|data: &[u8]| {
-    let Some((choice, offender)) = data.split_first() else { return };
-    let Ok(header) = Header::parse(offender) else { return };
-    let icmp = [Icmp::NetUnreachable, Icmp::TimeExceeded, Icmp::TooBig(1472), Icmp::TooBig(0xffff)][usize::from(choice & 3)];
+    let Some((choice, offender)) = data.split_first() else {
+        return;
+    };
+    let Ok(header) = Header::parse(offender) else {
+        return;
+    };
+    let icmp = [
+        Icmp::NetUnreachable,
+        Icmp::TimeExceeded,
+        Icmp::TooBig(1472),
+        Icmp::TooBig(0xffff),
+    ][usize::from(choice & 3)];
     let v4 = header.version == Version::V4;
-    let source: IpAddr = if v4 { [10, 5, 1, 0].into() } else { [0xfd00, 5, 0, 1, 0, 0, 0, 0].into() };
-    let room = if choice & 4 == 0 { 2000 } else { usize::from(choice >> 3) * 20 };
+    let source: IpAddr = if v4 {
+        [10, 5, 1, 0].into()
+    } else {
+        [0xfd00, 5, 0, 1, 0, 0, 0, 0].into()
+    };
+    let room = if choice & 4 == 0 {
+        2000
+    } else {
+        usize::from(choice >> 3) * 20
+    };
     let mut out = vec![0; room];
-    let Some(len) = reply(icmp, offender, &header, source, &mut out) else { return };
+    let Some(len) = reply(icmp, offender, &header, source, &mut out) else {
+        return;
+    };
     assert!(len <= if v4 { V4_MAX } else { V6_MAX });
     let answer = &out[..len];
     let parsed = Header::parse(answer).unwrap();
-    assert_eq!((parsed.source, parsed.destination, parsed.ttl, parsed.fragment), (source, header.source, 64, Fragment::No));
-    assert!(header.fragment != Fragment::Later && !martian(&header.source) && !martian(&header.destination));
+    assert_eq!(
+        (
+            parsed.source,
+            parsed.destination,
+            parsed.ttl,
+            parsed.fragment
+        ),
+        (source, header.source, 64, Fragment::No)
+    );
+    assert!(
+        header.fragment != Fragment::Later
+            && !martian(&header.source)
+            && !martian(&header.destination)
+    );
     let message = &answer[parsed.transport..];
     if v4 {
-        assert_eq!((parsed.protocol, fold(sum(&answer[..20], 0)), fold(sum(message, 0))), (1, 0xffff, 0xffff));
+        assert_eq!(
+            (
+                parsed.protocol,
+                fold(sum(&answer[..20], 0)),
+                fold(sum(message, 0))
+            ),
+            (1, 0xffff, 0xffff)
+        );
     } else {
-        assert_eq!((parsed.protocol, fold(sum(message, pseudo(&answer[8..24], &answer[24..40], 58, message.len() as u32)))), (58, 0xffff));
+        assert_eq!(
+            (
+                parsed.protocol,
+                fold(sum(
+                    message,
+                    pseudo(&answer[8..24], &answer[24..40], 58, message.len() as u32)
+                ))
+            ),
+            (58, 0xffff)
+        );
     }
-    assert!(offender.starts_with(&message[8..]) && message.len() >= 8 + offender.len().min(header.header_len + 8));
+    assert!(
+        offender.starts_with(&message[8..])
+            && message.len() >= 8 + offender.len().min(header.header_len + 8)
+    );
     assert_eq!(reply(icmp, answer, &parsed, source, &mut [0; 2000]), None);
 });

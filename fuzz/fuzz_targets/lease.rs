@@ -11,10 +11,33 @@ use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseTable, NetworkConfig, Term, wir
 
 static TERMS: LazyLock<Terms> = LazyLock::new(|| {
     let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#).unwrap();
-    let setup = backends::Setup { config: config.clone(), node_id: "n".into(), route_protocol: 241, options: Default::default(), former: Default::default(), left_behind: Vec::new(), refuse_insecure: false, features: Default::default(), files: Default::default() };
+    let setup = backends::Setup {
+        config: config.clone(),
+        node_id: "n".into(),
+        route_protocol: 241,
+        options: Default::default(),
+        former: Default::default(),
+        left_behind: Vec::new(),
+        refuse_insecure: false,
+        features: Default::default(),
+        files: Default::default(),
+    };
     let accepts = backends::create(&setup).unwrap().accepts();
-    let own = Lease { subnets: Dual::V4("10.5.1.0/24".parse().unwrap()), attrs: LeaseAttrs::default(), term: Term::Leased, since: 5 };
-    Terms { config, own: Some(own), local: vec![], underlay: vec![], links: None, accepts: Arc::new(move |lease| accepts(lease).map_err(types::Problem::from)), identity: Arc::new(backends::identity_of) }
+    let own = Lease {
+        subnets: Dual::V4("10.5.1.0/24".parse().unwrap()),
+        attrs: LeaseAttrs::default(),
+        term: Term::Leased,
+        since: 5,
+    };
+    Terms {
+        config,
+        own: Some(own),
+        local: vec![],
+        underlay: vec![],
+        links: None,
+        accepts: Arc::new(move |lease| accepts(lease).map_err(types::Problem::from)),
+        identity: Arc::new(backends::identity_of),
+    }
 });
 
 fuzz_target!(|data: &[u8]| {
@@ -30,9 +53,19 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(wire::render_value(&again), text);
     }
     for key in [key, "10.5.3.0-24&fd00:5:0:3::-64".to_owned()] {
-        let item = Item::of(Entry { key, value: value.as_slice().into(), created: 7, modified: 7, lease: 0 });
+        let item = Item::of(Entry {
+            key,
+            value: value.as_slice().into(),
+            created: 7,
+            modified: 7,
+            lease: 0,
+        });
         if let Some(lease) = item.and_then(|item| item.lease()) {
-            admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &TERMS);
+            admitted(
+                &LeaseTable::of([lease], BTreeSet::new()),
+                &LeaseTable::default(),
+                &TERMS,
+            );
         }
     }
 });

@@ -5,13 +5,16 @@
 use libfuzzer_sys::fuzz_target;
 use probing::node::{Datagram, LocalNode, Node, Now};
 use probing::rows;
-use types::reachability::State;
-use probing::target::{Target, Path};
+use probing::target::{Path, Target};
 use probing::who::who;
 use probing::wire::{ECHO, HEADER, Message, ROW, echo, parse, row_answer};
 use std::time::Duration;
+use types::reachability::State;
 
-const NOW: Now = Now { at: Duration::from_secs(100), wall_ms: 1_700_000_000_000 };
+const NOW: Now = Now {
+    at: Duration::from_secs(100),
+    wall_ms: 1_700_000_000_000,
+};
 
 /// A node with one peer, which it has asked for everything.
 fn node() -> Node {
@@ -41,7 +44,10 @@ fn node() -> Node {
     };
     node.set_targets(vec![peer], NOW.at);
     node.look(NOW);
-    node.wake(Now { at: NOW.at + Duration::from_secs(2), ..NOW });
+    node.wake(Now {
+        at: NOW.at + Duration::from_secs(2),
+        ..NOW
+    });
     node
 }
 
@@ -49,7 +55,10 @@ fuzz_target!(|data: &[u8]| {
     match parse(data) {
         Some(Message::Echo(header, body)) => {
             assert!(data.len() >= ECHO);
-            assert_eq!(parse(&echo(&header, &body, data.len())), Some(Message::Echo(header, body)));
+            assert_eq!(
+                parse(&echo(&header, &body, data.len())),
+                Some(Message::Echo(header, body))
+            );
         }
         Some(Message::Row(header, rest)) => {
             assert!(data.len() <= ROW);
@@ -62,16 +71,34 @@ fuzz_target!(|data: &[u8]| {
                 let again = rows::write(&body);
                 assert!(HEADER + again.len() <= ROW);
                 let again = rows::read(&again).unwrap();
-                assert_eq!((again.counts, again.own, again.rtt_us), (body.counts, body.own, body.rtt_us));
+                assert_eq!(
+                    (again.counts, again.own, again.rtt_us),
+                    (body.counts, body.own, body.rtt_us)
+                );
             }
         }
         None => {}
     }
     let _ = rows::read(data);
     let mut node = node();
-    let now = Now { at: NOW.at + Duration::from_secs(2), ..NOW };
-    for (way, from, known) in [(Path::Overlay, [10, 5, 2, 0], true), (Path::Underlay, [192, 0, 2, 2], true), (Path::Underlay, [192, 0, 2, 9], false)] {
-        let answer = node.hear(now, Datagram { way, from: from.into(), at: now.at, bytes: data });
+    let now = Now {
+        at: NOW.at + Duration::from_secs(2),
+        ..NOW
+    };
+    for (way, from, known) in [
+        (Path::Overlay, [10, 5, 2, 0], true),
+        (Path::Underlay, [192, 0, 2, 2], true),
+        (Path::Underlay, [192, 0, 2, 9], false),
+    ] {
+        let answer = node.hear(
+            now,
+            Datagram {
+                way,
+                from: from.into(),
+                at: now.at,
+                bytes: data,
+            },
+        );
         assert!(answer.is_none_or(|answer| known && answer.len() <= data.len()));
     }
     // One datagram is no verdict on anything but the peer.

@@ -1,29 +1,42 @@
 //! What a TUN device hands over, virtio header first: it is split into packets that are no longer than it, or refused.
 #![no_main]
 
+use libfuzzer_sys::fuzz_target;
 use packet_engine::packet::Header;
 use packet_engine::split::{HEADERS, Split, split};
 use packet_engine::virtio::{LEN, VnetHeader};
-use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let Some((head, packet)) = data.split_at_checked(LEN) else { return };
-    let Some(vnet) = VnetHeader::parse(head) else { return };
+    let Some((head, packet)) = data.split_at_checked(LEN) else {
+        return;
+    };
+    let Some(vnet) = VnetHeader::parse(head) else {
+        return;
+    };
     assert_eq!(VnetHeader::parse(&vnet.bytes()), Some(vnet));
     let mut packet = packet.to_vec();
-    let Ok(header) = Header::parse(&packet) else { return };
-    let Ok(Split::Segments(segments)) = split(&vnet, &header, &mut packet) else { return };
+    let Ok(header) = Header::parse(&packet) else {
+        return;
+    };
+    let Ok(Split::Segments(segments)) = split(&vnet, &header, &mut packet) else {
+        return;
+    };
     assert!(segments.count() > 1);
     let mut payload = 0;
     for index in 0..segments.count() {
         let mut room = [0; HEADERS];
-        let (made, range) = segments.header(index, &packet, &mut room).expect("a segment that was counted is there");
+        let (made, range) = segments
+            .header(index, &packet, &mut room)
+            .expect("a segment that was counted is there");
         assert!(made + range.len() <= segments.full());
         assert_eq!(range.is_empty(), false);
         payload += range.len();
         let single = [&room[..made], &packet[range]].concat();
         let parsed = Header::parse(&single).expect("a segment is a packet");
-        assert_eq!((parsed.source, parsed.destination, parsed.protocol), (header.source, header.destination, header.protocol));
+        assert_eq!(
+            (parsed.source, parsed.destination, parsed.protocol),
+            (header.source, header.destination, header.protocol)
+        );
     }
     assert!(payload <= packet.len());
 });

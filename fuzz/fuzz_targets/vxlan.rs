@@ -1,18 +1,20 @@
 //! A datagram on the VXLAN port: what is taken for a packet lies inside it and is one; everything else is refused by a reason.
 #![no_main]
 
+use libfuzzer_sys::fuzz_target;
 use packet_engine::framing::{Framing, VXLAN};
 use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
 use packet_engine::partial_checksum::tcp_segment;
-use libfuzzer_sys::fuzz_target;
 
 const MTU: u16 = 200;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 // Several datagrams of one receipt: the first byte is the size of each but the last.
 fuzz_target!(|data: &[u8]| {
-    let Some((size, rest)) = data.split_first() else { return };
+    let Some((size, rest)) = data.split_first() else {
+        return;
+    };
     let framing = Framing::Vxlan { vni: 1, mac: MAC };
     let mut buffer = rest.to_vec();
     let size = usize::from(*size) * 8 + 1;
@@ -48,7 +50,8 @@ fuzz_target!(|data: &[u8]| {
         let vnet = merger.finish(index, &mut buffer);
         let group = &merger.groups()[index];
         packets += group.count();
-        let total = group.first.len() + group.rest.iter().map(ExactSizeIterator::len).sum::<usize>();
+        let total =
+            group.first.len() + group.rest.iter().map(ExactSizeIterator::len).sum::<usize>();
         written += total;
         assert!(total <= 65_535);
         assert_eq!(vnet.gso_size > 0, group.count() > 1);

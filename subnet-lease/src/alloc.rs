@@ -12,7 +12,11 @@ const LOOKED_AT: u128 = 1 << 22;
 ///
 /// Every subnet of the IPv4 pool (of the IPv6 pool in an IPv6-only network) appears once, in a sequence that the node's
 /// id determines; the IPv6 half is the one with the same index if that is free, else the next free one.
-pub fn candidates<'a>(config: &'a NetworkConfig, taken: &'a [Subnets], node: &str) -> impl Iterator<Item = Subnets> + 'a {
+pub fn candidates<'a>(
+    config: &'a NetworkConfig,
+    taken: &'a [Subnets],
+    node: &str,
+) -> impl Iterator<Item = Subnets> + 'a {
     let (first, second) = match &config.pools {
         Dual::V4(pool) => (*pool, None),
         Dual::V6(pool) => (*pool, None),
@@ -41,7 +45,11 @@ pub fn candidates<'a>(config: &'a NetworkConfig, taken: &'a [Subnets], node: &st
 /// A free IPv6 subnet for a node that keeps its IPv4 subnet.
 pub fn free_v6(config: &NetworkConfig, taken: &[Subnets], keep: &Subnets) -> Option<Subnets> {
     let (v4, v6) = (keep.v4()?, config.pools.v6()?);
-    let index = config.pools.v4().and_then(|pool| pool.index(&IpNet::V4(*v4))).unwrap_or(0);
+    let index = config
+        .pools
+        .v4()
+        .and_then(|pool| pool.index(&IpNet::V4(*v4)))
+        .unwrap_or(0);
     match free_near(v6, &TakenNets::of(taken, v6.network), index)? {
         IpNet::V6(net) => Some(Dual::Both(*v4, net)),
         IpNet::V4(_) => None,
@@ -50,13 +58,22 @@ pub fn free_v6(config: &NetworkConfig, taken: &[Subnets], keep: &Subnets) -> Opt
 
 fn free_near(pool: &Pool, taken: &TakenNets, index: u128) -> Option<IpNet> {
     let size = pool.size();
-    (0..size.min(LOOKED_AT)).find_map(|step| pool.subnet(walk(index % size, 1, step, size)).filter(|net| taken.is_free(net)))
+    (0..size.min(LOOKED_AT)).find_map(|step| {
+        pool.subnet(walk(index % size, 1, step, size))
+            .filter(|net| taken.is_free(net))
+    })
 }
 
 /// Start and stride of a full cycle through `size` places, from the node's id.
 fn sequence(node: &str, size: u128) -> (u128, u128) {
     let digest = Sha256::digest(node.as_bytes());
-    let word = |range: std::ops::Range<usize>| digest.get(range).unwrap_or_default().iter().fold(0u128, |sum, byte| sum << 8 | u128::from(*byte));
+    let word = |range: std::ops::Range<usize>| {
+        digest
+            .get(range)
+            .unwrap_or_default()
+            .iter()
+            .fold(0u128, |sum, byte| sum << 8 | u128::from(*byte))
+    };
     let start = word(0..8) % size;
     let mut stride = word(8..16) % size;
     while gcd(stride, size) != 1 {
@@ -82,7 +99,11 @@ struct TakenNets(Vec<IpNet>);
 
 impl TakenNets {
     fn of(taken: &[Subnets], network: IpNet) -> Self {
-        let mut nets: Vec<IpNet> = taken.iter().flat_map(Subnets::nets).filter(|net| nets_overlap(net, &network)).collect();
+        let mut nets: Vec<IpNet> = taken
+            .iter()
+            .flat_map(Subnets::nets)
+            .filter(|net| nets_overlap(net, &network))
+            .collect();
         nets.sort_by_key(|net| (net.network(), net.prefix_len()));
         // Drop what lies inside an earlier, wider one, so that a neighbour check suffices.
         nets.dedup_by(|later, earlier| earlier.contains(&*later));
@@ -90,9 +111,14 @@ impl TakenNets {
     }
 
     fn is_free(&self, net: &IpNet) -> bool {
-        let at = self.0.partition_point(|taken| taken.network() <= net.network());
+        let at = self
+            .0
+            .partition_point(|taken| taken.network() <= net.network());
         let before = at.checked_sub(1).and_then(|at| self.0.get(at));
-        !before.into_iter().chain(self.0.get(at)).any(|taken| nets_overlap(taken, net))
+        !before
+            .into_iter()
+            .chain(self.0.get(at))
+            .any(|taken| nets_overlap(taken, net))
     }
 }
 
@@ -108,17 +134,26 @@ mod tests {
     #[test]
     fn every_free_subnet_once() {
         let config = config(r#"{"Network":"10.5.0.0/20"}"#);
-        let taken: Vec<Subnets> = ["10.5.3.0/24", "10.5.8.0/22"].iter().map(|net| Dual::V4(net.parse().unwrap())).collect();
-        let mut seen: Vec<_> = candidates(&config, &taken, "n").map(|subnets| subnets.to_string()).collect();
+        let taken: Vec<Subnets> = ["10.5.3.0/24", "10.5.8.0/22"]
+            .iter()
+            .map(|net| Dual::V4(net.parse().unwrap()))
+            .collect();
+        let mut seen: Vec<_> = candidates(&config, &taken, "n")
+            .map(|subnets| subnets.to_string())
+            .collect();
         seen.sort();
-        let mut want: Vec<_> = [1, 2, 4, 5, 6, 7, 12, 13, 14, 15].iter().map(|i| format!("10.5.{i}.0/24")).collect();
+        let mut want: Vec<_> = [1, 2, 4, 5, 6, 7, 12, 13, 14, 15]
+            .iter()
+            .map(|i| format!("10.5.{i}.0/24"))
+            .collect();
         want.sort();
         assert_eq!(seen, want);
     }
 
     #[test]
     fn dual_stack_halves_share_their_index() {
-        let config = config(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#);
+        let config =
+            config(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#);
         for subnets in candidates(&config, &[], "n").take(20) {
             let (v4, v6) = (config.pools.v4().unwrap(), config.pools.v6().unwrap());
             let nets: Vec<_> = subnets.nets().collect();

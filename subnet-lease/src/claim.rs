@@ -76,6 +76,9 @@ impl Default for HostFacts {
 
 impl fmt::Debug for HostFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostFacts").field("previous", &self.previous).field("named", &self.named).finish_non_exhaustive()
+        f.debug_struct("HostFacts")
+            .field("previous", &self.previous)
+            .field("named", &self.named)
+            .finish_non_exhaustive()
     }
 }

@@ -62,15 +62,22 @@ impl Pool {
             return None;
         }
         let offset = index.checked_shl(u32::from(self.width() - self.len))?;
-        IpNet::new(address(bits(self.min).checked_add(offset)?, self.network), self.len).ok()
+        IpNet::new(
+            address(bits(self.min).checked_add(offset)?, self.network),
+            self.len,
+        )
+        .ok()
     }
 
     /// The index of a subnet, if it is exactly one of the pool's.
     pub fn index(&self, subnet: &IpNet) -> Option<u128> {
         let start = bits(subnet.network());
         let same_family = subnet.max_prefix_len() == self.width();
-        (same_family && subnet.prefix_len() == self.len && start >= bits(self.min) && start <= bits(self.max))
-            .then(|| (start - bits(self.min)) >> u32::from(self.width() - self.len))
+        (same_family
+            && subnet.prefix_len() == self.len
+            && start >= bits(self.min)
+            && start <= bits(self.max))
+        .then(|| (start - bits(self.min)) >> u32::from(self.width() - self.len))
     }
 }
 
@@ -106,7 +113,12 @@ impl NetworkConfig {
     pub fn parse_assigned(text: &str) -> Result<Self, ConfigError> {
         let whole = |object: &Object<'_>, family: &Family| {
             let network = network(object, family)?;
-            Ok(Pool { network, len: network.prefix_len(), min: network.network(), max: network.network() })
+            Ok(Pool {
+                network,
+                len: network.prefix_len(),
+                min: network.network(),
+                max: network.network(),
+            })
         };
         Self::read(text, whole, true)
     }
@@ -116,38 +128,90 @@ impl NetworkConfig {
     pub fn only(&self, subnets: &Subnets) -> Self {
         let v4 = subnets.v4().is_some();
         let v6 = subnets.v6().is_some();
-        let pools = Dual::from_options(self.pools.v4().copied().filter(|_| v4), self.pools.v6().copied().filter(|_| v6));
-        let networks = Dual::from_options(self.networks.v4().copied().filter(|_| v4), self.networks.v6().copied().filter(|_| v6));
-        Self { pools: pools.unwrap_or(self.pools), networks: networks.unwrap_or(self.networks), ..self.clone() }
+        let pools = Dual::from_options(
+            self.pools.v4().copied().filter(|_| v4),
+            self.pools.v6().copied().filter(|_| v6),
+        );
+        let networks = Dual::from_options(
+            self.networks.v4().copied().filter(|_| v4),
+            self.networks.v6().copied().filter(|_| v6),
+        );
+        Self {
+            pools: pools.unwrap_or(self.pools),
+            networks: networks.unwrap_or(self.networks),
+            ..self.clone()
+        }
     }
 
-    fn read(text: &str, pool: impl Fn(&Object<'_>, &Family) -> Result<Pool, ConfigError>, assigned: bool) -> Result<Self, ConfigError> {
-        let object = Object::parse(text).map_err(|error| ConfigError::Json { fault: JsonFault::quoted(&error), beginning: excerpt(text) })?;
+    fn read(
+        text: &str,
+        pool: impl Fn(&Object<'_>, &Family) -> Result<Pool, ConfigError>,
+        assigned: bool,
+    ) -> Result<Self, ConfigError> {
+        let object = Object::parse(text).map_err(|error| ConfigError::Json {
+            fault: JsonFault::quoted(&error),
+            beginning: excerpt(text),
+        })?;
         let value = |result: Result<_, MemberError>| result.map_err(ConfigError::from);
         let ipv4 = value(object.read::<bool>("EnableIPv4"))?.unwrap_or(true);
         let ipv6 = value(object.read::<bool>("EnableIPv6"))?.unwrap_or(false);
         let nftables = value(object.read::<bool>("EnableNFTables"))?.unwrap_or(false);
-        let v4 = if ipv4 { Some(pool(&object, &V4)?) } else { None };
-        let v6 = if ipv6 { Some(pool(&object, &V6)?) } else { None };
+        let v4 = if ipv4 {
+            Some(pool(&object, &V4)?)
+        } else {
+            None
+        };
+        let v6 = if ipv6 {
+            Some(pool(&object, &V6)?)
+        } else {
+            None
+        };
         let pools = Dual::from_options(v4, v6).ok_or(ConfigError::NoFamily)?;
         let networks = Dual::from_options(
-            v4.and_then(|pool| if let IpNet::V4(net) = pool.network { Some(net) } else { None }),
-            v6.and_then(|pool| if let IpNet::V6(net) = pool.network { Some(net) } else { None }),
+            v4.and_then(|pool| {
+                if let IpNet::V4(net) = pool.network {
+                    Some(net)
+                } else {
+                    None
+                }
+            }),
+            v6.and_then(|pool| {
+                if let IpNet::V6(net) = pool.network {
+                    Some(net)
+                } else {
+                    None
+                }
+            }),
         )
         .ok_or(ConfigError::NoNetwork)?;
         let (backend, backend_config) = backend(&object)?;
         let non_masquerade = networks_in(&object, "NonMasqueradeCIDRs")?;
-        Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config, assigned })
+        Ok(Self {
+            pools,
+            networks,
+            nftables,
+            non_masquerade,
+            backend,
+            backend_config,
+            assigned,
+        })
     }
 
     /// Whether the subnets lie inside the configured networks and are smaller than them. One that is assigned may fill its network.
     pub fn contains(&self, subnets: &Subnets) -> bool {
         let smaller = |half: Option<u8>, network: Option<u8>| {
-            half.zip(network).is_none_or(|(half, network)| half > network || self.assigned && half == network)
+            half.zip(network)
+                .is_none_or(|(half, network)| half > network || self.assigned && half == network)
         };
         table::inside(subnets, &self.networks)
-            && smaller(subnets.v4().map(ipnet::Ipv4Net::prefix_len), self.networks.v4().map(ipnet::Ipv4Net::prefix_len))
-            && smaller(subnets.v6().map(ipnet::Ipv6Net::prefix_len), self.networks.v6().map(ipnet::Ipv6Net::prefix_len))
+            && smaller(
+                subnets.v4().map(ipnet::Ipv4Net::prefix_len),
+                self.networks.v4().map(ipnet::Ipv4Net::prefix_len),
+            )
+            && smaller(
+                subnets.v6().map(ipnet::Ipv6Net::prefix_len),
+                self.networks.v6().map(ipnet::Ipv6Net::prefix_len),
+            )
     }
 
     /// Whether a lease of these subnets fits this configuration: the same families, each one of its pool's subnets.
@@ -170,7 +234,10 @@ impl NetworkConfig {
 fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigError> {
     let texts: Vec<String> = object.read(name)?.unwrap_or_default();
     let network = |text: &String| {
-        let bad = || ValueFault::NoNetwork { member: name.to_owned(), value: excerpt(text) };
+        let bad = || ValueFault::NoNetwork {
+            member: name.to_owned(),
+            value: excerpt(text),
+        };
         Ok(IpNet::from_str(text).map_err(|_| bad())?.trunc())
     };
     texts.iter().map(network).collect()
@@ -185,10 +252,14 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     if raw.get() == "null" {
         return Ok((String::new(), RawJson::of(&serde_json::Map::new())));
     }
-    let inner = Object::parse(raw.get()).map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
+    let inner = Object::parse(raw.get())
+        .map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
     // What stands there may hold a key: it is not quoted.
-    let kind = inner.read::<String>("Type").map_err(|_| ValueFault::BackendType)?;
-    let raw = RawJson::parse(raw.get()).map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
+    let kind = inner
+        .read::<String>("Type")
+        .map_err(|_| ValueFault::BackendType)?;
+    let raw = RawJson::parse(raw.get())
+        .map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
@@ -203,8 +274,22 @@ struct Family {
     usual_len: u8,
 }
 
-const V4: Family = Family { network: "Network", len: "SubnetLen", min: "SubnetMin", max: "SubnetMax", width: 32, usual_len: 24 };
-const V6: Family = Family { network: "IPv6Network", len: "IPv6SubnetLen", min: "IPv6SubnetMin", max: "IPv6SubnetMax", width: 128, usual_len: 64 };
+const V4: Family = Family {
+    network: "Network",
+    len: "SubnetLen",
+    min: "SubnetMin",
+    max: "SubnetMax",
+    width: 32,
+    usual_len: 24,
+};
+const V6: Family = Family {
+    network: "IPv6Network",
+    len: "IPv6SubnetLen",
+    min: "IPv6SubnetMin",
+    max: "IPv6SubnetMax",
+    width: 128,
+    usual_len: 64,
+};
 
 fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
     let network = network(object, family)?;
@@ -212,18 +297,34 @@ fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
     let given: u64 = object.read(family.len)?.unwrap_or(0);
     let len = if given > 0 {
         if given > u64::from(family.width - 2) {
-            return Err(ConfigError::LenTooLong { member: family.len, limit: family.width - 1, given });
+            return Err(ConfigError::LenTooLong {
+                member: family.len,
+                limit: family.width - 1,
+                given,
+            });
         }
         let len = u8::try_from(given).unwrap_or(u8::MAX);
         if len < prefix + 2 {
-            return Err(ConfigError::LenTooShort { network: (family.network, network), member: family.len, least: prefix + 2, given });
+            return Err(ConfigError::LenTooShort {
+                network: (family.network, network),
+                member: family.len,
+                least: prefix + 2,
+                given,
+            });
         }
         len
     } else {
         if prefix > family.width - 4 {
-            return Err(ConfigError::NetworkTooSmall { network: (family.network, network), longest: family.width - 4 });
+            return Err(ConfigError::NetworkTooSmall {
+                network: (family.network, network),
+                longest: family.width - 4,
+            });
         }
-        if prefix <= family.usual_len - 2 { family.usual_len } else { prefix + 2 }
+        if prefix <= family.usual_len - 2 {
+            family.usual_len
+        } else {
+            prefix + 2
+        }
     };
     let step = 1u128 << u32::from(family.width - len);
     let first = bits(network.network());
@@ -231,26 +332,46 @@ fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
     let min = match bound(object, family, family.min)? {
         None => first + step,
         Some(min) if min < first || min > last => {
-            return Err(ConfigError::OutOfRange { member: family.min, network, address: address(min, network) });
+            return Err(ConfigError::OutOfRange {
+                member: family.min,
+                network,
+                address: address(min, network),
+            });
         }
         Some(min) => min,
     };
     let max = match bound(object, family, family.max)? {
         None => last - (step - 1),
         Some(max) if max < first || max > last => {
-            return Err(ConfigError::OutOfRange { member: family.max, network, address: address(max, network) });
+            return Err(ConfigError::OutOfRange {
+                member: family.max,
+                network,
+                address: address(max, network),
+            });
         }
         Some(max) => max,
     };
     for (name, value) in [(family.min, min), (family.max, max)] {
         if value & (step - 1) != 0 {
-            return Err(ConfigError::OffBoundary { member: name, address: address(value, network), len });
+            return Err(ConfigError::OffBoundary {
+                member: name,
+                address: address(value, network),
+                len,
+            });
         }
     }
     if min > max {
-        return Err(ConfigError::Empty { min: (family.min, address(min, network)), max: (family.max, address(max, network)) });
+        return Err(ConfigError::Empty {
+            min: (family.min, address(min, network)),
+            max: (family.max, address(max, network)),
+        });
     }
-    Ok(Pool { network, len, min: address(min, network), max: address(max, network) })
+    Ok(Pool {
+        network,
+        len,
+        min: address(min, network),
+        max: address(max, network),
+    })
 }
 
 fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
@@ -260,8 +381,16 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
     if text.is_empty() {
         return Err(missing());
     }
-    let bad = |why| ConfigError::from(ValueFault::Network { member: family.network, value: text.clone(), why });
-    let net = IpNet::from_str(&text).map_err(|_| bad(NetworkFault::Form))?.trunc();
+    let bad = |why| {
+        ConfigError::from(ValueFault::Network {
+            member: family.network,
+            value: text.clone(),
+            why,
+        })
+    };
+    let net = IpNet::from_str(&text)
+        .map_err(|_| bad(NetworkFault::Form))?
+        .trunc();
     match net {
         IpNet::V4(_) if family.width == 32 => Ok(net),
         IpNet::V6(v6) if family.width == 128 && v6.addr().to_ipv4_mapped().is_none() => Ok(net),
@@ -272,17 +401,30 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
 
 /// `SubnetMin` or `SubnetMax` as a number; `None` if it is to be derived.
 fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
-    let Some(raw) = object.get(name) else { return Ok(None) };
+    let Some(raw) = object.get(name) else {
+        return Ok(None);
+    };
     let text = unquoted(raw.get());
-    let bad = |why| ConfigError::from(ValueFault::Address { member: name.to_owned(), value: excerpt(&text), why });
+    let bad = |why| {
+        ConfigError::from(ValueFault::Address {
+            member: name.to_owned(),
+            value: excerpt(&text),
+            why,
+        })
+    };
     if family.width == 128 && (text == "null" || text == "::") {
         return Ok(None);
     }
     match IpAddr::from_str(&text) {
-        Ok(IpAddr::V4(v4)) if family.width == 32 => Ok((v4 != Ipv4Addr::UNSPECIFIED).then(|| u128::from(v4.to_bits()))),
+        Ok(IpAddr::V4(v4)) if family.width == 32 => {
+            Ok((v4 != Ipv4Addr::UNSPECIFIED).then(|| u128::from(v4.to_bits())))
+        }
         Ok(IpAddr::V6(v6)) if family.width == 128 => Ok(Some(v6.to_bits())),
         // Go's parser reads an IPv4-mapped address as the IPv4 address.
-        Ok(IpAddr::V6(v6)) => v6.to_ipv4_mapped().map(|v4| Some(u128::from(v4.to_bits()))).ok_or_else(|| bad(AddressFault::NotIpv4)),
+        Ok(IpAddr::V6(v6)) => v6
+            .to_ipv4_mapped()
+            .map(|v4| Some(u128::from(v4.to_bits())))
+            .ok_or_else(|| bad(AddressFault::NotIpv4)),
         Ok(IpAddr::V4(_)) => Err(bad(AddressFault::NotIpv6)),
         Err(_) => Err(bad(AddressFault::NoAddress)),
     }
@@ -308,15 +450,37 @@ mod tests {
     #[test]
     fn worked_values_of_the_specification() {
         let pool = v4(r#"{"Network":"10.3.0.0/16"}"#);
-        assert_eq!((pool.min.to_string(), pool.max.to_string(), pool.len), ("10.3.1.0".into(), "10.3.255.0".into(), 24));
-        let pool = v4(r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.5.0","SubnetMax":"10.3.8.0","SubnetLen":28}"#);
-        assert_eq!((pool.min.to_string(), pool.max.to_string(), pool.len), ("10.3.5.0".into(), "10.3.8.0".into(), 28));
-        let config = NetworkConfig::parse(r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fc00::/48"}"#).unwrap();
+        assert_eq!(
+            (pool.min.to_string(), pool.max.to_string(), pool.len),
+            ("10.3.1.0".into(), "10.3.255.0".into(), 24)
+        );
+        let pool = v4(
+            r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.5.0","SubnetMax":"10.3.8.0","SubnetLen":28}"#,
+        );
+        assert_eq!(
+            (pool.min.to_string(), pool.max.to_string(), pool.len),
+            ("10.3.5.0".into(), "10.3.8.0".into(), 28)
+        );
+        let config = NetworkConfig::parse(
+            r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fc00::/48"}"#,
+        )
+        .unwrap();
         let pool = config.pools.v6().unwrap();
-        assert_eq!((pool.min.to_string(), pool.max.to_string(), pool.len), ("fc00:0:0:1::".into(), "fc00:0:0:ffff::".into(), 64));
-        let pool = v4(r#"{"Network":"10.0.0.0/8","SubnetLen":20,"SubnetMin":"10.10.0.0","SubnetMax":"10.99.0.0"}"#);
-        assert_eq!((pool.min.to_string(), pool.max.to_string(), pool.len), ("10.10.0.0".into(), "10.99.0.0".into(), 20));
-        assert_eq!(v4(r#"{"Network":"10.3.7.9/16"}"#).network.to_string(), "10.3.0.0/16");
+        assert_eq!(
+            (pool.min.to_string(), pool.max.to_string(), pool.len),
+            ("fc00:0:0:1::".into(), "fc00:0:0:ffff::".into(), 64)
+        );
+        let pool = v4(
+            r#"{"Network":"10.0.0.0/8","SubnetLen":20,"SubnetMin":"10.10.0.0","SubnetMax":"10.99.0.0"}"#,
+        );
+        assert_eq!(
+            (pool.min.to_string(), pool.max.to_string(), pool.len),
+            ("10.10.0.0".into(), "10.99.0.0".into(), 20)
+        );
+        assert_eq!(
+            v4(r#"{"Network":"10.3.7.9/16"}"#).network.to_string(),
+            "10.3.0.0/16"
+        );
         assert_eq!(v4(r#"{"Network":"10.3.0.0/23"}"#).len, 25);
         assert_eq!(v4(r#"{"Network":"255.255.0.0/16"}"#).size(), 255);
     }
@@ -325,25 +489,64 @@ mod tests {
     fn each_rule_names_its_member() {
         for (text, part) in [
             (r#"{}"#, "please define a correct Network parameter"),
-            (r#"{"Network":""}"#, "please define a correct Network parameter"),
+            (
+                r#"{"Network":""}"#,
+                "please define a correct Network parameter",
+            ),
             (r#"{"Network":null}"#, "invalid CIDR address: null"),
             (r#"{"Network":"fd00::/48"}"#, "invalid IPv4 CIDR format"),
-            (r#"{"Network":"::ffff:10.0.0.0/112"}"#, "invalid IPv4 CIDR format"),
-            (r#"{"Network":"10.0.0.0/16","SubnetLen":31}"#, "SubnetLen must be less than /31"),
-            (r#"{"Network":"10.0.0.0/16","SubnetLen":17}"#, "at least four subnets"),
+            (
+                r#"{"Network":"::ffff:10.0.0.0/112"}"#,
+                "invalid IPv4 CIDR format",
+            ),
+            (
+                r#"{"Network":"10.0.0.0/16","SubnetLen":31}"#,
+                "SubnetLen must be less than /31",
+            ),
+            (
+                r#"{"Network":"10.0.0.0/16","SubnetLen":17}"#,
+                "at least four subnets",
+            ),
             (r#"{"Network":"10.0.0.0/16","SubnetLen":24.0}"#, "SubnetLen"),
             (r#"{"Network":"10.0.0.0/16","SubnetLen":"24"}"#, "SubnetLen"),
             (r#"{"Network":"10.0.0.0/16","SubnetLen":-1}"#, "SubnetLen"),
-            (r#"{"Network":"10.0.0.0/29"}"#, "Minimum useful network prefix is /28"),
-            (r#"{"Network":"10.0.0.0/16","SubnetMin":"10.1.0.0"}"#, "SubnetMin is not in the range of the Network"),
-            (r#"{"Network":"10.0.0.0/16","SubnetMax":"10.1.0.0"}"#, "SubnetMax is not in the range of the Network"),
-            (r#"{"Network":"10.0.0.0/16","SubnetMin":"10.0.0.7"}"#, "SubnetMin is not on a SubnetLen boundary"),
-            (r#"{"Network":"10.0.0.0/16","SubnetMin":"10.0.9.0","SubnetMax":"10.0.8.0"}"#, "lies behind"),
+            (
+                r#"{"Network":"10.0.0.0/29"}"#,
+                "Minimum useful network prefix is /28",
+            ),
+            (
+                r#"{"Network":"10.0.0.0/16","SubnetMin":"10.1.0.0"}"#,
+                "SubnetMin is not in the range of the Network",
+            ),
+            (
+                r#"{"Network":"10.0.0.0/16","SubnetMax":"10.1.0.0"}"#,
+                "SubnetMax is not in the range of the Network",
+            ),
+            (
+                r#"{"Network":"10.0.0.0/16","SubnetMin":"10.0.0.7"}"#,
+                "SubnetMin is not on a SubnetLen boundary",
+            ),
+            (
+                r#"{"Network":"10.0.0.0/16","SubnetMin":"10.0.9.0","SubnetMax":"10.0.8.0"}"#,
+                "lies behind",
+            ),
             (r#"{"EnableIPv4":false}"#, "at least one address family"),
-            (r#"{"EnableIPv6":true,"Network":"10.0.0.0/16"}"#, "please define a correct IPv6Network parameter"),
-            (r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"10.0.0.0/16"}"#, "invalid IPv6 CIDR format"),
-            (r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"fd00::/125"}"#, "/124"),
-            (r#"{"Network":"10.0.0.0/16","Backend":7}"#, "error decoding Backend property of config"),
+            (
+                r#"{"EnableIPv6":true,"Network":"10.0.0.0/16"}"#,
+                "please define a correct IPv6Network parameter",
+            ),
+            (
+                r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"10.0.0.0/16"}"#,
+                "invalid IPv6 CIDR format",
+            ),
+            (
+                r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"fd00::/125"}"#,
+                "/124",
+            ),
+            (
+                r#"{"Network":"10.0.0.0/16","Backend":7}"#,
+                "error decoding Backend property of config",
+            ),
             (r#"{"Network":"10.0.0.0/16"} x"#, "not valid JSON"),
             ("", "not valid JSON"),
         ] {
@@ -357,11 +560,19 @@ mod tests {
             (r#"{"Network":"10.0.0.0/16"}"#, "udp"),
             (r#"{"Network":"10.0.0.0/16","Backend":null}"#, ""),
             (r#"{"Network":"10.0.0.0/16","Backend":{}}"#, ""),
-            (r#"{"network":"10.0.0.0/16","BACKEND":{"type":"VXLAN","VNI":7}}"#, "vxlan"),
+            (
+                r#"{"network":"10.0.0.0/16","BACKEND":{"type":"VXLAN","VNI":7}}"#,
+                "vxlan",
+            ),
         ] {
             assert_eq!(NetworkConfig::parse(text).unwrap().backend, kind, "{text}");
         }
-        assert!(NetworkConfig::parse(r#"{"Network":"10.0.0.0/16","Backend":{"Type":"udp"},"nothing":1e999}"#).is_ok());
+        assert!(
+            NetworkConfig::parse(
+                r#"{"Network":"10.0.0.0/16","Backend":{"Type":"udp"},"nothing":1e999}"#
+            )
+            .is_ok()
+        );
     }
 
     #[test]

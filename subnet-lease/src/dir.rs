@@ -46,7 +46,12 @@ impl DirManager {
     /// Reads nothing yet; the directory may not exist yet.
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
-        Self::on(Directory { root, files, worker: Worker::new(TIMEOUT), counters: Arc::default() })
+        Self::on(Directory {
+            root,
+            files,
+            worker: Worker::new(TIMEOUT),
+            counters: Arc::default(),
+        })
     }
 }
 
@@ -60,9 +65,16 @@ pub struct Directory {
 
 impl Directory {
     /// Runs an operation on the files and records whether the directory is available.
-    async fn ask<T: Send + 'static>(&self, work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static) -> Result<T, Unanswered> {
+    async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T, Unanswered> {
         let files = self.files.clone();
-        let done = self.worker.run(move || work(&files)).await.unwrap_or_else(|silence| Err(Trouble::silent(silence, &self.root)));
+        let done = self
+            .worker
+            .run(move || work(&files))
+            .await
+            .unwrap_or_else(|silence| Err(Trouble::silent(silence, &self.root)));
         match done {
             Ok(done) => {
                 self.counters.heard();
@@ -95,7 +107,11 @@ impl Registry for Directory {
         self.ask(move |files| match request {
             Request::List => files.list(None).map(|whole| Answer::Listing(whole.listing)),
             Request::LastSeen { key, .. } => files.last_seen(&key).map(Answer::LastSeen),
-            Request::Txn { compare, write, key } => files.txn(&compare, &write, &key),
+            Request::Txn {
+                compare,
+                write,
+                key,
+            } => files.txn(&compare, &write, &key),
             Request::KeepAlive { key, .. } => files.touch(&key).map(Answer::Alive),
             Request::Grant => Ok(Answer::Granted(0)),
             Request::Inherit { .. } => Ok(Answer::Alive(false)),
@@ -108,8 +124,12 @@ impl Registry for Directory {
 #[async_trait]
 impl KeyStore for Directory {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
-        let text = self.ask(Files::config).await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
-        NetworkConfig::parse(&String::from_utf8_lossy(&text)).map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
+        let text = self
+            .ask(Files::config)
+            .await
+            .map_err(|Unanswered(why)| Error::Unavailable(why))?;
+        NetworkConfig::parse(&String::from_utf8_lossy(&text))
+            .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
     /// Always begins with a list of its own, because the inotify watch must be set up first.
@@ -140,7 +160,9 @@ impl KeyStore for Directory {
                 let _ = notices.send(Notice::Reconnected);
             }
             known = present;
-            changes.within(if watched { POLL_INTERVAL } else { RETRY }).await;
+            changes
+                .within(if watched { POLL_INTERVAL } else { RETRY })
+                .await;
         }
     }
 
@@ -154,7 +176,10 @@ impl KeyStore for Directory {
 
     async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
         let key = item.entry.key.clone();
-        Ok(Liveness { heard: self.ask(move |files| files.last_seen(&key)).await?, left: None })
+        Ok(Liveness {
+            heard: self.ask(move |files| files.last_seen(&key)).await?,
+            left: None,
+        })
     }
 }
 
@@ -191,13 +216,18 @@ impl<'a> Peers<'a> {
                 tokio::time::sleep(RETRY).await;
                 true
             } else if self.known.is_some() {
-                self.changes.within(if self.watched { PROBE } else { RETRY }).await
+                self.changes
+                    .within(if self.watched { PROBE } else { RETRY })
+                    .await
             } else {
                 true
             };
             let looked = if changed || !self.watched || self.listed.elapsed() >= POLL_INTERVAL {
                 let watch = self.changes.watch();
-                self.directory.ask(move |files| files.list(Some(&watch))).await.map(|whole| self.compare(whole))
+                self.directory
+                    .ask(move |files| files.list(Some(&watch)))
+                    .await
+                    .map(|whole| self.compare(whole))
             } else {
                 self.directory.ask(Files::present).await
             };
@@ -208,7 +238,11 @@ impl<'a> Peers<'a> {
     }
 
     fn compare(&mut self, whole: Whole) {
-        let Whole { listing, flawed, watched } = whole;
+        let Whole {
+            listing,
+            flawed,
+            watched,
+        } = whole;
         // Only a complete read shows that the directory is available; a single file does not.
         self.directory.counters.reached();
         self.watched = watched;
@@ -216,26 +250,46 @@ impl<'a> Peers<'a> {
         self.following.resumed();
         let directory = self.directory;
         let counters = &directory.counters;
-        let present: BTreeMap<String, Entry> = listing.entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
-        let readable = || present.values().filter(|entry| !flawed.contains_key(&entry.key));
+        let present: BTreeMap<String, Entry> = listing
+            .entries
+            .into_iter()
+            .map(|entry| (entry.key.clone(), entry))
+            .collect();
+        let readable = || {
+            present
+                .values()
+                .filter(|entry| !flawed.contains_key(&entry.key))
+        };
         match &self.known {
             None => {
-                let listing = Listing { revision: listing.revision, entries: readable().cloned().collect() };
-                self.following.listed(listing, unreadable(counters, &flawed, |_, _| true));
+                let listing = Listing {
+                    revision: listing.revision,
+                    entries: readable().cloned().collect(),
+                };
+                self.following
+                    .listed(listing, unreadable(counters, &flawed, |_, _| true));
             }
             Some(known) => {
                 // A key whose file cannot be read still exists: its last content stays in force.
-                let unreadable: Vec<Subnets> = unreadable(counters, &flawed, |key, why| self.flawed.get(key) != Some(why)).collect();
+                let unreadable: Vec<Subnets> = unreadable(counters, &flawed, |key, why| {
+                    self.flawed.get(key) != Some(why)
+                })
+                .collect();
                 for key in known.keys().filter(|key| !present.contains_key(*key)) {
                     self.following.deleted(key);
                 }
                 let same = |entry: &Entry| {
-                    !self.flawed.contains_key(&entry.key) && known.get(&entry.key).is_some_and(|known| known.modified == entry.modified)
+                    !self.flawed.contains_key(&entry.key)
+                        && known
+                            .get(&entry.key)
+                            .is_some_and(|known| known.modified == entry.modified)
                 };
                 for entry in readable().filter(|entry| !same(entry)) {
                     self.following.written(entry.clone());
                 }
-                unreadable.into_iter().for_each(|subnets| self.following.unreadable(subnets));
+                unreadable
+                    .into_iter()
+                    .for_each(|subnets| self.following.unreadable(subnets));
             }
         }
         self.known = Some(present);
@@ -249,5 +303,8 @@ fn unreadable(
     flawed: &BTreeMap<String, LeaseFile>,
     is_news: impl Fn(&String, &LeaseFile) -> bool,
 ) -> impl Iterator<Item = Subnets> {
-    flawed.iter().filter(move |(key, why)| is_news(key, why)).filter_map(|(key, why)| reading::unreadable(counters, key, &why.clone().into()))
+    flawed
+        .iter()
+        .filter(move |(key, why)| is_news(key, why))
+        .filter_map(|(key, why)| reading::unreadable(counters, key, &why.clone().into()))
 }

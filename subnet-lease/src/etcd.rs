@@ -58,19 +58,40 @@ impl KeyStore for EtcdRegistry {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let prefix = &self.connections.options().prefix;
         let is_final = |why: &EtcdTrouble| why.has(|kind| kind == Kind::Credentials);
-        let value = self.get("config").await.map_err(|why| if is_final(&why) { Error::refused(why) } else { Error::unavailable(why) })?;
-        let value = value.ok_or_else(|| Error::unavailable(EtcdTrouble::NoConfig(prefix.clone())))?;
-        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|error| Error::unavailable(EtcdTrouble::Config(prefix.clone(), error)))
+        let value = self.get("config").await.map_err(|why| {
+            if is_final(&why) {
+                Error::refused(why)
+            } else {
+                Error::unavailable(why)
+            }
+        })?;
+        let value =
+            value.ok_or_else(|| Error::unavailable(EtcdTrouble::NoConfig(prefix.clone())))?;
+        NetworkConfig::parse(&String::from_utf8_lossy(&value))
+            .map_err(|error| Error::unavailable(EtcdTrouble::Config(prefix.clone(), error)))
     }
 
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         let following = Following::new(self.counters.clone());
-        let peers = Peers { registry: self, recent, anchor: None, watch: None, following, attempt: 0 };
-        stream::unfold(peers, |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
+        let peers = Peers {
+            registry: self,
+            recent,
+            anchor: None,
+            watch: None,
+            following,
+            attempt: 0,
+        };
+        stream::unfold(peers, |mut peers| async move {
+            Some((peers.next().await, peers))
+        })
+        .boxed()
     }
 
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
-        let mut anchor = Anchor::Listed { revision: modified, newest: None };
+        let mut anchor = Anchor::Listed {
+            revision: modified,
+            newest: None,
+        };
         let mut attempt = 0;
         let mut gap: Option<Notice> = None;
         loop {
@@ -89,7 +110,9 @@ impl KeyStore for EtcdRegistry {
                                     anchor = Anchor::Event(change.clone());
                                     let _ = notices.send(match change {
                                         Change::Put(entry) => Notice::Written(entry),
-                                        Change::Delete { revision, .. } => Notice::Deleted(revision),
+                                        Change::Delete { revision, .. } => {
+                                            Notice::Deleted(revision)
+                                        }
                                     });
                                 }
                             }
@@ -109,7 +132,12 @@ impl KeyStore for EtcdRegistry {
                     tracing::info!("reading this node's lease again: {why}");
                     gap = Some(Notice::Discontinuity);
                     match self.revision().await {
-                        Ok(revision) => anchor = Anchor::Listed { revision, newest: None },
+                        Ok(revision) => {
+                            anchor = Anchor::Listed {
+                                revision,
+                                newest: None,
+                            }
+                        }
                         Err(_) => {
                             attempt = self.pause(attempt).await;
                         }
@@ -134,16 +162,26 @@ impl KeyStore for EtcdRegistry {
 
     fn place(&self) -> String {
         let options = self.connections.options();
-        format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","))
+        format!(
+            "{}/subnets/ of etcd at {}",
+            options.prefix,
+            options.endpoints.join(",")
+        )
     }
 
     fn nature(&self) -> Nature {
-        Nature { asks_a_server: true, ..Nature::default() }
+        Nature {
+            asks_a_server: true,
+            ..Nature::default()
+        }
     }
 
     async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
         let time = self.lease_time(item.keepalive()).await?;
-        Ok(Liveness { heard: time.map(|time| time.last_seen), left: time.filter(|_| !item.reserved()).map(|time| time.left) })
+        Ok(Liveness {
+            heard: time.map(|time| time.last_seen),
+            left: time.filter(|_| !item.reserved()).map(|time| time.left),
+        })
     }
 }
 
@@ -169,7 +207,10 @@ impl EtcdRegistry {
         };
         let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
         let (left, granted) = (answer.ttl(), answer.granted_ttl());
-        Ok((left > 0).then(|| LeaseTime { left: seconds(left), last_seen: seconds(granted.saturating_sub(left)) }))
+        Ok((left > 0).then(|| LeaseTime {
+            left: seconds(left),
+            last_seen: seconds(granted.saturating_sub(left)),
+        }))
     }
 
     /// Waits before the next attempt, but not when this host's addresses change: the attempt may succeed now. Returns the number of the
@@ -204,7 +245,8 @@ impl Peers<'_> {
                     Broken::Renewed => self.following.interrupted(None),
                     Broken::Stream(why) => {
                         // A first failed attempt is not reported: the next endpoint may work.
-                        self.following.interrupted(Some(&Reason::from(why)).filter(|_| self.attempt > 0));
+                        self.following
+                            .interrupted(Some(&Reason::from(why)).filter(|_| self.attempt > 0));
                         self.attempt = self.registry.pause(self.attempt).await;
                     }
                     Broken::History(why) => {
@@ -225,8 +267,16 @@ impl Peers<'_> {
                 None => self.registry.list().await.map_err(Broken::Stream)?,
             };
             // Only of lease keys: a key that is not UTF-8 cannot be requested.
-            let newest = listing.entries.iter().filter(|entry| entry.subnets().is_some()).max_by_key(|entry| entry.modified).cloned();
-            self.anchor = Some(Anchor::Listed { revision: listing.revision, newest });
+            let newest = listing
+                .entries
+                .iter()
+                .filter(|entry| entry.subnets().is_some())
+                .max_by_key(|entry| entry.modified)
+                .cloned();
+            self.anchor = Some(Anchor::Listed {
+                revision: listing.revision,
+                newest,
+            });
             self.following.listed(listing, []);
             return Ok(());
         };

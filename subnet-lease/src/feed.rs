@@ -48,7 +48,10 @@ pub struct Feed<'a> {
 
 impl<'a> Feed<'a> {
     /// Reads up to the first complete list: before it nothing is known of the other nodes.
-    pub async fn begin(mut events: BoxStream<'a, LeaseEvent>, terms: watch::Receiver<Arc<Terms>>) -> (Self, Arc<LeaseTable>) {
+    pub async fn begin(
+        mut events: BoxStream<'a, LeaseEvent>,
+        terms: watch::Receiver<Arc<Terms>>,
+    ) -> (Self, Arc<LeaseTable>) {
         let mut raw = LeaseTable::default();
         while let Some(event) = events.next().await {
             let first = matches!(event, LeaseEvent::Reset { .. });
@@ -72,12 +75,18 @@ impl<'a> Feed<'a> {
     }
 
     /// Publishes every change; never ends.
-    pub async fn run(mut self, out: watch::Sender<Arc<LeaseTable>>, readings: watch::Sender<Reading>) {
+    pub async fn run(
+        mut self,
+        out: watch::Sender<Arc<LeaseTable>>,
+        readings: watch::Sender<Reading>,
+    ) {
         let mut next = None;
         let _ = readings.send_replace(self.reading.clone());
         loop {
             let mut discontinuity = false;
-            let nap = next.map_or(Duration::from_secs(3600), |next: Duration| next.saturating_sub(boot_time()));
+            let nap = next.map_or(Duration::from_secs(3600), |next: Duration| {
+                next.saturating_sub(boot_time())
+            });
             tokio::select! {
                 event = self.events.next() => {
                     let Some(event) = event else { return };
@@ -128,7 +137,9 @@ impl<'a> Feed<'a> {
                 let key = match &event {
                     LeaseEvent::Put(lease) => Some(lease.subnets),
                     LeaseEvent::Unreadable(subnets) | LeaseEvent::Delete(subnets) => Some(*subnets),
-                    LeaseEvent::Reset { .. } | LeaseEvent::Interrupted | LeaseEvent::Resumed => None,
+                    LeaseEvent::Reset { .. } | LeaseEvent::Interrupted | LeaseEvent::Resumed => {
+                        None
+                    }
                 };
                 match (key, &mut self.changed) {
                     (Some(key), Some(changed)) => drop(changed.insert(key)),
@@ -142,7 +153,8 @@ impl<'a> Feed<'a> {
 
     fn publish(&mut self, discontinuity: bool) -> (Arc<LeaseTable>, Option<Duration>) {
         let terms = self.terms.borrow_and_update().clone();
-        self.standing.update(&self.raw, self.changed.as_ref(), &terms);
+        self.standing
+            .update(&self.raw, self.changed.as_ref(), &terms);
         self.changed = Some(BTreeSet::new());
         self.tell();
         self.reading.cut_off = self.cut_off(&terms);
@@ -150,8 +162,17 @@ impl<'a> Feed<'a> {
             self.reading.refused = Arc::new(self.standing.refused().to_vec());
         }
         let now = boot_time();
-        let published = self.hold_down.published(self.standing.admitted(), now, discontinuity, self.reading.interrupted.is_some());
-        self.reading.seen = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets)).count();
+        let published = self.hold_down.published(
+            self.standing.admitted(),
+            now,
+            discontinuity,
+            self.reading.interrupted.is_some(),
+        );
+        self.reading.seen = self
+            .raw
+            .iter()
+            .filter(|lease| !terms.is_own(&lease.subnets))
+            .count();
         self.reading.waiting = self.hold_down.waiting();
         published
     }
@@ -165,9 +186,20 @@ impl<'a> Feed<'a> {
             return None;
         }
         let refused = self.standing.refused().iter();
-        let before: BTreeSet<&Subnets> = refused.filter(|refused| refused.reason() == Reason::OtherBackend).map(|refused| &refused.subnets).collect();
-        let is_node = |lease: &&Lease| !terms.is_own(&lease.subnets) && (lease.term == Term::Leased || lease.attrs.node.is_some());
-        let nodes = self.raw.iter().filter(is_node).filter(|lease| !before.contains(&lease.subnets)).count();
+        let before: BTreeSet<&Subnets> = refused
+            .filter(|refused| refused.reason() == Reason::OtherBackend)
+            .map(|refused| &refused.subnets)
+            .collect();
+        let is_node = |lease: &&Lease| {
+            !terms.is_own(&lease.subnets)
+                && (lease.term == Term::Leased || lease.attrs.node.is_some())
+        };
+        let nodes = self
+            .raw
+            .iter()
+            .filter(is_node)
+            .filter(|lease| !before.contains(&lease.subnets))
+            .count();
         (nodes > 1).then_some(nodes)
     }
 
@@ -179,16 +211,25 @@ impl<'a> Feed<'a> {
         let mut now: BTreeMap<Subnets, Vec<Refused>> = BTreeMap::new();
         for refusal in refused {
             // There may be several for one lease, one a family.
-            if !self.told.get(&refusal.subnets).is_some_and(|told| told.contains(refusal)) {
+            if !self
+                .told
+                .get(&refusal.subnets)
+                .is_some_and(|told| told.contains(refusal))
+            {
                 lines += 1;
                 if lines <= LINES {
                     tracing::warn!(reason = refusal.reason().label(), lease = %refusal.subnets, "a lease is not used: {refusal}");
                 }
             }
-            now.entry(refusal.subnets).or_default().push(refusal.clone());
+            now.entry(refusal.subnets)
+                .or_default()
+                .push(refusal.clone());
         }
         if lines > LINES {
-            tracing::warn!("{} more leases are not used; /status names them all, /metrics counts them by reason", lines - LINES);
+            tracing::warn!(
+                "{} more leases are not used; /status names them all, /metrics counts them by reason",
+                lines - LINES
+            );
         }
         self.told = now;
     }
@@ -202,16 +243,32 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn lease(third: u8, public: [u8; 4], node: bool) -> Lease {
-        let node = node.then(|| NodeId { id: format!("n{third}").into(), ..NodeId::default() });
-        let attrs = LeaseAttrs { public_ip: Some(public.into()), backend: "host-gw".to_owned(), node, ..LeaseAttrs::default() };
+        let node = node.then(|| NodeId {
+            id: format!("n{third}").into(),
+            ..NodeId::default()
+        });
+        let attrs = LeaseAttrs {
+            public_ip: Some(public.into()),
+            backend: "host-gw".to_owned(),
+            node,
+            ..LeaseAttrs::default()
+        };
         let subnets = Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap());
-        Lease { subnets, attrs, term: Term::Reserved, since: i64::from(third) }
+        Lease {
+            subnets,
+            attrs,
+            term: Term::Reserved,
+            since: i64::from(third),
+        }
     }
 
     /// Of those leases: how many are refused, and whether the node is cut off.
     async fn read(leases: Vec<Lease>) -> (usize, Option<usize>) {
         let terms = Terms {
-            config: NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#).unwrap(),
+            config: NetworkConfig::parse(
+                r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#,
+            )
+            .unwrap(),
             own: Some(lease(1, [192, 168, 56, 1], true)),
             local: vec![[192, 168, 56, 1].into()],
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
@@ -220,7 +277,11 @@ mod tests {
             identity: Arc::new(|_, _| None),
         };
         let (_keep, terms) = watch::channel(Arc::new(terms));
-        let events = futures_util::stream::iter([LeaseEvent::Reset { leases, unreadable: BTreeSet::new() }]).boxed();
+        let events = futures_util::stream::iter([LeaseEvent::Reset {
+            leases,
+            unreadable: BTreeSet::new(),
+        }])
+        .boxed();
         let (feed, _) = Feed::begin(events, terms).await;
         (feed.reading.refused.len(), feed.reading.cut_off)
     }
@@ -236,15 +297,32 @@ mod tests {
         // The backend reaches none of them.
         let far = |third| lease(third, [10, 99, 0, third], true);
         assert_eq!(read(vec![far(3), far(4)]).await, (2, Some(2)));
-        assert_eq!(read(vec![far(3), far(4), lease(2, [192, 168, 56, 2], true)]).await, (2, None));
+        assert_eq!(
+            read(vec![far(3), far(4), lease(2, [192, 168, 56, 2], true)]).await,
+            (2, None)
+        );
         // They run with the configuration of before.
         let before = |third| {
             let lease = lease(third, [192, 168, 56, third], true);
-            Lease { attrs: LeaseAttrs { backend: "vxlan".into(), ..lease.attrs }, ..lease }
+            Lease {
+                attrs: LeaseAttrs {
+                    backend: "vxlan".into(),
+                    ..lease.attrs
+                },
+                ..lease
+            }
         };
         assert_eq!(read(vec![before(3), before(4), before(5)]).await.1, None);
         assert_eq!(read(vec![before(3), bad(4), bad(5)]).await, (3, Some(2)));
         // What an operator reserved is no node.
-        assert_eq!(read(vec![bad(3), lease(4, [127, 0, 0, 1], false), lease(5, [127, 0, 0, 1], false)]).await, (3, None));
+        assert_eq!(
+            read(vec![
+                bad(3),
+                lease(4, [127, 0, 0, 1], false),
+                lease(5, [127, 0, 0, 1], false)
+            ])
+            .await,
+            (3, None)
+        );
     }
 }

@@ -83,7 +83,10 @@ impl ConnectFailure {
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {
-            let way = match (error.downcast_ref::<io::Error>(), error.downcast_ref::<rustls::Error>()) {
+            let way = match (
+                error.downcast_ref::<io::Error>(),
+                error.downcast_ref::<rustls::Error>(),
+            ) {
                 (Some(error), _) => system(error),
                 (_, Some(error)) => tls(error),
                 _ => None,
@@ -123,7 +126,13 @@ fn system(error: &io::Error) -> Option<ConnectFailure> {
         ErrorKind::ConnectionRefused => Some(ConnectFailure::Refused),
         ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(ConnectFailure::NoRoute),
         ErrorKind::TimedOut => Some(ConnectFailure::Silent),
-        _ if error.raw_os_error().is_none() && error.to_string().starts_with("failed to lookup address information") => Some(ConnectFailure::Name),
+        _ if error.raw_os_error().is_none()
+            && error
+                .to_string()
+                .starts_with("failed to lookup address information") =>
+        {
+            Some(ConnectFailure::Name)
+        }
         _ => None,
     }
 }
@@ -132,7 +141,9 @@ fn tls(error: &rustls::Error) -> Option<ConnectFailure> {
     Some(match error {
         rustls::Error::InvalidCertificate(why) => ConnectFailure::Certificate(Certificate::of(why)),
         rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => ConnectFailure::Plain,
-        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => ConnectFailure::OwnExpired,
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            ConnectFailure::OwnExpired
+        }
         _ => ConnectFailure::Tls,
     })
 }
@@ -153,9 +164,24 @@ mod tests {
             (system(nix::libc::ETIMEDOUT), StoreCause::Silent),
             (system(nix::libc::ECONNRESET), StoreCause::Other),
             (tls(expired), StoreCause::CertificateExpired),
-            (tls(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)), StoreCause::CertificateAuthority),
-            (tls(rustls::Error::AlertReceived(AlertDescription::CertificateExpired)), StoreCause::CertificateExpired),
-            (tls(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)), StoreCause::Tls),
+            (
+                tls(rustls::Error::InvalidCertificate(
+                    CertificateError::UnknownIssuer,
+                )),
+                StoreCause::CertificateAuthority,
+            ),
+            (
+                tls(rustls::Error::AlertReceived(
+                    AlertDescription::CertificateExpired,
+                )),
+                StoreCause::CertificateExpired,
+            ),
+            (
+                tls(rustls::Error::InvalidMessage(
+                    InvalidMessage::InvalidContentType,
+                )),
+                StoreCause::Tls,
+            ),
             (tls(rustls::Error::DecryptError), StoreCause::Tls),
         ] {
             assert_eq!(ConnectFailure::of(&error).cause(), want, "{error:?}");
@@ -164,7 +190,13 @@ mod tests {
 
     #[test]
     fn name_that_cannot_be_resolved_is_recognised() {
-        let error = std::net::ToSocketAddrs::to_socket_addrs("no.such.name.invalid:1").err().unwrap();
-        assert_eq!(ConnectFailure::of(&error), ConnectFailure::Name, "{error:?}");
+        let error = std::net::ToSocketAddrs::to_socket_addrs("no.such.name.invalid:1")
+            .err()
+            .unwrap();
+        assert_eq!(
+            ConnectFailure::of(&error),
+            ConnectFailure::Name,
+            "{error:?}"
+        );
     }
 }

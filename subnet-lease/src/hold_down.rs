@@ -55,17 +55,30 @@ struct Held {
 impl Held {
     /// Leaves the time since `from` out, and at least the short wait to come.
     fn resume(&mut self, from: Duration, now: Duration) {
-        let counted = from.saturating_sub(self.since).min(self.wait.saturating_sub(HOLD_DOWN));
+        let counted = from
+            .saturating_sub(self.since)
+            .min(self.wait.saturating_sub(HOLD_DOWN));
         self.since = now.saturating_sub(counted);
     }
 }
 
 impl HoldDown {
     /// The leases in force at `now` (boot-time clock), given the admitted ones; and when to ask again.
-    pub fn published(&mut self, admitted: &LeaseTable, now: Duration, discontinuity: bool, interrupted: bool) -> (Arc<LeaseTable>, Option<Duration>) {
-        let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > MAX_STALL) && !self.held.is_empty();
+    pub fn published(
+        &mut self,
+        admitted: &LeaseTable,
+        now: Duration,
+        discontinuity: bool,
+        interrupted: bool,
+    ) -> (Arc<LeaseTable>, Option<Duration>) {
+        let stalled = self
+            .last_step
+            .is_some_and(|last| now.saturating_sub(last) > MAX_STALL)
+            && !self.held.is_empty();
         let ended = self.interruption.filter(|_| !interrupted);
-        let brief = ended.filter(|ended| now.saturating_sub(ended.since) < MAX_INTERRUPTION && !ended.relisted && !discontinuity);
+        let brief = ended.filter(|ended| {
+            now.saturating_sub(ended.since) < MAX_INTERRUPTION && !ended.relisted && !discontinuity
+        });
         for held in self.held.values_mut() {
             match brief {
                 Some(brief) if !stalled => held.resume(brief.since, now),
@@ -74,40 +87,74 @@ impl HoldDown {
             }
         }
         self.interruption = interrupted.then(|| {
-            let known = self.interruption.unwrap_or(Interruption { since: now, relisted: false });
-            Interruption { relisted: known.relisted || discontinuity, ..known }
+            let known = self.interruption.unwrap_or(Interruption {
+                since: now,
+                relisted: false,
+            });
+            Interruption {
+                relisted: known.relisted || discontinuity,
+                ..known
+            }
         });
         self.last_step = Some(now);
         if discontinuity {
             self.wary_until = now + LONG_HOLD_DOWN;
         }
-        let vanished: Vec<Arc<Lease>> = self.last.changes(admitted).filter_map(|(was, is)| was.filter(|_| is.is_none()).cloned()).collect();
-        self.removals.retain(|at| now.saturating_sub(*at) <= BURST_WINDOW);
+        let vanished: Vec<Arc<Lease>> = self
+            .last
+            .changes(admitted)
+            .filter_map(|(was, is)| was.filter(|_| is.is_none()).cloned())
+            .collect();
+        self.removals
+            .retain(|at| now.saturating_sub(*at) <= BURST_WINDOW);
         self.removals.extend(vanished.iter().map(|_| now));
         let total = admitted.len() + self.removals.len();
         let burst = self.removals.len() > 3 && self.removals.len() * 5 > total;
-        let wait = if burst || now < self.wary_until { LONG_HOLD_DOWN } else { HOLD_DOWN };
+        let wait = if burst || now < self.wary_until {
+            LONG_HOLD_DOWN
+        } else {
+            HOLD_DOWN
+        };
         if burst {
             for held in self.held.values_mut() {
                 held.wait = LONG_HOLD_DOWN;
             }
         }
         for lease in vanished {
-            self.held.insert(lease.subnets, Held { lease, wait, since: now });
+            self.held.insert(
+                lease.subnets,
+                Held {
+                    lease,
+                    wait,
+                    since: now,
+                },
+            );
         }
         let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
         if !self.held.is_empty() {
             let mut used = UsedSubnets::default();
             admitted.iter().for_each(|lease| used.take(&lease.subnets));
-            self.held.retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
+            self.held
+                .retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
         }
         self.last = Arc::new(admitted.clone());
         if self.held.is_empty() {
             return (self.last.clone(), None);
         }
-        let leases = admitted.shared_leases().cloned().chain(self.held.values().map(|held| held.lease.clone()));
-        let next = self.held.values().map(|held| held.since + held.wait).min().map(|due| due.min(now + Duration::from_secs(1)));
-        (Arc::new(LeaseTable::of(leases, admitted.unreadable().clone())), next)
+        let leases = admitted
+            .shared_leases()
+            .cloned()
+            .chain(self.held.values().map(|held| held.lease.clone()));
+        let next = self
+            .held
+            .values()
+            .map(|held| held.since + held.wait)
+            .min()
+            .map(|due| due.min(now + Duration::from_secs(1)));
+        (
+            Arc::new(LeaseTable::of(leases, admitted.unreadable().clone())),
+            next,
+        )
     }
 
     /// How many removals are held down.
@@ -125,7 +172,12 @@ mod tests {
 
     fn lease(third: u8) -> Lease {
         let net = ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap();
-        Lease { subnets: Dual::V4(net), attrs: LeaseAttrs::default(), term: Term::Leased, since: i64::from(third) }
+        Lease {
+            subnets: Dual::V4(net),
+            attrs: LeaseAttrs::default(),
+            term: Term::Leased,
+            since: i64::from(third),
+        }
     }
 
     fn table(thirds: impl IntoIterator<Item = u8>) -> LeaseTable {
@@ -140,7 +192,10 @@ mod tests {
     fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
         let mut count = 0;
         for at in (from..=to).step_by(10) {
-            count = hold_down.published(table, seconds(at), false, false).0.len();
+            count = hold_down
+                .published(table, seconds(at), false, false)
+                .0
+                .len();
         }
         count
     }
@@ -183,7 +238,11 @@ mod tests {
             let interrupted = *at >= 350 && at % 350 < cut;
             let relisted = relists && was && !interrupted;
             was = interrupted;
-            hold_down.published(&table(2..20), seconds(*at), relisted, interrupted).0.len() == 18
+            hold_down
+                .published(&table(2..20), seconds(*at), relisted, interrupted)
+                .0
+                .len()
+                == 18
         })
     }
 
@@ -193,7 +252,11 @@ mod tests {
         assert_eq!(removed_under_cuts(60, 20, false), Some(10 + 600 + 20));
         assert_eq!(removed_under_cuts(60, 40, false), Some(10 + 600 + 40));
         assert_eq!(removed_under_cuts(60, 50, false), None, "as long as a gap");
-        assert_eq!(removed_under_cuts(60, 20, true), None, "it did not resume at its version");
+        assert_eq!(
+            removed_under_cuts(60, 20, true),
+            None,
+            "it did not resume at its version"
+        );
     }
 
     #[test]
@@ -202,7 +265,13 @@ mod tests {
         hold_down.published(&table(1..20), seconds(0), false, false);
         assert_eq!(run(&mut hold_down, &table(2..20), 10, 50), 19);
         // It would be due at 60.
-        assert_eq!(hold_down.published(&table(2..20), seconds(58), false, true).0.len(), 19);
+        assert_eq!(
+            hold_down
+                .published(&table(2..20), seconds(58), false, true)
+                .0
+                .len(),
+            19
+        );
         assert_eq!(run(&mut hold_down, &table(2..20), 68, 112), 19);
         assert_eq!(run(&mut hold_down, &table(2..20), 118, 118), 18);
     }
@@ -213,7 +282,13 @@ mod tests {
         hold_down.published(&table(1..20), seconds(0), false, false);
         hold_down.published(&table(2..20), seconds(10), false, false);
         for at in (20..1000).step_by(10) {
-            assert_eq!(hold_down.published(&table(2..20), seconds(at), false, true).0.len(), 19);
+            assert_eq!(
+                hold_down
+                    .published(&table(2..20), seconds(at), false, true)
+                    .0
+                    .len(),
+                19
+            );
         }
         assert_eq!(run(&mut hold_down, &table(2..20), 1000, 1040), 19);
         // Stopped for ten minutes: the wait starts over.

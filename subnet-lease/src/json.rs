@@ -43,7 +43,11 @@ impl<'a> Object<'a> {
 
     /// The last member with a name, ignoring case.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
-        self.0.iter().rev().find(|(key, _)| same_name(key, name)).map(|(_, value)| *value)
+        self.0
+            .iter()
+            .rev()
+            .find(|(key, _)| same_name(key, name))
+            .map(|(_, value)| *value)
     }
 
     /// The value of the last member with a name; absent and `null` are both `None`.
@@ -54,11 +58,13 @@ impl<'a> Object<'a> {
         match self.get(name) {
             None => Ok(None),
             Some(raw) if raw.get() == "null" => Ok(None),
-            Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| MemberError {
-                member: name.to_owned(),
-                value: Some(excerpt(raw.get())),
-                fault: JsonFault::quoted(&error),
-            }),
+            Some(raw) => serde_json::from_str(raw.get())
+                .map(Some)
+                .map_err(|error| MemberError {
+                    member: name.to_owned(),
+                    value: Some(excerpt(raw.get())),
+                    fault: JsonFault::quoted(&error),
+                }),
         }
     }
 
@@ -141,7 +147,10 @@ impl JsonFault {
     pub fn unquoted(error: &serde_json::Error) -> Self {
         match error.classify() {
             // The parser quotes the value that it found.
-            serde_json::error::Category::Data => Self::OtherType { line: error.line(), column: error.column() },
+            serde_json::error::Category::Data => Self::OtherType {
+                line: error.line(),
+                column: error.column(),
+            },
             _ => Self::quoted(error),
         }
     }
@@ -150,7 +159,9 @@ impl JsonFault {
 impl fmt::Display for JsonFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OtherType { line, column } => write!(f, "another type of value at line {line} column {column}"),
+            Self::OtherType { line, column } => {
+                write!(f, "another type of value at line {line} column {column}")
+            }
             Self::Parser(words) => f.write_str(words),
         }
     }
@@ -163,7 +174,11 @@ pub fn excerpt(text: &str) -> String {
 
 /// As many characters of a text, on one line.
 pub fn excerpt_within(text: &str, limit: usize) -> String {
-    let mut line: String = text.chars().take(limit).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line: String = text
+        .chars()
+        .take(limit)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     if text.chars().nth(limit).is_some() {
         line.push_str("...");
     }
@@ -176,11 +191,18 @@ mod tests {
 
     #[test]
     fn case_duplicates_and_huge_numbers() {
-        let object = Object::parse(r#"{"A":1,"bac\u212aend":2,"a":3,"huge":1e999999,"n":null}"#).unwrap();
+        let object =
+            Object::parse(r#"{"A":1,"bac\u212aend":2,"a":3,"huge":1e999999,"n":null}"#).unwrap();
         assert_eq!(object.read::<u32>("A").unwrap(), Some(3));
         assert_eq!(object.read::<u32>("backend").unwrap(), Some(2));
         assert_eq!(object.read::<u32>("N").unwrap(), None);
-        assert!(object.read::<u32>("huge").unwrap_err().member.contains("huge"));
+        assert!(
+            object
+                .read::<u32>("huge")
+                .unwrap_err()
+                .member
+                .contains("huge")
+        );
         assert!(Object::parse("{} x").is_err());
         assert!(Object::parse("null").is_err());
     }

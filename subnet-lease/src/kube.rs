@@ -34,7 +34,10 @@ mod watching;
 use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs, Term};
-use crate::manager::{Claim, Counters, DaemonPod, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeInfo, NodeState, Stopped, SubnetManager};
+use crate::manager::{
+    Claim, Counters, DaemonPod, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeInfo,
+    NodeState, Stopped, SubnetManager,
+};
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use api::Api;
@@ -113,21 +116,49 @@ impl KubeManager {
         api.check().await?;
         let name = match identity {
             Identity::Node(name) => name,
-            Identity::Pod { namespace, name } => match requests::node_of_pod(&api, &namespace, &name).await {
-                Ok(Some(node)) => node,
-                Ok(None) => return Err(Error::unavailable(KubeTrouble::PodWithoutNode { namespace, name })),
-                Err(failure) => return Err(Error::unavailable(KubeTrouble::Pod { namespace, name, why: Box::new(failure.trouble) })),
-            },
+            Identity::Pod { namespace, name } => {
+                match requests::node_of_pod(&api, &namespace, &name).await {
+                    Ok(Some(node)) => node,
+                    Ok(None) => {
+                        return Err(Error::unavailable(KubeTrouble::PodWithoutNode {
+                            namespace,
+                            name,
+                        }));
+                    }
+                    Err(failure) => {
+                        return Err(Error::unavailable(KubeTrouble::Pod {
+                            namespace,
+                            name,
+                            why: Box::new(failure.trouble),
+                        }));
+                    }
+                }
+            }
             Identity::Nobody => return Err(Error::refused(KubeTrouble::Nobody)),
         };
         let (own_out, own) = watch::channel(OwnState::default());
         let infos = watch::Sender::new(0);
         let all = Arc::new(All::new(&name));
-        let merging = Task(tokio::spawn(merge(own.clone(), all.changes(), infos.clone())));
+        let merging = Task(tokio::spawn(merge(
+            own.clone(),
+            all.changes(),
+            infos.clone(),
+        )));
         let following = {
-            let (api, all, sink) = (api.clone(), all.clone(), OwnSink { out: own_out.clone(), name: name.clone() });
+            let (api, all, sink) = (
+                api.clone(),
+                all.clone(),
+                OwnSink {
+                    out: own_out.clone(),
+                    name: name.clone(),
+                },
+            );
             let name = name.clone();
-            Task(tokio::spawn(async move { Follower::new(&api, Some(&name), &all.stagger, sink).run().await }))
+            Task(tokio::spawn(async move {
+                Follower::new(&api, Some(&name), &all.stagger, sink)
+                    .run()
+                    .await
+            }))
         };
         Ok(Self {
             api,
@@ -151,7 +182,10 @@ impl KubeManager {
     fn follow(&self, config: &NetworkConfig) {
         self.all.serve(config.networks);
         let lists = config.backend != "alloc";
-        let mut everybody = self.everybody.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut everybody = self
+            .everybody
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if lists && everybody.is_none() {
             *everybody = Some(self.follow_everybody(config.networks));
         } else if !lists && everybody.take().is_some() {
@@ -162,15 +196,31 @@ impl KubeManager {
 
     /// Begins to follow all Nodes.
     fn follow_everybody(&self, networks: Subnets) -> Task {
-        let (api, all, sink, mut own) = (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
+        let (api, all, sink, mut own) = (
+            self.api.clone(),
+            self.all.clone(),
+            AllSink(self.all.clone()),
+            self.own.clone(),
+        );
         Task(tokio::spawn(async move {
             // The first answer about the own Node tells how the server lists, and where this node stands among the others.
-            let own = own.wait_for(|state| !matches!(state.own, Own::Unknown)).await.map(|state| state.own.clone());
+            let own = own
+                .wait_for(|state| !matches!(state.own, Own::Unknown))
+                .await
+                .map(|state| state.own.clone());
             if let Ok(Own::Present(own)) = own {
                 all.stagger.guess(&own, &networks);
-                let turn = stagger::turn(&own, &networks, api.options().up, jiff::Timestamp::now().as_second());
+                let turn = stagger::turn(
+                    &own,
+                    &networks,
+                    api.options().up,
+                    jiff::Timestamp::now().as_second(),
+                );
                 if all.stagger.pages() && !turn.is_zero() {
-                    tracing::info!("this host has just booted, perhaps with all others: listing all Nodes in {:.1} s", turn.as_secs_f64());
+                    tracing::info!(
+                        "this host has just booted, perhaps with all others: listing all Nodes in {:.1} s",
+                        turn.as_secs_f64()
+                    );
                     tokio::time::sleep(turn).await;
                 }
             }
@@ -181,7 +231,8 @@ impl KubeManager {
     /// This node's Node, once it was read.
     async fn own_node(&self) -> Result<Arc<Node>, Reason> {
         let mut own = self.own.clone();
-        let known = |state: &OwnState| !matches!(state.own, Own::Unknown) || state.trouble.is_some();
+        let known =
+            |state: &OwnState| !matches!(state.own, Own::Unknown) || state.trouble.is_some();
         let state = match tokio::time::timeout(TIMEOUT, own.wait_for(known)).await {
             Ok(Ok(state)) => state.clone(),
             _ => return Err(KubeTrouble::NotAnswered.into()),
@@ -197,7 +248,9 @@ impl KubeManager {
     /// Why there is no Node, with the name that is nearly the same.
     fn no_node(&self) -> KubeTrouble {
         let name = &self.name;
-        let similar = self.all.with(|nodes| nodes.similar(name).map(str::to_owned));
+        let similar = self
+            .all
+            .with(|nodes| nodes.similar(name).map(str::to_owned));
         KubeTrouble::NoNode(name.clone(), similar)
     }
 
@@ -221,14 +274,18 @@ impl KubeManager {
                 }
             }
         };
-        tokio::time::timeout(TIMEOUT, listed).await.unwrap_or_else(|_| Err(KubeTrouble::NotListed.into()))
+        tokio::time::timeout(TIMEOUT, listed)
+            .await
+            .unwrap_or_else(|_| Err(KubeTrouble::NotListed.into()))
     }
 
     /// The subnets that are this node's, with its Node.
     async fn assigned(&self, config: &NetworkConfig) -> Result<(Arc<Node>, Assigned), Reason> {
         let node = self.own_node().await?;
         self.everybody_known().await?;
-        let assigned = self.all.with(|nodes| Assigned::of(&node, config, nodes, &self.api.options().net_conf));
+        let assigned = self
+            .all
+            .with(|nodes| Assigned::of(&node, config, nodes, &self.api.options().net_conf));
         match assigned {
             Ok(assigned) => Ok((node, assigned)),
             Err(why) => {
@@ -240,13 +297,25 @@ impl KubeManager {
 
     /// Posts an Event about something that was not told yet, at most one a minute for one reason. Nothing waits for it: the API may not answer.
     fn tell_once(&self, node: &Node, event: NodeEvent) {
-        if !self.told.lock().unwrap_or_else(PoisonError::into_inner).take(&event, Instant::now()) {
+        if !self
+            .told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(&event, Instant::now())
+        {
             return;
         }
-        let (api, extras, told, node) = (self.api.clone(), self.extras.clone(), self.told.clone(), node.clone());
+        let (api, extras, told, node) = (
+            self.api.clone(),
+            self.extras.clone(),
+            self.told.clone(),
+            node.clone(),
+        );
         tokio::spawn(async move {
             if !extras.event(&api, &node, &event).await {
-                told.lock().unwrap_or_else(PoisonError::into_inner).retract(&event);
+                told.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .retract(&event);
             }
         });
     }
@@ -261,7 +330,12 @@ impl KubeManager {
         for typo in annotations::typos(&node.annotations) {
             let key = self.api.options().prefix.key(typo.name);
             let value = crate::json::excerpt(&typo.value);
-            let trouble = KubeTrouble::Typo { node: name.clone(), key, value, family: typo.family };
+            let trouble = KubeTrouble::Typo {
+                node: name.clone(),
+                key,
+                value,
+                family: typo.family,
+            };
             self.tell_once(node, NodeEvent::Typo(trouble.clone()));
             if typo.names_interface {
                 // Whoever waits for this node logs why.
@@ -280,8 +354,15 @@ impl KubeManager {
 
     /// The mounted configuration, if it is another than the one in use.
     async fn changed_configuration(&self, known: &mut Option<String>) -> bool {
-        let Ok(text) = tokio::fs::read_to_string(&self.api.options().net_conf).await else { return false };
-        let in_use = self.read.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&text);
+        let Ok(text) = tokio::fs::read_to_string(&self.api.options().net_conf).await else {
+            return false;
+        };
+        let in_use = self
+            .read
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            == Some(&text);
         let news = !in_use && known.as_ref() != Some(&text);
         *known = Some(text);
         news
@@ -314,8 +395,15 @@ impl LeaseStore for KubeManager {
         NodeClient::over(&self.api).release(entry).await
     }
 
-    async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason> {
-        NodeClient::over(&self.api).reserve(subnets, value, present).await
+    async fn reserve(
+        &self,
+        subnets: &Subnets,
+        value: String,
+        present: Option<&Entry>,
+    ) -> Result<bool, Reason> {
+        NodeClient::over(&self.api)
+            .reserve(subnets, value, present)
+            .await
     }
 }
 
@@ -324,13 +412,16 @@ impl SubnetManager for KubeManager {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let path = &self.api.options().net_conf;
         let missing = |why| Error::unavailable(KubeTrouble::NetConf(path.clone(), why));
-        let text = tokio::fs::read(path).await.map_err(|error| missing(NetConfFault::System(error.to_string())))?;
+        let text = tokio::fs::read(path)
+            .await
+            .map_err(|error| missing(NetConfFault::System(error.to_string())))?;
         const LIMIT: usize = 64 << 10;
         if text.len() > LIMIT {
             return Err(missing(NetConfFault::TooLong(LIMIT)));
         }
         let text = String::from_utf8_lossy(&text).into_owned();
-        let config = NetworkConfig::parse_assigned(&text).map_err(|error| Error::unavailable(KubeTrouble::Config(path.clone(), error)))?;
+        let config = NetworkConfig::parse_assigned(&text)
+            .map_err(|error| Error::unavailable(KubeTrouble::Config(path.clone(), error)))?;
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         self.follow(&config);
         Ok(config)
@@ -340,8 +431,12 @@ impl SubnetManager for KubeManager {
         let (node, assigned) = self.assigned(config).await.map_err(Error::Unavailable)?;
         self.refuse_typos(&node).map_err(Error::Unavailable)?;
         let public = Dual::from_options(
-            annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP).ok().flatten(),
-            annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6).ok().flatten(),
+            annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP)
+                .ok()
+                .flatten(),
+            annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6)
+                .ok()
+                .flatten(),
         );
         Ok(Some(NodeInfo {
             id: self.name.clone(),
@@ -355,7 +450,11 @@ impl SubnetManager for KubeManager {
     }
 
     async fn daemon_pods(&self, namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
-        Some(daemon_pods::list(&self.api, namespace, &self.name).await.map_err(Reason::from))
+        Some(
+            daemon_pods::list(&self.api, namespace, &self.name)
+                .await
+                .map_err(Reason::from),
+        )
     }
 
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
@@ -367,15 +466,22 @@ impl SubnetManager for KubeManager {
     }
 
     async fn withdraw(&self, local: &[IpAddr]) {
-        let Own::Present(node) = self.own.borrow().own.clone() else { return };
+        let Own::Present(node) = self.own.borrow().own.clone() else {
+            return;
+        };
         let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
         if let Err(failure) = publisher.withdraw(&node, local).await {
-            tracing::debug!("cannot withdraw this node's former address: {}", failure.trouble);
+            tracing::debug!(
+                "cannot withdraw this node's former address: {}",
+                failure.trouble
+            );
         }
     }
 
     async fn tell_operator(&self, problem: &Problem) {
-        let Own::Present(node) = self.own.borrow().own.clone() else { return };
+        let Own::Present(node) = self.own.borrow().own.clone() else {
+            return;
+        };
         self.tell_once(&node, NodeEvent::Interface(problem.clone()));
     }
 
@@ -384,7 +490,13 @@ impl SubnetManager for KubeManager {
         Ok(annotations::read(&node.annotations).ok())
     }
 
-    async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error> {
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        config: &NetworkConfig,
+        attrs: &LeaseAttrs,
+        state: &watch::Sender<Held>,
+    ) -> Result<Lease, Error> {
         let mut changes = self.node_info_changes();
         let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
         let mut failures = 0;
@@ -392,16 +504,29 @@ impl SubnetManager for KubeManager {
             let (trouble, pause) = match self.assigned(config).await {
                 Ok((node, assigned)) => match publisher.annotations(&node, attrs).await {
                     Ok(()) => {
-                        let lease = Lease { subnets: assigned.subnets, attrs: attrs.clone(), term: Term::Reserved, since: node.created };
-                        state.send_replace(Held { lease: Some(lease.clone()), ..Held::default() });
+                        let lease = Lease {
+                            subnets: assigned.subnets,
+                            attrs: attrs.clone(),
+                            term: Term::Reserved,
+                            since: node.created,
+                        };
+                        state.send_replace(Held {
+                            lease: Some(lease.clone()),
+                            ..Held::default()
+                        });
                         self.tell_of_another_subnet(&node, claim, &lease);
                         return Ok(lease);
                     }
                     // Whatever changes meanwhile, a server that asks for patience gets it.
                     Err(failure) => {
                         failures += 1;
-                        let pause = publish::RETRY.after(failures - 1).mul_f64(1.0 + rand::random::<f64>());
-                        (failure.trouble.into(), Some(pause.max(failure.retry_after.unwrap_or_default())))
+                        let pause = publish::RETRY
+                            .after(failures - 1)
+                            .mul_f64(1.0 + rand::random::<f64>());
+                        (
+                            failure.trouble.into(),
+                            Some(pause.max(failure.retry_after.unwrap_or_default())),
+                        )
                     }
                 },
                 Err(why) => (why, None),
@@ -420,16 +545,34 @@ impl SubnetManager for KubeManager {
     fn watch(&self) -> BoxStream<'_, LeaseEvent> {
         if !self.lists.load(Relaxed) {
             // The backend needs to know of nobody.
-            let nobody = LeaseEvent::Reset { leases: Vec::new(), unreadable: BTreeSet::new() };
+            let nobody = LeaseEvent::Reset {
+                leases: Vec::new(),
+                unreadable: BTreeSet::new(),
+            };
             return stream::iter([nobody]).chain(stream::pending()).boxed();
         }
         let watching = Watching::of(&self.all, &self.api.counters);
-        stream::unfold(watching, |mut watching| async move { Some((watching.next().await, watching)) }).boxed()
+        stream::unfold(watching, |mut watching| async move {
+            Some((watching.next().await, watching))
+        })
+        .boxed()
     }
 
-    async fn hold(&self, _: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
-        let acquired = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(lease) = acquired else { return Lost::Taken(Stopped::NoLease.into()) };
+    async fn hold(
+        &self,
+        _: &Claim,
+        config: &NetworkConfig,
+        node: NodeState,
+        state: watch::Sender<Held>,
+    ) -> Lost {
+        let acquired = self
+            .acquired
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(lease) = acquired else {
+            return Lost::Taken(Stopped::NoLease.into());
+        };
         let holding = Holding {
             api: &self.api,
             name: &self.name,
@@ -473,26 +616,43 @@ impl KubeManager {
 
     /// Says that the pods of the old subnet have to go.
     fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
-        let before = self.acquired.lock().unwrap_or_else(PoisonError::into_inner).replace(lease.clone());
+        let before = self
+            .acquired
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(lease.clone());
         let before = before.map(|before| before.subnets).or(claim.host.previous);
-        let Some(before) =
-            before.filter(|before| before.nets().any(|net| !lease.subnets.nets().any(|now| now == net) && has_family(&lease.subnets, &net)))
-        else {
+        let Some(before) = before.filter(|before| {
+            before.nets().any(|net| {
+                !lease.subnets.nets().any(|now| now == net) && has_family(&lease.subnets, &net)
+            })
+        }) else {
             return;
         };
         let (node_name, released) = (self.name.to_string(), claim.host.released.clone());
-        let event = NodeEvent::PodCidrChanged { node: node_name, now: lease.subnets, before, released };
+        let event = NodeEvent::PodCidrChanged {
+            node: node_name,
+            now: lease.subnets,
+            before,
+            released,
+        };
         tracing::warn!("{event}");
         self.tell_once(node, event);
     }
 }
 
 fn has_family(subnets: &Subnets, net: &ipnet::IpNet) -> bool {
-    subnets.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())
+    subnets
+        .nets()
+        .any(|other| other.max_prefix_len() == net.max_prefix_len())
 }
 
 /// Any change of this node's Node, or of another, may change what is known of this node.
-async fn merge(mut own: watch::Receiver<OwnState>, mut all: watch::Receiver<u64>, out: watch::Sender<u64>) {
+async fn merge(
+    mut own: watch::Receiver<OwnState>,
+    mut all: watch::Receiver<u64>,
+    out: watch::Sender<u64>,
+) {
     loop {
         let ended = tokio::select! {
             changed = own.changed() => changed.is_err(),

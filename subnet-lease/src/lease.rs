@@ -49,12 +49,18 @@ pub struct LeaseAttrs {
 impl LeaseAttrs {
     /// The addresses at which peers reach the node, IPv4 first.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        Family::ALL.map(|family| self.public_for(family)).into_iter().flatten()
+        Family::ALL
+            .map(|family| self.public_for(family))
+            .into_iter()
+            .flatten()
     }
 
     /// The public address of a family.
     pub fn public_for(&self, family: Family) -> Option<IpAddr> {
-        family.pick(self.public_ip.map(IpAddr::V4), self.public_ipv6.map(IpAddr::V6))
+        family.pick(
+            self.public_ip.map(IpAddr::V4),
+            self.public_ipv6.map(IpAddr::V6),
+        )
     }
 
     /// Both public addresses.
@@ -64,7 +70,10 @@ impl LeaseAttrs {
 
     /// Whether peers learn the same from both.
     pub fn tells_the_same(&self, other: &LeaseAttrs) -> bool {
-        self.same_public(other) && self.backend == other.backend && self.data == other.data && self.v6_data == other.v6_data
+        self.same_public(other)
+            && self.backend == other.backend
+            && self.data == other.data
+            && self.v6_data == other.v6_data
     }
 
     /// Whether both publish the same addresses.
@@ -74,7 +83,10 @@ impl LeaseAttrs {
 
     /// Both public addresses as text for people.
     pub fn public_text(&self) -> String {
-        self.public().map_or_else(|| "no public address".to_owned(), |public| public.to_string())
+        self.public().map_or_else(
+            || "no public address".to_owned(),
+            |public| public.to_string(),
+        )
     }
 }
 
@@ -118,7 +130,9 @@ impl RawJson {
 
     /// The JSON text of a value.
     pub fn of(value: &impl serde::Serialize) -> Self {
-        Self(Arc::from(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())))
+        Self(Arc::from(
+            serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()),
+        ))
     }
 
     /// The text.

@@ -256,13 +256,23 @@ pub trait SubnetManager: LeaseStore {
     ///
     /// # Errors
     /// `Refused` if another live node holds the lease of this node's address.
-    async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error>;
+    async fn stored(
+        &self,
+        claim: &Claim,
+        config: &NetworkConfig,
+    ) -> Result<Option<LeaseAttrs>, Error>;
 
     /// Waits for a lease of this node: its own, or a new one.
     ///
     /// # Errors
     /// `Refused` if another live node uses this node's address or identity.
-    async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error>;
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        config: &NetworkConfig,
+        attrs: &LeaseAttrs,
+        state: &watch::Sender<Held>,
+    ) -> Result<Lease, Error>;
 
     /// All leases as they change. Begins with `Reset`, reconnects and resumes by itself, never ends.
     fn watch(&self) -> BoxStream<'_, LeaseEvent>;
@@ -271,7 +281,13 @@ pub trait SubnetManager: LeaseStore {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the lease as it is.
-    async fn hold(&self, claim: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost;
+    async fn hold(
+        &self,
+        claim: &Claim,
+        config: &NetworkConfig,
+        node: NodeState,
+        state: watch::Sender<Held>,
+    ) -> Lost;
 
     /// How long ago the holder of a lease was last heard of; `None` where that cannot be told. Costs a request or two.
     async fn last_heard(&self, _lease: &Subnets) -> Option<Duration> {
@@ -347,7 +363,12 @@ pub trait LeaseStore: Send + Sync {
     ///
     /// # Errors
     /// The store does not answer, or its leases cannot be reserved.
-    async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason>;
+    async fn reserve(
+        &self,
+        subnets: &Subnets,
+        value: String,
+        present: Option<&Entry>,
+    ) -> Result<bool, Reason>;
 }
 
 /// What a manager counts.
@@ -371,17 +392,25 @@ impl Counters {
 
     /// Calls so far, by kind.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
-        self.calls.lock().map(|calls| calls.iter().map(|(kind, count)| (*kind, *count)).collect()).unwrap_or_default()
+        self.calls
+            .lock()
+            .map(|calls| calls.iter().map(|(kind, count)| (*kind, *count)).collect())
+            .unwrap_or_default()
     }
 
     /// Notes that the store has answered, or sent something.
     pub fn heard(&self) {
-        self.heard.store(u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX), std::sync::atomic::Ordering::Relaxed);
+        self.heard.store(
+            u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX),
+            std::sync::atomic::Ordering::Relaxed,
+        );
     }
 
     /// When the store was heard last (boot-time clock).
     pub fn last_heard(&self) -> Option<Duration> {
-        Some(self.heard.load(std::sync::atomic::Ordering::Relaxed)).filter(|heard| *heard > 0).map(Duration::from_millis)
+        Some(self.heard.load(std::sync::atomic::Ordering::Relaxed))
+            .filter(|heard| *heard > 0)
+            .map(Duration::from_millis)
     }
 
     /// Notes that the store is unavailable, and why. A single lost answer does not count.
@@ -412,14 +441,21 @@ impl Counters {
 
     /// Why the leases cannot be followed, as far as it is known; the store may be available all the same.
     pub fn why_not_followed(&self) -> Option<Problem> {
-        self.unfollowed.lock().ok().and_then(|unfollowed| unfollowed.clone())
+        self.unfollowed
+            .lock()
+            .ok()
+            .and_then(|unfollowed| unfollowed.clone())
     }
 
     /// Notes that a key cannot be read; true if that is new, or the reason is.
     pub fn unreadable(&self, key: &str, reason: Problem) -> bool {
         const KEPT: usize = 1000;
-        let Ok(mut known) = self.unreadable.lock() else { return false };
-        if known.get(key).is_some_and(|known| *known == reason) || (known.len() >= KEPT && !known.contains_key(key)) {
+        let Ok(mut known) = self.unreadable.lock() else {
+            return false;
+        };
+        if known.get(key).is_some_and(|known| *known == reason)
+            || (known.len() >= KEPT && !known.contains_key(key))
+        {
             return false;
         }
         known.insert(key.to_owned(), reason);
@@ -442,11 +478,21 @@ impl Counters {
 
     /// Keys that cannot be read, with the reason.
     pub fn unreadable_keys(&self) -> Vec<(String, Problem)> {
-        self.unreadable.lock().map(|known| known.iter().map(|(key, why)| (key.clone(), why.clone())).collect()).unwrap_or_default()
+        self.unreadable
+            .lock()
+            .map(|known| {
+                known
+                    .iter()
+                    .map(|(key, why)| (key.clone(), why.clone()))
+                    .collect()
+            })
+            .unwrap_or_default()
     }
 }
 
 /// The boot-time clock: it runs while the machine sleeps and does not follow the time of day.
 pub fn boot_time() -> Duration {
-    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
+        .map(Duration::from)
+        .unwrap_or_default()
 }

@@ -24,7 +24,10 @@ pub struct Reason {
 
 impl<E: Lasting> From<E> for Reason {
     fn from(problem: E) -> Self {
-        Self { problem: Problem::of(&problem), topic: problem.topic() }
+        Self {
+            problem: Problem::of(&problem),
+            topic: problem.topic(),
+        }
     }
 }
 
@@ -71,7 +74,9 @@ impl LogOnce {
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
         /// If every topic differs, some are logged again.
         const KEPT: usize = 32;
-        let Some(reason) = reason else { return !std::mem::take(&mut self.0).is_empty() };
+        let Some(reason) = reason else {
+            return !std::mem::take(&mut self.0).is_empty();
+        };
         let news = !self.0.contains(&reason.topic);
         if news {
             if self.0.len() >= KEPT {
@@ -132,6 +137,10 @@ mod tests {
         assert!(told.news(None) && !told.news(None));
         assert!(told.news(Some(&expired(4))), "after it was well");
         assert!(told.news(None));
-        assert!(told.news(Some(&mistake("one"))) && !told.news(Some(&mistake("one"))) && told.news(Some(&mistake("another"))));
+        assert!(
+            told.news(Some(&mistake("one")))
+                && !told.news(Some(&mistake("one")))
+                && told.news(Some(&mistake("another")))
+        );
     }
 }

@@ -76,13 +76,19 @@ impl LeaseTable {
     pub fn apply(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Reset { leases, unreadable } => {
-                let mut next: BTreeMap<Subnets, Arc<Lease>> = leases.into_iter().map(|lease| (lease.subnets, self.shared(lease))).collect();
+                let mut next: BTreeMap<Subnets, Arc<Lease>> = leases
+                    .into_iter()
+                    .map(|lease| (lease.subnets, self.shared(lease)))
+                    .collect();
                 for subnets in &unreadable {
                     if let Some(last_good) = self.leases.get(subnets) {
                         next.entry(*subnets).or_insert_with(|| last_good.clone());
                     }
                 }
-                let blank = unreadable.into_iter().filter(|subnets| !next.contains_key(subnets)).collect();
+                let blank = unreadable
+                    .into_iter()
+                    .filter(|subnets| !next.contains_key(subnets))
+                    .collect();
                 let changed = next != self.leases || blank != self.unreadable;
                 self.leases = next;
                 self.unreadable = blank;
@@ -96,7 +102,9 @@ impl LeaseTable {
                 }
                 was_blank || !same
             }
-            LeaseEvent::Unreadable(subnets) => !self.leases.contains_key(&subnets) && self.unreadable.insert(subnets),
+            LeaseEvent::Unreadable(subnets) => {
+                !self.leases.contains_key(&subnets) && self.unreadable.insert(subnets)
+            }
             LeaseEvent::Delete(subnets) => {
                 let had = self.leases.remove(&subnets).is_some();
                 self.unreadable.remove(&subnets) || had
@@ -114,15 +122,31 @@ impl LeaseTable {
     }
 
     /// A table of these leases; of two with one identity the later counts.
-    pub fn of<L: Into<Arc<Lease>>>(leases: impl IntoIterator<Item = L>, unreadable: BTreeSet<Subnets>) -> Self {
-        let leases: BTreeMap<Subnets, Arc<Lease>> = leases.into_iter().map(Into::into).map(|lease| (lease.subnets, lease)).collect();
-        let unreadable = unreadable.into_iter().filter(|subnets| !leases.contains_key(subnets)).collect();
+    pub fn of<L: Into<Arc<Lease>>>(
+        leases: impl IntoIterator<Item = L>,
+        unreadable: BTreeSet<Subnets>,
+    ) -> Self {
+        let leases: BTreeMap<Subnets, Arc<Lease>> = leases
+            .into_iter()
+            .map(Into::into)
+            .map(|lease| (lease.subnets, lease))
+            .collect();
+        let unreadable = unreadable
+            .into_iter()
+            .filter(|subnets| !leases.contains_key(subnets))
+            .collect();
         Self { leases, unreadable }
     }
 
     /// What differs between this table and a later one, in order of the subnets: the lease as it was, and as it is.
-    pub fn changes<'a>(&'a self, later: &'a Self) -> impl Iterator<Item = (Option<&'a Arc<Lease>>, Option<&'a Arc<Lease>>)> {
-        let (mut old, mut new) = (self.leases.iter().peekable(), later.leases.iter().peekable());
+    pub fn changes<'a>(
+        &'a self,
+        later: &'a Self,
+    ) -> impl Iterator<Item = (Option<&'a Arc<Lease>>, Option<&'a Arc<Lease>>)> {
+        let (mut old, mut new) = (
+            self.leases.iter().peekable(),
+            later.leases.iter().peekable(),
+        );
         std::iter::from_fn(move || {
             loop {
                 let order = match (old.peek(), new.peek()) {
@@ -135,7 +159,10 @@ impl LeaseTable {
                 let is = if order.is_ge() { new.next() } else { None };
                 let (was, is) = (was.map(|(_, lease)| lease), is.map(|(_, lease)| lease));
                 // Tables that follow each other share most of their leases.
-                if !was.zip(is).is_some_and(|(was, is)| Arc::ptr_eq(was, is) || was == is) {
+                if !was
+                    .zip(is)
+                    .is_some_and(|(was, is)| Arc::ptr_eq(was, is) || was == is)
+                {
                     return Some((was, is));
                 }
             }
@@ -189,7 +216,8 @@ impl LeaseTable {
     /// The other nodes' leases, a node at a time.
     pub fn others(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = &Lease> {
         let own = *own;
-        self.iter().filter(move |lease| lease.subnets != own && kinds.include(lease))
+        self.iter()
+            .filter(move |lease| lease.subnets != own && kinds.include(lease))
     }
 
     /// The other nodes' leases, a family at a time; a family without a public address yields nothing.
@@ -201,25 +229,39 @@ impl LeaseTable {
 impl<'a> Peer<'a> {
     /// The families of a lease, each of which is reached at a public address of that family.
     pub fn of(lease: &'a Lease) -> impl Iterator<Item = Peer<'a>> {
-        let v4 = lease.subnets.v4().zip(lease.attrs.public_ip).map(|(subnet, public)| Peer {
-            subnet: IpNet::V4(*subnet),
-            public_ip: IpAddr::V4(public),
-            data: lease.attrs.data.as_ref(),
-            lease,
-        });
-        let v6 = lease.subnets.v6().zip(lease.attrs.public_ipv6).map(|(subnet, public)| Peer {
-            subnet: IpNet::V6(*subnet),
-            public_ip: IpAddr::V6(public),
-            data: lease.attrs.v6_data.as_ref(),
-            lease,
-        });
+        let v4 = lease
+            .subnets
+            .v4()
+            .zip(lease.attrs.public_ip)
+            .map(|(subnet, public)| Peer {
+                subnet: IpNet::V4(*subnet),
+                public_ip: IpAddr::V4(public),
+                data: lease.attrs.data.as_ref(),
+                lease,
+            });
+        let v6 = lease
+            .subnets
+            .v6()
+            .zip(lease.attrs.public_ipv6)
+            .map(|(subnet, public)| Peer {
+                subnet: IpNet::V6(*subnet),
+                public_ip: IpAddr::V6(public),
+                data: lease.attrs.v6_data.as_ref(),
+                lease,
+            });
         v4.into_iter().chain(v6)
     }
 }
 
 /// Whether the subnets lie in the given networks; a half whose family the networks lack does not count.
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
-    let v4 = subnets.v4().zip(networks.v4()).map(|(subnet, network)| network.contains(subnet));
-    let v6 = subnets.v6().zip(networks.v6()).map(|(subnet, network)| network.contains(subnet));
+    let v4 = subnets
+        .v4()
+        .zip(networks.v4())
+        .map(|(subnet, network)| network.contains(subnet));
+    let v6 = subnets
+        .v6()
+        .zip(networks.v6())
+        .map(|(subnet, network)| network.contains(subnet));
     v4.or(v6).is_some() && v4.unwrap_or(true) && v6.unwrap_or(true)
 }

@@ -57,7 +57,8 @@ pub fn parse_key(key: &str) -> Option<Subnets> {
         (false, Some(v6)) => Dual::Both(v4, v6),
         (false, None) => Dual::V4(v4),
     };
-    let usable = v4.prefix_len() < 32 && v6.is_none_or(|net| net.prefix_len() > 0 && net.prefix_len() < 128);
+    let usable =
+        v4.prefix_len() < 32 && v6.is_none_or(|net| net.prefix_len() > 0 && net.prefix_len() < 128);
     (usable && render_key(&subnets) == key).then_some(subnets)
 }
 
@@ -77,7 +78,10 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
         out.push_str(",\"BackendType\":");
         push_string(&mut out, &attrs.backend);
     }
-    for (name, data) in [("BackendData", &attrs.data), ("BackendV6Data", &attrs.v6_data)] {
+    for (name, data) in [
+        ("BackendData", &attrs.data),
+        ("BackendV6Data", &attrs.v6_data),
+    ] {
         if let Some(data) = data {
             let _ = write!(out, ",\"{name}\":");
             push_compact(&mut out, data.as_str());
@@ -127,7 +131,9 @@ impl Coded for ValueError {
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            ValueError::TooLong(bytes) => write!(f, "the value has {bytes} bytes, more than {VALUE_LIMIT}"),
+            ValueError::TooLong(bytes) => {
+                write!(f, "the value has {bytes} bytes, more than {VALUE_LIMIT}")
+            }
             ValueError::NoObject(fault) => write!(f, "the value is not a JSON object: {fault}"),
             ValueError::PublicIp => f.write_str("PublicIP is not an IPv4 address"),
             ValueError::PublicIpv6 => f.write_str("PublicIPv6 is not an IPv6 address"),
@@ -148,7 +154,8 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if text.trim_matches([' ', '\t', '\r', '\n']) == "null" {
         return Ok(LeaseAttrs::default());
     }
-    let object = Object::parse(&text).map_err(|error| ValueError::NoObject(JsonFault::unquoted(&error)))?;
+    let object =
+        Object::parse(&text).map_err(|error| ValueError::NoObject(JsonFault::unquoted(&error)))?;
     let public_ip = match object.get("PublicIP") {
         None => None,
         Some(raw) => Some(v4_address(raw.get()).ok_or(ValueError::PublicIp)?),
@@ -158,11 +165,24 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
         Some(raw) if raw.get() == "null" => None,
         Some(raw) => Some(v6_address(raw.get()).ok_or(ValueError::PublicIpv6)?),
     };
-    let backend = object.read::<String>("BackendType").map_err(|_| ValueError::BackendType)?.unwrap_or_default();
+    let backend = object
+        .read::<String>("BackendType")
+        .map_err(|_| ValueError::BackendType)?
+        .unwrap_or_default();
     let data = raw_member(&object, "BackendData");
     let v6_data = raw_member(&object, "BackendV6Data");
-    let node = object.get("NodeID").and_then(|raw| serde_json::from_str::<NodeText>(raw.get()).ok()).map(NodeId::from);
-    const KNOWN: [&str; 6] = ["PublicIP", "PublicIPv6", "BackendType", "BackendData", "BackendV6Data", "NodeID"];
+    let node = object
+        .get("NodeID")
+        .and_then(|raw| serde_json::from_str::<NodeText>(raw.get()).ok())
+        .map(NodeId::from);
+    const KNOWN: [&str; 6] = [
+        "PublicIP",
+        "PublicIPv6",
+        "BackendType",
+        "BackendData",
+        "BackendV6Data",
+        "NodeID",
+    ];
     let unknown = object
         .0
         .iter()
@@ -194,13 +214,31 @@ struct NodeText {
 
 impl From<NodeText> for NodeId {
     fn from(text: NodeText) -> Self {
-        let NodeText { id, name, instance, rank, lease, contested } = text;
-        Self { id: id.into(), name: name.into(), instance, rank, lease, contested }
+        let NodeText {
+            id,
+            name,
+            instance,
+            rank,
+            lease,
+            contested,
+        } = text;
+        Self {
+            id: id.into(),
+            name: name.into(),
+            instance,
+            rank,
+            lease,
+            contested,
+        }
     }
 }
 
 fn push_node(out: &mut String, node: &NodeId) {
-    for (open, text) in [("{\"id\":", &*node.id), (",\"name\":", &*node.name), (",\"instance\":", &*node.instance)] {
+    for (open, text) in [
+        ("{\"id\":", &*node.id),
+        (",\"name\":", &*node.name),
+        (",\"instance\":", &*node.instance),
+    ] {
         out.push_str(open);
         push_string(out, text);
     }
@@ -215,7 +253,10 @@ fn push_node(out: &mut String, node: &NodeId) {
 }
 
 fn raw_member(object: &Object<'_>, name: &str) -> Option<RawJson> {
-    object.get(name).filter(|raw| raw.get() != "null").and_then(|raw| RawJson::parse(raw.get()).ok())
+    object
+        .get(name)
+        .filter(|raw| raw.get() != "null")
+        .and_then(|raw| RawJson::parse(raw.get()).ok())
 }
 
 fn v4_address(raw: &str) -> Option<Ipv4Addr> {
@@ -279,7 +320,11 @@ mod tests {
     fn key_vectors() {
         for (key, v4, v6) in [
             ("10.12.13.0-24", Some("10.12.13.0/24"), None),
-            ("10.12.13.0-24&fd00:12:13::-56", Some("10.12.13.0/24"), Some("fd00:12:13::/56")),
+            (
+                "10.12.13.0-24&fd00:12:13::-56",
+                Some("10.12.13.0/24"),
+                Some("fd00:12:13::/56"),
+            ),
             ("0.0.0.0-0&fd00:1::-64", None, Some("fd00:1::/64")),
         ] {
             let subnets = parse_key(key).unwrap();
@@ -334,7 +379,10 @@ mod tests {
             parse_value(br#" {"publicip":"::ffff:1.2.3.4","PUBLICIPV6":null,"backendtype":null,"BackendData": { "VNI" : 1 } , "x":1e400000 } "#)
                 .unwrap();
         assert_eq!(attrs.public_ip, Some(Ipv4Addr::new(1, 2, 3, 4)));
-        assert_eq!(render_value(&attrs), r#"{"PublicIP":"1.2.3.4","PublicIPv6":null,"BackendData":{"VNI":1},"x":1e400000}"#);
+        assert_eq!(
+            render_value(&attrs),
+            r#"{"PublicIP":"1.2.3.4","PublicIPv6":null,"BackendData":{"VNI":1},"x":1e400000}"#
+        );
         assert_eq!(parse_value(b"null").unwrap(), LeaseAttrs::default());
         assert_eq!(parse_value(b"{}").unwrap(), LeaseAttrs::default());
         assert!(parse_value(b"{\"PublicIP\":\"1.2.3.4\",\"z\":\"\xff\"}").is_ok());
@@ -352,6 +400,11 @@ mod tests {
         ] {
             assert!(parse_value(bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(parse_value(&vec![b' '; VALUE_LIMIT + 1]).unwrap_err().to_string().contains("bytes"));
+        assert!(
+            parse_value(&vec![b' '; VALUE_LIMIT + 1])
+                .unwrap_err()
+                .to_string()
+                .contains("bytes")
+        );
     }
 }

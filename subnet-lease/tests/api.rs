@@ -1,6 +1,12 @@
 //! The client of the Kubernetes API against a server that answers as each test says: credentials, fail-over, connections, pauses.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests say what is wrong by failing")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "tests say what is wrong by failing"
+)]
 
 #[path = "api/server.rs"]
 mod server;
@@ -28,7 +34,11 @@ impl Bed {
     fn new(urls: &[String]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let net_conf = folder.path().join("net-conf.json");
-        std::fs::write(&net_conf, r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#).unwrap();
+        std::fs::write(
+            &net_conf,
+            r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#,
+        )
+        .unwrap();
         let options = KubeOptions {
             urls: urls.iter().map(|url| server_url(url).unwrap()).collect(),
             kubeconfig: None,
@@ -67,7 +77,13 @@ impl Bed {
 /// What the node knows of itself, once it does.
 async fn known(manager: &KubeManager) {
     let config = manager.network_config().await.unwrap();
-    eventually("the node knows its Node", async || manager.node_info(&config).await.map_err(|error| error.to_string())).await;
+    eventually("the node knows its Node", async || {
+        manager
+            .node_info(&config)
+            .await
+            .map_err(|error| error.to_string())
+    })
+    .await;
 }
 
 async fn trouble(manager: &KubeManager) -> (NetworkConfig, String) {
@@ -76,7 +92,10 @@ async fn trouble(manager: &KubeManager) -> (NetworkConfig, String) {
     (config, why)
 }
 
-async fn eventually<T, E: std::fmt::Display>(what: &str, mut look: impl AsyncFnMut() -> Result<T, E>) -> T {
+async fn eventually<T, E: std::fmt::Display>(
+    what: &str,
+    mut look: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
     let begun = Instant::now();
     loop {
         match look().await {
@@ -108,11 +127,20 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     fn keep(&self) -> tracing::subscriber::DefaultGuard {
         let log = self.clone();
-        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(move || log.clone()).with_ansi(false).finish())
+        tracing::subscriber::set_default(
+            tracing_subscriber::fmt()
+                .with_writer(move || log.clone())
+                .with_ansi(false)
+                .finish(),
+        )
     }
 
     fn lines(&self) -> Vec<String> {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap().lines().map(str::to_owned).collect()
+        String::from_utf8(self.0.lock().unwrap().clone())
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -127,7 +155,13 @@ impl std::io::Write for Log {
 }
 
 fn bearer(token: &'static str) -> impl Fn(&Asked) -> Reply {
-    move |asked| if asked.authorization.as_deref() == Some(&format!("Bearer {token}")) { Reply::Pass } else { Reply::Status(401) }
+    move |asked| {
+        if asked.authorization.as_deref() == Some(&format!("Bearer {token}")) {
+            Reply::Pass
+        } else {
+            Reply::Status(401)
+        }
+    }
 }
 
 #[tokio::test]
@@ -174,16 +208,38 @@ async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text()
         let manager = bed.open().await.unwrap();
         let (config, said) = trouble(&manager).await;
         let file = bed.path("token").display().to_string();
-        assert!(said.contains(&file) && said.contains(why) && !said.contains("answer") && !said.contains("s3c"), "{said}");
+        assert!(
+            said.contains(&file)
+                && said.contains(why)
+                && !said.contains("answer")
+                && !said.contains("s3c"),
+            "{said}"
+        );
         // Once the file is right, nobody has to do anything else.
         std::fs::write(bed.path("token"), "s3cret").unwrap();
-        eventually("the node goes on", async || manager.node_info(&config).await.map_err(|error| error.to_string())).await;
+        eventually("the node goes on", async || {
+            manager
+                .node_info(&config)
+                .await
+                .map_err(|error| error.to_string())
+        })
+        .await;
     }
     // What stands in the kubeconfig itself is read once.
     let server = Server::start(|_| Reply::Pass).await;
     let bed = Bed::with_user(&server, r#"{"token":"s3cret\nmore"}"#, "");
-    let said = bed.open().await.err().map(|error| error.to_string()).unwrap();
-    assert!(said.contains("kubeconfig") && said.contains("followed by other text") && !said.contains("s3c"), "{said}");
+    let said = bed
+        .open()
+        .await
+        .err()
+        .map(|error| error.to_string())
+        .unwrap();
+    assert!(
+        said.contains("kubeconfig")
+            && said.contains("followed by other text")
+            && !said.contains("s3c"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -193,16 +249,38 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
     std::fs::write(bed.path("token"), "first").unwrap();
     let manager = bed.open().await.unwrap();
     known(&manager).await;
-    let last = || server.asked().iter().rev().find(|asked| asked.is_event()).and_then(|asked| asked.authorization.clone()).unwrap_or_default();
-    let steps = [(Some("second\n"), "Bearer second"), (None, "Bearer second"), (Some("third"), "Bearer third")];
+    let last = || {
+        server
+            .asked()
+            .iter()
+            .rev()
+            .find(|asked| asked.is_event())
+            .and_then(|asked| asked.authorization.clone())
+            .unwrap_or_default()
+    };
+    let steps = [
+        (Some("second\n"), "Bearer second"),
+        (None, "Bearer second"),
+        (Some("third"), "Bearer third"),
+    ];
     for (known, (text, want)) in steps.into_iter().enumerate() {
         match text {
             Some(text) => std::fs::write(bed.path("token"), text).unwrap(),
             None => std::fs::remove_file(bed.path("token")).unwrap(),
         }
         later(Duration::from_secs(61)).await;
-        manager.tell_operator(&Problem::in_words(format!("{want} {}", text.is_some()))).await;
-        until("the Event is posted", || server.asked().iter().filter(|asked| asked.is_event()).count() > known).await;
+        manager
+            .tell_operator(&Problem::in_words(format!("{want} {}", text.is_some())))
+            .await;
+        until("the Event is posted", || {
+            server
+                .asked()
+                .iter()
+                .filter(|asked| asked.is_event())
+                .count()
+                > known
+        })
+        .await;
         assert_eq!(last(), want);
     }
 }
@@ -211,7 +289,10 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
 async fn server_that_does_not_answer_is_left_for_another_one() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start(|_| Reply::Pass).await;
-    let bed = Bed::new(&[format!("https://{}", dead.local_addr().unwrap()), server.url()]);
+    let bed = Bed::new(&[
+        format!("https://{}", dead.local_addr().unwrap()),
+        server.url(),
+    ]);
     drop(dead);
     known(&bed.open().await.unwrap()).await;
 }
@@ -220,16 +301,31 @@ async fn server_that_does_not_answer_is_left_for_another_one() {
 async fn busy_server_keeps_its_connection_when_there_is_no_other() {
     let of_servers = |asked: &Asked| asked.path.contains("endpointslices");
     for code in [429, 500, 503] {
-        let server = Server::start(move |asked| if of_servers(asked) { Reply::Status(code) } else { Reply::Pass }).await;
+        let server = Server::start(move |asked| {
+            if of_servers(asked) {
+                Reply::Status(code)
+            } else {
+                Reply::Pass
+            }
+        })
+        .await;
         let bed = Bed::new(&[server.url()]);
         let manager = bed.open().await.unwrap();
         known(&manager).await;
         for _ in 0..4 {
             assert!(manager.servers().await.is_empty());
         }
-        let used: Vec<usize> = server.asked().iter().filter(|asked| of_servers(asked)).map(|asked| asked.connection).collect();
+        let used: Vec<usize> = server
+            .asked()
+            .iter()
+            .filter(|asked| of_servers(asked))
+            .map(|asked| asked.connection)
+            .collect();
         assert_eq!(used.len(), 4, "{code}");
-        assert!(used.iter().all(|connection| *connection == used[0]), "{code}: each attempt connected anew: {used:?}");
+        assert!(
+            used.iter().all(|connection| *connection == used[0]),
+            "{code}: each attempt connected anew: {used:?}"
+        );
     }
 }
 
@@ -240,7 +336,10 @@ async fn busy_server_is_left_for_another_one() {
         let free = Server::start(|_| Reply::Pass).await;
         let bed = Bed::new(&[busy.url(), free.url()]);
         known(&bed.open().await.unwrap()).await;
-        assert!(!busy.asked().is_empty() && !free.asked().is_empty(), "{code}");
+        assert!(
+            !busy.asked().is_empty() && !free.asked().is_empty(),
+            "{code}"
+        );
     }
 }
 
@@ -248,8 +347,20 @@ async fn busy_server_is_left_for_another_one() {
 async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
     const LASTS: Duration = Duration::from_secs(10);
     for fault in [
-        (|asked: &Asked| if asked.is_watch() { Reply::ListThenExpired } else { Reply::Pass }) as fn(&Asked) -> Reply,
-        |asked| if asked.is_watch() { Reply::Status(410) } else { Reply::Pass },
+        (|asked: &Asked| {
+            if asked.is_watch() {
+                Reply::ListThenExpired
+            } else {
+                Reply::Pass
+            }
+        }) as fn(&Asked) -> Reply,
+        |asked| {
+            if asked.is_watch() {
+                Reply::Status(410)
+            } else {
+                Reply::Pass
+            }
+        },
         // A server without streamed lists: pages, and a watch that expires at once.
         |asked| match asked.is_watch() {
             true if asked.path.contains("sendInitialEvents") => Reply::Status(422),
@@ -272,11 +383,20 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
         println!("{asked} requests, {} lines", lines.len());
         // Two followers that wait for 0.1 s, then twice as long each time: 7 attempts, of up to three requests.
         assert!(asked <= 60, "{asked} requests in {LASTS:?}");
-        assert!(lines.len() <= 10, "{} lines in {LASTS:?}: {lines:#?}", lines.len());
+        assert!(
+            lines.len() <= 10,
+            "{} lines in {LASTS:?}: {lines:#?}",
+            lines.len()
+        );
 
         // Well again, it says so once, and only after it has stayed so.
         server.on(|_| Reply::Pass);
-        until("it is well", || log.lines().iter().any(|line| line.contains("resolved: Nodes are being watched again"))).await;
+        until("it is well", || {
+            log.lines()
+                .iter()
+                .any(|line| line.contains("resolved: Nodes are being watched again"))
+        })
+        .await;
         server.forget();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(server.asked().len(), 0, "{:?}", server.asked());
@@ -292,29 +412,62 @@ async fn first_expired_watch_after_a_good_one_is_listed_again_at_once() {
     // Silent for longer than bookmarks may be apart: the watch is opened again, and its version has expired.
     let once = Arc::new(Mutex::new(true));
     server.on(move |asked| {
-        let expires = asked.is_of_all() && asked.is_watch() && std::mem::take(&mut *once.lock().unwrap());
-        if expires { Reply::Status(410) } else { Reply::Pass }
+        let expires =
+            asked.is_of_all() && asked.is_watch() && std::mem::take(&mut *once.lock().unwrap());
+        if expires {
+            Reply::Status(410)
+        } else {
+            Reply::Pass
+        }
     });
     server.forget();
     later(Duration::from_secs(101)).await;
-    let lists = || server.asked().into_iter().filter(|asked| asked.is_of_all() && asked.path.contains("sendInitialEvents")).collect::<Vec<_>>();
+    let lists = || {
+        server
+            .asked()
+            .into_iter()
+            .filter(|asked| asked.is_of_all() && asked.path.contains("sendInitialEvents"))
+            .collect::<Vec<_>>()
+    };
     until("it lists again", || !lists().is_empty()).await;
-    let (first, again) = (server.asked().into_iter().find(Asked::is_of_all).unwrap(), lists()[0].clone());
-    assert!(again.at.duration_since(first.at) < Duration::from_secs(5), "{:?}", server.asked());
+    let (first, again) = (
+        server.asked().into_iter().find(Asked::is_of_all).unwrap(),
+        lists()[0].clone(),
+    );
+    assert!(
+        again.at.duration_since(first.at) < Duration::from_secs(5),
+        "{:?}",
+        server.asked()
+    );
 }
 
 #[tokio::test]
 async fn right_to_post_events_that_is_granted_later_is_noticed() {
-    let server = Server::start(|asked| if asked.is_event() { Reply::Status(403) } else { Reply::Pass }).await;
+    let server = Server::start(|asked| {
+        if asked.is_event() {
+            Reply::Status(403)
+        } else {
+            Reply::Pass
+        }
+    })
+    .await;
     let log = Log::default();
     let _guard = log.keep();
     let bed = Bed::new(&[server.url()]);
     let manager = bed.open().await.unwrap();
     known(&manager).await;
-    let events = || server.asked().iter().filter(|asked| asked.is_event()).count();
+    let events = || {
+        server
+            .asked()
+            .iter()
+            .filter(|asked| asked.is_event())
+            .count()
+    };
     let tell = async |times: usize| {
         for _ in 0..times {
-            manager.tell_operator(&Problem::in_words("no interface")).await;
+            manager
+                .tell_operator(&Problem::in_words("no interface"))
+                .await;
             tokio::time::sleep(ANSWERED).await;
         }
     };
@@ -330,23 +483,43 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
     later(Duration::from_secs(61)).await;
     tell(1).await;
     assert_eq!(events(), 3, "once");
-    let told = log.lines().iter().filter(|line| line.contains("cannot post Events")).count();
+    let told = log
+        .lines()
+        .iter()
+        .filter(|line| line.contains("cannot post Events"))
+        .count();
     assert_eq!(told, 1, "{:#?}", log.lines());
 }
 
 #[tokio::test]
 async fn server_whose_streamed_list_stalled_is_asked_for_one_again_after_an_hour() {
-    let server = Server::start(|asked| if asked.path.contains("sendInitialEvents") { Reply::Status(422) } else { Reply::Pass }).await;
+    let server = Server::start(|asked| {
+        if asked.path.contains("sendInitialEvents") {
+            Reply::Status(422)
+        } else {
+            Reply::Pass
+        }
+    })
+    .await;
     let bed = Bed::new(&[server.url()]);
     let manager = bed.open().await.unwrap();
     known(&manager).await;
     server.on(|_| Reply::Pass);
-    let streams = || server.asked().iter().filter(|asked| asked.path.contains("sendInitialEvents")).count();
+    let streams = || {
+        server
+            .asked()
+            .iter()
+            .filter(|asked| asked.path.contains("sendInitialEvents"))
+            .count()
+    };
     server.forget();
     for _ in 0..3 {
         later(Duration::from_secs(101)).await;
         let before = server.asked().len();
-        until("the watches are opened again", || server.asked().len() > before).await;
+        until("the watches are opened again", || {
+            server.asked().len() > before
+        })
+        .await;
     }
     assert_eq!(streams(), 0, "within the hour");
     later(Duration::from_secs(3600)).await;
@@ -357,13 +530,19 @@ async fn server_whose_streamed_list_stalled_is_asked_for_one_again_after_an_hour
 async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
     let map = |namespace: &str, network: &str| {
         let text = format!(r#"{{\"Network\":\"{network}\"}}"#);
-        format!(r#"{{"metadata":{{"namespace":"{namespace}","name":"kube-flannel-cfg"}},"data":{{"net-conf.json":"{text}"}}}}"#)
+        format!(
+            r#"{{"metadata":{{"namespace":"{namespace}","name":"kube-flannel-cfg"}},"data":{{"net-conf.json":"{text}"}}}}"#
+        )
     };
     let config = async |lists: Option<Vec<String>>, file: Option<&str>| {
         let one = map("kube-flannel", "10.1.0.0/16");
         let server = Server::start(move |asked| match &lists {
-            Some(items) if asked.path.starts_with("/api/v1/configmaps?") => Reply::Body(format!(r#"{{"items":[{}]}}"#, items.join(","))),
-            None if asked.path == "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg" => Reply::Body(one.clone()),
+            Some(items) if asked.path.starts_with("/api/v1/configmaps?") => {
+                Reply::Body(format!(r#"{{"items":[{}]}}"#, items.join(",")))
+            }
+            None if asked.path == "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg" => {
+                Reply::Body(one.clone())
+            }
             _ => Reply::Status(403),
         })
         .await;
@@ -373,26 +552,71 @@ async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
             std::fs::write(&bed.options.net_conf, text).unwrap();
         }
         let config = NodeClient::new(bed.options.clone()).config().await;
-        config.map(|config| config.networks.to_string()).map_err(|why| why.to_string())
+        config
+            .map(|config| config.networks.to_string())
+            .map_err(|why| why.to_string())
     };
-    assert_eq!(config(Some(vec![map("net", "10.2.0.0/16")]), None).await.as_deref(), Ok("10.2.0.0/16"));
-    assert_eq!(config(Some(vec![map("a", "10.2.0.0/16"), map("b", "10.2.0.0/16")]), None).await.as_deref(), Ok("10.2.0.0/16"));
-    assert_eq!(config(None, None).await.as_deref(), Ok("10.1.0.0/16"), "without the right to look everywhere");
-    assert_eq!(config(Some(Vec::new()), Some(r#"{"Network":"10.3.0.0/16"}"#)).await.as_deref(), Ok("10.3.0.0/16"), "in a daemon's pod");
-    let several = config(Some(vec![map("a", "10.2.0.0/16"), map("b", "10.3.0.0/16")]), None).await.unwrap_err();
-    assert!(several.contains("a/kube-flannel-cfg") && several.contains("b/kube-flannel-cfg"), "{several}");
-    assert!(config(Some(Vec::new()), None).await.unwrap_err().contains("--net-config-path"));
+    assert_eq!(
+        config(Some(vec![map("net", "10.2.0.0/16")]), None)
+            .await
+            .as_deref(),
+        Ok("10.2.0.0/16")
+    );
+    assert_eq!(
+        config(
+            Some(vec![map("a", "10.2.0.0/16"), map("b", "10.2.0.0/16")]),
+            None
+        )
+        .await
+        .as_deref(),
+        Ok("10.2.0.0/16")
+    );
+    assert_eq!(
+        config(None, None).await.as_deref(),
+        Ok("10.1.0.0/16"),
+        "without the right to look everywhere"
+    );
+    assert_eq!(
+        config(Some(Vec::new()), Some(r#"{"Network":"10.3.0.0/16"}"#))
+            .await
+            .as_deref(),
+        Ok("10.3.0.0/16"),
+        "in a daemon's pod"
+    );
+    let several = config(
+        Some(vec![map("a", "10.2.0.0/16"), map("b", "10.3.0.0/16")]),
+        None,
+    )
+    .await
+    .unwrap_err();
+    assert!(
+        several.contains("a/kube-flannel-cfg") && several.contains("b/kube-flannel-cfg"),
+        "{several}"
+    );
+    assert!(
+        config(Some(Vec::new()), None)
+            .await
+            .unwrap_err()
+            .contains("--net-config-path")
+    );
 }
 
 #[tokio::test]
 async fn proxy_of_the_kubeconfig_ends_the_start_with_the_remedy() {
     let server = Server::start(|_| Reply::Pass).await;
-    let bed = Bed::with_user(&server, "{}", r#","proxy-url":"http://user:s3cret@192.0.2.9:3128""#);
+    let bed = Bed::with_user(
+        &server,
+        "{}",
+        r#","proxy-url":"http://user:s3cret@192.0.2.9:3128""#,
+    );
     match bed.open().await.err() {
         Some(Error::Refused(said)) => {
             let said = said.to_string();
             assert!(
-                said.contains("proxy-url") && said.contains("kubeconfig") && said.contains("--kube-api-url") && !said.contains("s3cret"),
+                said.contains("proxy-url")
+                    && said.contains("kubeconfig")
+                    && said.contains("--kube-api-url")
+                    && !said.contains("s3cret"),
                 "{said}"
             );
         }

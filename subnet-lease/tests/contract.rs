@@ -47,15 +47,29 @@ use libtest_mimic::{Arguments, Trial};
 const AT_ONCE: usize = 16;
 
 /// Those that wait longest come first.
-const TOPICS: [&[Case]; 8] =
-    [etcd_access::CASES, etcd_cluster::CASES, kubernetes::CASES, watch::CASES, directory::CASES, hold::CASES, acquire::CASES, refuse::CASES];
+const TOPICS: [&[Case]; 8] = [
+    etcd_access::CASES,
+    etcd_cluster::CASES,
+    kubernetes::CASES,
+    watch::CASES,
+    directory::CASES,
+    hold::CASES,
+    acquire::CASES,
+    refuse::CASES,
+];
 
 fn trials() -> Vec<Trial> {
-    let pairs = TOPICS.into_iter().flatten().flat_map(|case| bed::KINDS.iter().map(move |kind| (kind, case)));
+    let pairs = TOPICS
+        .into_iter()
+        .flatten()
+        .flat_map(|case| bed::KINDS.iter().map(move |kind| (kind, case)));
     let runs = pairs.filter(|(kind, case)| case.needs.iter().all(|need| kind.has.contains(need)));
     let trial = |(kind, case): (&'static bed::Kind, &'static Case)| {
         Trial::test(format!("{}::{}", kind.name, case.name), move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()?;
             runtime.block_on((case.run)(kind.bed(case.name, case.needs)));
             Ok(())
         })

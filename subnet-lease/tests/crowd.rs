@@ -1,6 +1,12 @@
 //! Many nodes that follow one API server: they start, and come back after a disturbance, one after the other.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests say what is wrong by failing")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "tests say what is wrong by failing"
+)]
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -121,8 +127,15 @@ impl Server {
                     break;
                 }
             }
-            let only = request.split("metadata.name%3D").nth(1).and_then(|rest| rest.split([' ', '&']).next()).map(str::to_owned);
-            let one = only.as_deref().and_then(|name| name.strip_prefix('n')?.parse().ok()).map(node);
+            let only = request
+                .split("metadata.name%3D")
+                .nth(1)
+                .and_then(|rest| rest.split([' ', '&']).next())
+                .map(str::to_owned);
+            let one = only
+                .as_deref()
+                .and_then(|name| name.strip_prefix('n')?.parse().ok())
+                .map(node);
             if self.mode != Lists::Streams && request.contains("sendInitialEvents") {
                 refuse(&mut stream, "422 Unprocessable Entity", "").await?;
                 continue;
@@ -135,10 +148,11 @@ impl Server {
                         Some(node) => format!("{{\"type\":\"ADDED\",\"object\":{node}}}\n"),
                         None => self.everybody.clone(),
                     };
-                    let end =
-                        r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"900","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
+                    let end = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"900","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
                     let text = format!("{nodes}{end}\n");
-                    stream.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes()).await?;
+                    stream
+                        .write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes())
+                        .await?;
                 }
                 std::future::pending::<()>().await;
             }
@@ -149,8 +163,14 @@ impl Server {
                 continue;
             }
             self.lists.lock().unwrap().push(Instant::now());
-            let body = format!(r#"{{"metadata":{{"resourceVersion":"900"}},"items":[{}]}}"#, one.unwrap_or_default());
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+            let body = format!(
+                r#"{{"metadata":{{"resourceVersion":"900"}},"items":[{}]}}"#,
+                one.unwrap_or_default()
+            );
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
             stream.write_all(format!("{head}{body}").as_bytes()).await?;
         }
     }
@@ -158,42 +178,83 @@ impl Server {
 
 /// Pages of all Nodes; whether it answers.
 impl Server {
-    async fn page(&self, stream: &mut BufReader<TcpStream>, request: &str) -> std::io::Result<bool> {
+    async fn page(
+        &self,
+        stream: &mut BufReader<TcpStream>,
+        request: &str,
+    ) -> std::io::Result<bool> {
         const PAGE: usize = 100;
-        let from: usize = request.split("continue=").nth(1).and_then(|rest| rest.split([' ', '&']).next()?.parse().ok()).unwrap_or(0);
+        let from: usize = request
+            .split("continue=")
+            .nth(1)
+            .and_then(|rest| rest.split([' ', '&']).next()?.parse().ok())
+            .unwrap_or(0);
         if from == 0 {
             let now = Instant::now();
             self.begun.lock().unwrap().push(now);
             let mut served = self.served.lock().unwrap();
-            let lately = served.iter().filter(|at| now.duration_since(**at) < Duration::from_secs(1)).count();
+            let lately = served
+                .iter()
+                .filter(|at| now.duration_since(**at) < Duration::from_secs(1))
+                .count();
             if matches!(self.mode, Lists::Limited(most) if lately >= most) {
                 return Ok(false);
             }
             served.push(now);
         }
-        let items = (from..NODES.min(from + PAGE))
-            .map(|number| format!(r#"{{"metadata":{{"name":"n{number}","uid":"u{number}","resourceVersion":"{}"}}}}"#, number + 1));
-        let rest = if from + PAGE < NODES { format!(r#","continue":"{}""#, from + PAGE) } else { String::new() };
-        let body = format!(r#"{{"metadata":{{"resourceVersion":"900"{rest}}},"items":[{}]}}"#, items.collect::<Vec<_>>().join(","));
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        let items = (from..NODES.min(from + PAGE)).map(|number| {
+            format!(
+                r#"{{"metadata":{{"name":"n{number}","uid":"u{number}","resourceVersion":"{}"}}}}"#,
+                number + 1
+            )
+        });
+        let rest = if from + PAGE < NODES {
+            format!(r#","continue":"{}""#, from + PAGE)
+        } else {
+            String::new()
+        };
+        let body = format!(
+            r#"{{"metadata":{{"resourceVersion":"900"{rest}}},"items":[{}]}}"#,
+            items.collect::<Vec<_>>().join(",")
+        );
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         stream.write_all(format!("{head}{body}").as_bytes()).await?;
         Ok(true)
     }
 }
 
-async fn refuse(stream: &mut BufReader<TcpStream>, status: &str, headers: &str) -> std::io::Result<()> {
+async fn refuse(
+    stream: &mut BufReader<TcpStream>,
+    status: &str,
+    headers: &str,
+) -> std::io::Result<()> {
     let body = r#"{"kind":"Status","message":"not now, or not so"}"#;
-    let head = format!("HTTP/1.1 {status}\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all(format!("{head}{body}").as_bytes()).await
 }
 
 /// With an authority, so that not each client reads all of this machine's.
 fn kubeconfig(server: SocketAddr, beside: &std::path::Path) -> std::path::PathBuf {
-    let (path, authority) = (beside.with_file_name("kubeconfig"), beside.with_file_name("ca.pem"));
+    let (path, authority) = (
+        beside.with_file_name("kubeconfig"),
+        beside.with_file_name("ca.pem"),
+    );
     if !path.exists() {
-        let pem = rcgen::generate_simple_self_signed(Vec::new()).unwrap().cert.pem();
+        let pem = rcgen::generate_simple_self_signed(Vec::new())
+            .unwrap()
+            .cert
+            .pem();
         std::fs::write(&authority, pem).unwrap();
-        let cluster = format!(r#"{{"server":"http://{server}","certificate-authority":"{}"}}"#, authority.display());
+        let cluster = format!(
+            r#"{{"server":"http://{server}","certificate-authority":"{}"}}"#,
+            authority.display()
+        );
         let rest = r#""users":[{"name":"t","user":{}}],"contexts":[{"name":"t","context":{"cluster":"t","user":"t"}}]"#;
         std::fs::write(&path, format!(r#"{{"current-context":"t","clusters":[{{"name":"t","cluster":{cluster}}}],{rest}}}"#)).unwrap();
     }
@@ -219,17 +280,26 @@ static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// A cluster of many clients that start at once, on hosts that have been up for so long; they know all Nodes when it returns.
 async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
     // Two connections a client, both ends of which are in this process; the usual limit is 1024.
-    let _ = std::process::Command::new("prlimit").args(["--pid", &std::process::id().to_string(), "--nofile=8192:"]).status();
+    let _ = std::process::Command::new("prlimit")
+        .args(["--pid", &std::process::id().to_string(), "--nofile=8192:"])
+        .status();
     let folder = tempfile::tempdir().unwrap();
     let net_conf = folder.path().join("net-conf.json");
-    std::fs::write(&net_conf, r#"{"Network":"10.64.0.0/10","Backend":{"Type":"host-gw"}}"#).unwrap();
+    std::fs::write(
+        &net_conf,
+        r#"{"Network":"10.64.0.0/10","Backend":{"Type":"host-gw"}}"#,
+    )
+    .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = Arc::new(Server::new(mode));
     tokio::spawn(server.clone().serve(listener));
     tokio::spawn(server.clone().notice_stalls());
     let start = |number: usize| {
-        let options = KubeOptions { up, ..options(address, number, &net_conf) };
+        let options = KubeOptions {
+            up,
+            ..options(address, number, &net_conf)
+        };
         tokio::spawn(async move {
             let manager = KubeManager::open(options).await.unwrap();
             let config = manager.network_config().await.unwrap();
@@ -255,9 +325,17 @@ async fn hosts_that_are_switched_on_together_list_one_after_the_other() {
     let begun = Instant::now();
     let (server, _managers, _folder) = stagger(Lists::Pages, Duration::from_secs(30)).await;
     let lists = server.begun.lock().unwrap().clone();
-    println!("{} first pages within a second at most, {NODES} within {:?}", peak(&server, &lists), begun.elapsed());
+    println!(
+        "{} first pages within a second at most, {NODES} within {:?}",
+        peak(&server, &lists),
+        begun.elapsed()
+    );
     assert_eq!(lists.len(), NODES);
-    assert!(peak(&server, &lists) <= A_SECOND, "{} first pages within a second, of {NODES}", peak(&server, &lists));
+    assert!(
+        peak(&server, &lists) <= A_SECOND,
+        "{} first pages within a second, of {NODES}",
+        peak(&server, &lists)
+    );
 }
 
 /// Nothing tells these nodes beforehand that they are many: the server does.
@@ -266,10 +344,15 @@ async fn a_server_that_asks_for_patience_is_not_asked_by_all_at_once_again() {
     let _turn = TURN.lock().await;
     const MOST: usize = 40;
     let begun = Instant::now();
-    let (server, _managers, _folder) = stagger(Lists::Limited(MOST), Duration::from_secs(86_400)).await;
+    let (server, _managers, _folder) =
+        stagger(Lists::Limited(MOST), Duration::from_secs(86_400)).await;
     let lists = server.begun.lock().unwrap().clone();
     let first = *lists.iter().min().unwrap();
-    let again: Vec<Instant> = lists.iter().copied().filter(|at| at.duration_since(first) > Duration::from_secs(1)).collect();
+    let again: Vec<Instant> = lists
+        .iter()
+        .copied()
+        .filter(|at| at.duration_since(first) > Duration::from_secs(1))
+        .collect();
     println!(
         "{} first pages in the first second, {} in the worst later one, {} for {NODES} within {:?}",
         lists.len() - again.len(),
@@ -279,8 +362,16 @@ async fn a_server_that_asks_for_patience_is_not_asked_by_all_at_once_again() {
     );
     assert_eq!(server.served.lock().unwrap().len(), NODES);
     // Without patience it would be all that are left, each second.
-    assert!(peak(&server, &again) <= A_SECOND, "{} first pages within a second", peak(&server, &again));
-    assert!(lists.len() <= 5 * NODES, "{} first pages for {NODES} nodes", lists.len());
+    assert!(
+        peak(&server, &again) <= A_SECOND,
+        "{} first pages within a second",
+        peak(&server, &again)
+    );
+    assert!(
+        lists.len() <= 5 * NODES,
+        "{} first pages for {NODES} nodes",
+        lists.len()
+    );
 }
 
 /// The most lists a second within any three seconds, or within as much more as this process stood still before them and meanwhile.
@@ -290,8 +381,13 @@ fn peak(server: &Server, lists: &[Instant]) -> usize {
     const WINDOW: Duration = Duration::from_secs(3);
     let stalls = server.stalls.lock().unwrap();
     let within = |start: &Instant| {
-        let count = lists.iter().filter(|at| **at >= *start && **at < *start + WINDOW).count();
-        let around = stalls.iter().filter(|(from, to)| *to + SECOND * 5 >= *start && *from < *start + WINDOW);
+        let count = lists
+            .iter()
+            .filter(|at| **at >= *start && **at < *start + WINDOW)
+            .count();
+        let around = stalls
+            .iter()
+            .filter(|(from, to)| *to + SECOND * 5 >= *start && *from < *start + WINDOW);
         let still: Duration = around.map(|(from, to)| to.duration_since(*from)).sum();
         count * 1000 / usize::try_from((WINDOW + still).as_millis()).unwrap()
     };
@@ -307,19 +403,41 @@ async fn a_crowd_comes_back_one_after_the_other() {
     // One request each for the own Node, and for all of them: no list by pages. A few clients lose patience on a busy machine.
     const FEW: usize = CLIENTS / 20;
     let watches = *server.watches.lock().unwrap();
-    assert!((2 * CLIENTS..=2 * CLIENTS + FEW).contains(&watches), "{watches} watches");
+    assert!(
+        (2 * CLIENTS..=2 * CLIENTS + FEW).contains(&watches),
+        "{watches} watches"
+    );
     let early = std::mem::take(&mut *server.lists.lock().unwrap()).len();
     assert!(early <= FEW, "{early} lists");
 
     // The server restarts: every connection breaks at once.
     server.dropped.send_modify(|times| *times += 1);
     let begun = Instant::now();
-    while *server.watches.lock().unwrap() < watches + 2 * CLIENTS || server.lists.lock().unwrap().len() < CLIENTS {
-        assert!(begun.elapsed() < Duration::from_secs(150), "{} watches", server.watches.lock().unwrap());
+    while *server.watches.lock().unwrap() < watches + 2 * CLIENTS
+        || server.lists.lock().unwrap().len() < CLIENTS
+    {
+        assert!(
+            begun.elapsed() < Duration::from_secs(150),
+            "{} watches",
+            server.watches.lock().unwrap()
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let lists = server.lists.lock().unwrap().clone();
-    assert!(lists.len() <= CLIENTS + FEW, "{} lists: each looks once whether the server continues where it stopped", lists.len());
-    println!("{} lists within a second at most, {CLIENTS} within {:?}", peak(&server, &lists), begun.elapsed());
-    assert!(peak(&server, &lists) <= A_SECOND, "{} lists within a second, of {CLIENTS} in {:?}", peak(&server, &lists), begun.elapsed());
+    assert!(
+        lists.len() <= CLIENTS + FEW,
+        "{} lists: each looks once whether the server continues where it stopped",
+        lists.len()
+    );
+    println!(
+        "{} lists within a second at most, {CLIENTS} within {:?}",
+        peak(&server, &lists),
+        begun.elapsed()
+    );
+    assert!(
+        peak(&server, &lists) <= A_SECOND,
+        "{} lists within a second, of {CLIENTS} in {:?}",
+        peak(&server, &lists),
+        begun.elapsed()
+    );
 }

@@ -17,72 +17,119 @@ use std::time::Duration;
 use subnet_lease::admission::{LeasesInForce, Reason, Terms, admitted};
 use subnet_lease::hold_down::HoldDown;
 use subnet_lease::json::Object;
-use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term, wire};
+use subnet_lease::{
+    Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term,
+    wire,
+};
 use types::Family;
 
 fn cases() -> ProptestConfig {
-    ProptestConfig { cases: 10_000, max_shrink_iters: 2_000, ..ProptestConfig::default() }
+    ProptestConfig {
+        cases: 10_000,
+        max_shrink_iters: 2_000,
+        ..ProptestConfig::default()
+    }
 }
 
 fn json_text() -> impl Strategy<Value = RawJson> {
     prop_oneof![
         any::<i64>().prop_map(|n| RawJson::parse(&n.to_string()).unwrap()),
         any::<String>().prop_map(|text| RawJson::of(&text)),
-        any::<u8>().prop_map(|last| RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:00:{last:02x}"}}"#)).unwrap()),
+        any::<u8>().prop_map(|last| RawJson::parse(&format!(
+            r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:00:{last:02x}"}}"#
+        ))
+        .unwrap()),
         Just(RawJson::parse(r#"{"a":[1e999,true,null,{"b":"\u0026"}]}"#).unwrap()),
     ]
 }
 
 fn node_id() -> impl Strategy<Value = NodeId> {
-    (any::<String>(), any::<String>(), any::<String>(), any::<i64>(), any::<Option<i64>>(), any::<bool>())
-        .prop_map(|(id, name, instance, rank, lease, contested)| NodeId { id: id.into(), name: name.into(), instance, rank, lease, contested })
+    (
+        any::<String>(),
+        any::<String>(),
+        any::<String>(),
+        any::<i64>(),
+        any::<Option<i64>>(),
+        any::<bool>(),
+    )
+        .prop_map(|(id, name, instance, rank, lease, contested)| NodeId {
+            id: id.into(),
+            name: name.into(),
+            instance,
+            rank,
+            lease,
+            contested,
+        })
 }
 
 fn attrs() -> impl Strategy<Value = LeaseAttrs> {
     (
         proptest::option::of(1u32..),
         proptest::option::of(1u128 << 64..),
-        prop_oneof![Just(String::new()), Just("vxlan".to_owned()), any::<String>()],
+        prop_oneof![
+            Just(String::new()),
+            Just("vxlan".to_owned()),
+            any::<String>()
+        ],
         proptest::option::of(json_text()),
         proptest::option::of(json_text()),
         proptest::collection::vec(("x[a-zA-Z&<]{0,6}", json_text()), 0..4),
         proptest::option::of(node_id()),
     )
-        .prop_map(|(v4, v6, backend, data, v6_data, unknown, node)| LeaseAttrs {
-            public_ip: v4.map(Ipv4Addr::from_bits),
-            public_ipv6: v6.map(Ipv6Addr::from_bits),
-            backend,
-            data,
-            v6_data,
-            unknown,
-            node,
-        })
+        .prop_map(
+            |(v4, v6, backend, data, v6_data, unknown, node)| LeaseAttrs {
+                public_ip: v4.map(Ipv4Addr::from_bits),
+                public_ipv6: v6.map(Ipv6Addr::from_bits),
+                backend,
+                data,
+                v6_data,
+                unknown,
+                node,
+            },
+        )
 }
 
 /// Subnets inside and around 10.5.0.0/16, so that they meet.
 fn subnets() -> impl Strategy<Value = Subnets> {
-    let v4 = (0u8..8, prop_oneof![4 => Just(24u8), 1 => 14u8..31])
-        .prop_map(|(third, len)| ipnet::Ipv4Net::new([10, 5, third, 0].into(), len).unwrap().trunc());
-    let v6 = (0u16..8, prop_oneof![4 => Just(64u8), 1 => 46u8..100])
-        .prop_map(|(fourth, len)| ipnet::Ipv6Net::new(Ipv6Addr::new(0xfd00, 5, 0, fourth, 0, 0, 0, 0), len).unwrap().trunc());
+    let v4 = (0u8..8, prop_oneof![4 => Just(24u8), 1 => 14u8..31]).prop_map(|(third, len)| {
+        ipnet::Ipv4Net::new([10, 5, third, 0].into(), len)
+            .unwrap()
+            .trunc()
+    });
+    let v6 = (0u16..8, prop_oneof![4 => Just(64u8), 1 => 46u8..100]).prop_map(|(fourth, len)| {
+        ipnet::Ipv6Net::new(Ipv6Addr::new(0xfd00, 5, 0, fourth, 0, 0, 0, 0), len)
+            .unwrap()
+            .trunc()
+    });
     prop_oneof![6 => v4.clone().prop_map(Dual::V4), 1 => v6.clone().prop_map(Dual::V6), 2 => (v4, v6).prop_map(|(a, b)| Dual::Both(a, b))]
 }
 
 fn lease() -> impl Strategy<Value = Lease> {
     let public = |host: u8| prop_oneof![5 => Just([192, 168, 56, host]), 1 => (0u8..8).prop_map(move |third| [10, 5, third, host])];
     let hosts = (1u8..20).prop_flat_map(move |host| (Just(host), public(host)));
-    (subnets(), hosts, 1i64..60, any::<bool>(), 0u8..6).prop_map(|(subnets, (host, public), since, reserved, mac)| Lease {
-        subnets,
-        attrs: LeaseAttrs {
-            public_ip: Some(public.into()),
-            public_ipv6: Some(Ipv6Addr::new(0xfd00, 0x56, 0, 0, 0, 0, 0, u16::from(host))),
-            backend: "vxlan".into(),
-            data: Some(RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:{host:02x}:{mac:02x}"}}"#)).unwrap()),
-            ..LeaseAttrs::default()
+    (subnets(), hosts, 1i64..60, any::<bool>(), 0u8..6).prop_map(
+        |(subnets, (host, public), since, reserved, mac)| Lease {
+            subnets,
+            attrs: LeaseAttrs {
+                public_ip: Some(public.into()),
+                public_ipv6: Some(Ipv6Addr::new(0xfd00, 0x56, 0, 0, 0, 0, 0, u16::from(host))),
+                backend: "vxlan".into(),
+                data: Some(
+                    RawJson::parse(&format!(
+                        r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:{host:02x}:{mac:02x}"}}"#
+                    ))
+                    .unwrap(),
+                ),
+                ..LeaseAttrs::default()
+            },
+            term: if reserved {
+                Term::Reserved
+            } else {
+                Term::Leased
+            },
+            since,
         },
-        term: if reserved { Term::Reserved } else { Term::Leased },
-        since,
-    })
+    )
 }
 
 fn event() -> impl Strategy<Value = LeaseEvent> {
@@ -98,8 +145,15 @@ fn event() -> impl Strategy<Value = LeaseEvent> {
 
 fn terms() -> Terms {
     let own = Lease {
-        subnets: Dual::Both("10.5.7.0/24".parse().unwrap(), "fd00:5:0:7::/64".parse().unwrap()),
-        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, 1].into()), backend: "vxlan".into(), ..LeaseAttrs::default() },
+        subnets: Dual::Both(
+            "10.5.7.0/24".parse().unwrap(),
+            "fd00:5:0:7::/64".parse().unwrap(),
+        ),
+        attrs: LeaseAttrs {
+            public_ip: Some([192, 168, 56, 1].into()),
+            backend: "vxlan".into(),
+            ..LeaseAttrs::default()
+        },
         term: Term::Leased,
         since: 30,
     };
@@ -123,7 +177,11 @@ fn terms() -> Terms {
 
 fn vtep_mac(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data);
-    Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
+    Object::parse(data.as_ref()?.as_str())
+        .ok()?
+        .read("VtepMAC")
+        .ok()
+        .flatten()
 }
 
 proptest! {
@@ -354,10 +412,27 @@ fn public_addresses_are_those_of_other_hosts() {
         ([10, 5, 7, 1], false),
         ([10, 0, 2, 15], false),
     ] {
-        let attrs = LeaseAttrs { public_ip: Some(address.into()), backend: "vxlan".into(), ..LeaseAttrs::default() };
-        let lease = Lease { subnets, attrs, term: Term::Leased, since: 1 };
-        let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
-        assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{address:?}");
+        let attrs = LeaseAttrs {
+            public_ip: Some(address.into()),
+            backend: "vxlan".into(),
+            ..LeaseAttrs::default()
+        };
+        let lease = Lease {
+            subnets,
+            attrs,
+            term: Term::Leased,
+            since: 1,
+        };
+        let (table, refused) = admitted(
+            &LeaseTable::of([lease], BTreeSet::new()),
+            &LeaseTable::default(),
+            &terms(),
+        );
+        assert_eq!(
+            (table.len() == 1, refused.is_empty()),
+            (good, good),
+            "{address:?}"
+        );
     }
 }
 
@@ -366,7 +441,11 @@ fn public_addresses_are_those_of_other_hosts() {
 fn each_backend_has_its_own_leases() {
     let lease = |written: &str| Lease {
         subnets: Dual::V4("10.5.1.0/24".parse().unwrap()),
-        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, 9].into()), backend: written.to_owned(), ..LeaseAttrs::default() },
+        attrs: LeaseAttrs {
+            public_ip: Some([192, 168, 56, 9].into()),
+            backend: written.to_owned(),
+            ..LeaseAttrs::default()
+        },
         term: Term::Leased,
         since: 1,
     };
@@ -382,13 +461,37 @@ fn each_backend_has_its_own_leases() {
         ("alloc", "", true),
         ("alloc", "host-gw", false),
     ] {
-        let config = NetworkConfig::parse(&format!(r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"{backend}"}}}}"#)).unwrap();
-        let terms = Terms { config, accepts: Arc::new(|_| Ok(())), ..terms() };
-        let (table, refused) = admitted(&LeaseTable::of([lease(written)], BTreeSet::new()), &LeaseTable::default(), &terms);
-        assert_eq!((table.len() == 1, refused.is_empty()), (good, good), "{backend} {written}");
+        let config = NetworkConfig::parse(&format!(
+            r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"{backend}"}}}}"#
+        ))
+        .unwrap();
+        let terms = Terms {
+            config,
+            accepts: Arc::new(|_| Ok(())),
+            ..terms()
+        };
+        let (table, refused) = admitted(
+            &LeaseTable::of([lease(written)], BTreeSet::new()),
+            &LeaseTable::default(),
+            &terms,
+        );
+        assert_eq!(
+            (table.len() == 1, refused.is_empty()),
+            (good, good),
+            "{backend} {written}"
+        );
         for refused in refused {
-            let theirs = if written.is_empty() { "udp or alloc" } else { written };
-            assert!(refused.to_string().contains(&format!("backend {theirs}, this network uses {backend}")), "{refused}");
+            let theirs = if written.is_empty() {
+                "udp or alloc"
+            } else {
+                written
+            };
+            assert!(
+                refused
+                    .to_string()
+                    .contains(&format!("backend {theirs}, this network uses {backend}")),
+                "{refused}"
+            );
             assert_eq!(refused.reason(), Reason::OtherBackend);
         }
     }
@@ -399,17 +502,35 @@ fn each_backend_has_its_own_leases() {
 fn a_reservation_that_nobody_took_is_of_no_other_backend() {
     let lease = |term, node| Lease {
         subnets: Dual::V4("10.5.1.0/24".parse().unwrap()),
-        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, 9].into()), node, ..LeaseAttrs::default() },
+        attrs: LeaseAttrs {
+            public_ip: Some([192, 168, 56, 9].into()),
+            node,
+            ..LeaseAttrs::default()
+        },
         term,
         since: 1,
     };
     for (term, node, reason) in [
         (Term::Reserved, None, Reason::Reserved),
         (Term::Leased, None, Reason::OtherBackend),
-        (Term::Reserved, Some(NodeId::default()), Reason::OtherBackend),
+        (
+            Term::Reserved,
+            Some(NodeId::default()),
+            Reason::OtherBackend,
+        ),
     ] {
-        let (_, refused) = admitted(&LeaseTable::of([lease(term, node)], BTreeSet::new()), &LeaseTable::default(), &terms());
-        assert_eq!(refused.iter().map(|refused| refused.reason()).collect::<Vec<_>>(), [reason]);
+        let (_, refused) = admitted(
+            &LeaseTable::of([lease(term, node)], BTreeSet::new()),
+            &LeaseTable::default(),
+            &terms(),
+        );
+        assert_eq!(
+            refused
+                .iter()
+                .map(|refused| refused.reason())
+                .collect::<Vec<_>>(),
+            [reason]
+        );
     }
 }
 
@@ -417,21 +538,60 @@ fn a_reservation_that_nobody_took_is_of_no_other_backend() {
 #[test]
 fn a_family_without_an_address_is_told() {
     let lease = |v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>| Lease {
-        subnets: Dual::Both("10.5.1.0/24".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap()),
-        attrs: LeaseAttrs { public_ip: v4, public_ipv6: v6, backend: "vxlan".into(), ..LeaseAttrs::default() },
+        subnets: Dual::Both(
+            "10.5.1.0/24".parse().unwrap(),
+            "fd00:5:0:1::/64".parse().unwrap(),
+        ),
+        attrs: LeaseAttrs {
+            public_ip: v4,
+            public_ipv6: v6,
+            backend: "vxlan".into(),
+            ..LeaseAttrs::default()
+        },
         term: Term::Leased,
         since: 1,
     };
-    let (v4, v6) = (Some([192, 168, 56, 9].into()), Some("fd00:56::9".parse().unwrap()));
+    let (v4, v6) = (
+        Some([192, 168, 56, 9].into()),
+        Some("fd00:56::9".parse().unwrap()),
+    );
     for (lease, used, said) in [
         (lease(v4, v6), true, vec![]),
-        (lease(v4, None), true, vec!["fd00:5:0:1::/64 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
-        (lease(None, v6), true, vec!["10.5.1.0/24 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family"]),
-        (lease(None, None), false, vec!["10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: its node cannot be reached"]),
+        (
+            lease(v4, None),
+            true,
+            vec![
+                "fd00:5:0:1::/64 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family",
+            ],
+        ),
+        (
+            lease(None, v6),
+            true,
+            vec![
+                "10.5.1.0/24 of 10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family",
+            ],
+        ),
+        (
+            lease(None, None),
+            false,
+            vec![
+                "10.5.1.0/24 and fd00:5:0:1::/64 is published without an address of its family: its node cannot be reached",
+            ],
+        ),
     ] {
-        let (table, refused) = admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &terms());
+        let (table, refused) = admitted(
+            &LeaseTable::of([lease], BTreeSet::new()),
+            &LeaseTable::default(),
+            &terms(),
+        );
         assert_eq!(
-            (table.len() == 1, refused.iter().map(|refused| refused.to_string()).collect::<Vec<_>>()),
+            (
+                table.len() == 1,
+                refused
+                    .iter()
+                    .map(|refused| refused.to_string())
+                    .collect::<Vec<_>>()
+            ),
             (used, said.into_iter().map(str::to_owned).collect())
         );
     }
@@ -442,34 +602,84 @@ fn a_family_without_an_address_is_told() {
 fn a_node_inside_a_leased_subnet() {
     let lease = |third: u8, public: [u8; 4], since| Lease {
         subnets: Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap()),
-        attrs: LeaseAttrs { public_ip: Some(public.into()), backend: "vxlan".into(), ..LeaseAttrs::default() },
+        attrs: LeaseAttrs {
+            public_ip: Some(public.into()),
+            backend: "vxlan".into(),
+            ..LeaseAttrs::default()
+        },
         term: Term::Leased,
         since,
     };
     let under = |leases: [Lease; 2], terms: &Terms| {
-        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), terms);
-        let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
-        (kept.join(" "), refused.iter().map(|refused| refused.reason()).collect::<Vec<_>>())
+        let (table, refused) = admitted(
+            &LeaseTable::of(leases, BTreeSet::new()),
+            &LeaseTable::default(),
+            terms,
+        );
+        let kept: Vec<String> = table
+            .iter()
+            .map(|lease| lease.subnets.to_string())
+            .collect();
+        (
+            kept.join(" "),
+            refused
+                .iter()
+                .map(|refused| refused.reason())
+                .collect::<Vec<_>>(),
+        )
     };
     let run = |leases: [Lease; 2]| under(leases, &terms());
     // The node is inside the older subnet.
     let (a, b) = (lease(1, [192, 168, 56, 8], 1), lease(2, [10, 5, 1, 9], 2));
-    assert_eq!(run([a.clone(), b.clone()]), ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet]));
+    assert_eq!(
+        run([a.clone(), b.clone()]),
+        ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet])
+    );
     // The younger subnet holds the older node.
     let (a, b) = (Lease { since: 3, ..a }, b);
-    assert_eq!(run([b, a]), ("10.5.2.0/24".to_owned(), vec![Reason::HoldsNode]));
+    assert_eq!(
+        run([b, a]),
+        ("10.5.2.0/24".to_owned(), vec![Reason::HoldsNode])
+    );
     // Each inside the other: one is left.
-    assert_eq!(run([lease(2, [10, 5, 1, 9], 1), lease(1, [10, 5, 2, 9], 2)]), ("10.5.2.0/24".to_owned(), vec![Reason::InsideSubnet]));
+    assert_eq!(
+        run([lease(2, [10, 5, 1, 9], 1), lease(1, [10, 5, 2, 9], 2)]),
+        ("10.5.2.0/24".to_owned(), vec![Reason::InsideSubnet])
+    );
     // Where the store assigns the subnets, a node's word about its address takes nobody's away, however old it is.
-    let config = NetworkConfig::parse_assigned(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
+    let config =
+        NetworkConfig::parse_assigned(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)
+            .unwrap();
     let assigned = Terms { config, ..terms() };
     let (a, b) = (lease(1, [192, 168, 56, 8], 3), lease(2, [10, 5, 1, 9], 2));
-    assert_eq!(under([b, a], &assigned), ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet]));
+    assert_eq!(
+        under([b, a], &assigned),
+        ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet])
+    );
     // Nor does a subnet that is not in force: one outside the network, or the whole of it beside others.
-    for (claim, reason) in [("203.0.113.0/24", Reason::Outside), ("10.5.0.0/16", Reason::OverlapsOurs)] {
-        let hostile = Lease { subnets: Dual::V4(claim.parse().unwrap()), since: 9, ..lease(9, [192, 168, 56, 9], 9) };
-        let good = lease(1, if claim.starts_with("10") { [10, 5, 77, 1] } else { [203, 0, 113, 8] }, 3);
-        assert_eq!(under([hostile, good], &assigned), ("10.5.1.0/24".to_owned(), vec![reason]), "{claim}");
+    for (claim, reason) in [
+        ("203.0.113.0/24", Reason::Outside),
+        ("10.5.0.0/16", Reason::OverlapsOurs),
+    ] {
+        let hostile = Lease {
+            subnets: Dual::V4(claim.parse().unwrap()),
+            since: 9,
+            ..lease(9, [192, 168, 56, 9], 9)
+        };
+        let good = lease(
+            1,
+            if claim.starts_with("10") {
+                [10, 5, 77, 1]
+            } else {
+                [203, 0, 113, 8]
+            },
+            3,
+        );
+        assert_eq!(
+            under([hostile, good], &assigned),
+            ("10.5.1.0/24".to_owned(), vec![reason]),
+            "{claim}"
+        );
     }
 }
 
@@ -477,35 +687,72 @@ fn a_node_inside_a_leased_subnet() {
 #[test]
 fn off_link_leases_are_refused_alone() {
     let lease = |third: u8, v4: [u8; 4], v6: &str| Lease {
-        subnets: Dual::Both(format!("10.5.{third}.0/24").parse().unwrap(), format!("fd00:5:0:{third:x}::/64").parse().unwrap()),
+        subnets: Dual::Both(
+            format!("10.5.{third}.0/24").parse().unwrap(),
+            format!("fd00:5:0:{third:x}::/64").parse().unwrap(),
+        ),
         attrs: LeaseAttrs {
             public_ip: Some(v4.into()),
             public_ipv6: v6.parse().ok(),
             backend: "host-gw".into(),
-            node: Some(NodeId { id: format!("n{third}").into(), ..NodeId::default() }),
+            node: Some(NodeId {
+                id: format!("n{third}").into(),
+                ..NodeId::default()
+            }),
             ..LeaseAttrs::default()
         },
         term: Term::Leased,
         since: i64::from(third),
     };
-    let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"host-gw"}}"#);
-    let host_gw = Terms { config: config.unwrap(), identity: Arc::new(|_, _| None), ..terms() };
+    let config = NetworkConfig::parse(
+        r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"host-gw"}}"#,
+    );
+    let host_gw = Terms {
+        config: config.unwrap(),
+        identity: Arc::new(|_, _| None),
+        ..terms()
+    };
     let judged = |links: Option<&[&str]>| {
         let links = links.map(|links| links.iter().map(|net| net.parse().unwrap()).collect());
-        let terms = Terms { links, ..host_gw.clone() };
+        let terms = Terms {
+            links,
+            ..host_gw.clone()
+        };
         let leases = [
             lease(1, [192, 168, 56, 8], "fd00:56::8"),
             lease(2, [10, 99, 0, 5], "fd00:99::5"),
             lease(3, [192, 168, 56, 9], "fd00:99::6"),
             lease(4, [10, 99, 0, 6], "fe80::6"),
         ];
-        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &terms);
-        assert!(table.unreadable().is_empty() && refused.iter().all(|refused| refused.reason() == Reason::OffLink), "{refused:?}");
-        let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
-        (kept.join(" "), refused.into_iter().map(|refused| refused.to_string()).collect::<Vec<_>>())
+        let (table, refused) = admitted(
+            &LeaseTable::of(leases, BTreeSet::new()),
+            &LeaseTable::default(),
+            &terms,
+        );
+        assert!(
+            table.unreadable().is_empty()
+                && refused
+                    .iter()
+                    .all(|refused| refused.reason() == Reason::OffLink),
+            "{refused:?}"
+        );
+        let kept: Vec<String> = table
+            .iter()
+            .map(|lease| lease.subnets.to_string())
+            .collect();
+        (
+            kept.join(" "),
+            refused
+                .into_iter()
+                .map(|refused| refused.to_string())
+                .collect::<Vec<_>>(),
+        )
     };
     let all = judged(None);
-    assert!(all.0.split(' ').count() >= 4 && all.1.is_empty(), "a backend that needs no link: {all:?}");
+    assert!(
+        all.0.split(' ').count() >= 4 && all.1.is_empty(),
+        "a backend that needs no link: {all:?}"
+    );
     let (kept, refused) = judged(Some(&["192.168.56.0/24", "fd00:56::/64", "fe80::/64"]));
     for (subnet, there) in [
         ("10.5.1.0/24", true),
@@ -520,11 +767,18 @@ fn off_link_leases_are_refused_alone() {
         assert_eq!(kept.contains(subnet), there, "{subnet}: {kept}");
     }
     assert_eq!(refused.len(), 3, "{refused:?}");
-    assert!(refused[0].contains("10.99.0.5") && refused[0].contains("192.168.56.0/24"), "{}", refused[0]);
+    assert!(
+        refused[0].contains("10.99.0.5") && refused[0].contains("192.168.56.0/24"),
+        "{}",
+        refused[0]
+    );
     // The links of a family are not known: the address of the underlay may be absent for a moment.
     assert_eq!(judged(Some(&[])), all);
     let (kept, refused) = judged(Some(&["fd00:56::/64"]));
-    assert!(kept.contains("10.5.2.0/24") && refused.len() == 2, "{kept} {refused:?}");
+    assert!(
+        kept.contains("10.5.2.0/24") && refused.len() == 2,
+        "{kept} {refused:?}"
+    );
     // A route without a gateway to everywhere.
     assert!(judged(Some(&["0.0.0.0/0", "::/0"])).1.is_empty());
 }
@@ -537,21 +791,42 @@ fn of_two_nodes_of_one_second_the_first_by_name_is_the_older() {
         attrs: LeaseAttrs {
             public_ip: Some([192, 168, 56, host].into()),
             backend: "vxlan".into(),
-            node: Some(NodeId { id: name.into(), ..NodeId::default() }),
+            node: Some(NodeId {
+                id: name.into(),
+                ..NodeId::default()
+            }),
             ..LeaseAttrs::default()
         },
         term: Term::Reserved,
         since: 1,
     };
-    let config = NetworkConfig::parse_assigned(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
+    let config =
+        NetworkConfig::parse_assigned(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)
+            .unwrap();
     let assigned = Terms { config, ..terms() };
     let kept = |leases: [Lease; 2]| {
-        let (table, refused) = admitted(&LeaseTable::of(leases, BTreeSet::new()), &LeaseTable::default(), &assigned);
-        assert_eq!(refused.iter().map(|refused| refused.reason()).collect::<Vec<_>>(), [Reason::OverlapsOlder]);
+        let (table, refused) = admitted(
+            &LeaseTable::of(leases, BTreeSet::new()),
+            &LeaseTable::default(),
+            &assigned,
+        );
+        assert_eq!(
+            refused
+                .iter()
+                .map(|refused| refused.reason())
+                .collect::<Vec<_>>(),
+            [Reason::OverlapsOlder]
+        );
         table.iter().next().unwrap().subnets.to_string()
     };
-    assert_eq!(kept([lease("n1", "10.5.1.0/24", 8), lease("n2", "10.5.0.0/23", 9)]), "10.5.1.0/24");
-    assert_eq!(kept([lease("n2", "10.5.1.0/24", 8), lease("n1", "10.5.0.0/23", 9)]), "10.5.0.0/23");
+    assert_eq!(
+        kept([lease("n1", "10.5.1.0/24", 8), lease("n2", "10.5.0.0/23", 9)]),
+        "10.5.1.0/24"
+    );
+    assert_eq!(
+        kept([lease("n2", "10.5.1.0/24", 8), lease("n1", "10.5.0.0/23", 9)]),
+        "10.5.0.0/23"
+    );
 }
 
 /// What Go flannel 0.28.9 wrote is read, and written again to the byte.
@@ -564,13 +839,16 @@ fn golden_bytes() {
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         for pair in lines.chunks(2) {
-            let [key, value] = pair else { panic!("{}: keys and values alternate", path.display()) };
+            let [key, value] = pair else {
+                panic!("{}: keys and values alternate", path.display())
+            };
             let Some(key) = key.strip_prefix("/coreos.com/network/subnets/") else {
                 assert!(key.ends_with("/config"));
                 NetworkConfig::parse(value).unwrap();
                 continue;
             };
-            let subnets = wire::parse_key(key).unwrap_or_else(|| panic!("{}: {key}", path.display()));
+            let subnets =
+                wire::parse_key(key).unwrap_or_else(|| panic!("{}: {key}", path.display()));
             assert_eq!(wire::render_key(&subnets), key);
             let attrs = wire::parse_value(value.as_bytes()).unwrap();
             assert_eq!(&wire::render_value(&attrs), value, "{}", path.display());

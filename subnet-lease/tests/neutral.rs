@@ -1,6 +1,12 @@
 //! A store that is none of keys needs nothing of the key protocol: a manager, the feed and admission are there without its features.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests say what is wrong by failing")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "tests say what is wrong by failing"
+)]
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -9,9 +15,13 @@ use std::sync::Arc;
 use subnet_lease::admission::Terms;
 use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::feed::{Feed, Reading};
-use subnet_lease::manager::{Claim, Counters, Error, Held, HostFacts, LeaseStore, Liveness, Lost, NodeState, SubnetManager};
+use subnet_lease::manager::{
+    Claim, Counters, Error, Held, HostFacts, LeaseStore, Liveness, Lost, NodeState, SubnetManager,
+};
 use subnet_lease::reason::Reason;
-use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, Subnets, Term};
+use subnet_lease::{
+    Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, Subnets, Term,
+};
 use tokio::sync::watch;
 
 /// Somebody else decided which node has which subnet.
@@ -22,8 +32,17 @@ fn subnets(third: u8) -> Subnets {
 }
 
 fn lease(third: u8) -> Lease {
-    let attrs = LeaseAttrs { public_ip: Some([192, 168, 56, third].into()), backend: "host-gw".into(), ..LeaseAttrs::default() };
-    Lease { subnets: subnets(third), attrs, term: Term::Reserved, since: i64::from(third) }
+    let attrs = LeaseAttrs {
+        public_ip: Some([192, 168, 56, third].into()),
+        backend: "host-gw".into(),
+        ..LeaseAttrs::default()
+    };
+    Lease {
+        subnets: subnets(third),
+        attrs,
+        term: Term::Reserved,
+        since: i64::from(third),
+    }
 }
 
 #[async_trait]
@@ -37,7 +56,10 @@ impl LeaseStore for Assigned {
     }
 
     async fn list(&self) -> Result<Listing, Reason> {
-        Ok(Listing { revision: 0, entries: Vec::new() })
+        Ok(Listing {
+            revision: 0,
+            entries: Vec::new(),
+        })
     }
 
     async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
@@ -56,23 +78,49 @@ impl LeaseStore for Assigned {
 #[async_trait]
 impl SubnetManager for Assigned {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
-        Ok(NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#).unwrap())
+        Ok(
+            NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#)
+                .unwrap(),
+        )
     }
 
     async fn stored(&self, _: &Claim, _: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
         Ok(None)
     }
 
-    async fn acquire(&self, _: &Claim, _: &NetworkConfig, attrs: &LeaseAttrs, _: &watch::Sender<Held>) -> Result<Lease, Error> {
-        Ok(Lease { attrs: attrs.clone(), ..lease(1) })
+    async fn acquire(
+        &self,
+        _: &Claim,
+        _: &NetworkConfig,
+        attrs: &LeaseAttrs,
+        _: &watch::Sender<Held>,
+    ) -> Result<Lease, Error> {
+        Ok(Lease {
+            attrs: attrs.clone(),
+            ..lease(1)
+        })
     }
 
     fn watch(&self) -> BoxStream<'_, LeaseEvent> {
         let leases = (1..5).map(lease).collect();
-        stream::iter([LeaseEvent::Reset { leases, unreadable: BTreeSet::new() }, LeaseEvent::Put(lease(9))]).chain(stream::pending()).boxed()
+        stream::iter([
+            LeaseEvent::Reset {
+                leases,
+                unreadable: BTreeSet::new(),
+            },
+            LeaseEvent::Put(lease(9)),
+        ])
+        .chain(stream::pending())
+        .boxed()
     }
 
-    async fn hold(&self, _: &Claim, _: &NetworkConfig, _: NodeState, _: watch::Sender<Held>) -> Lost {
+    async fn hold(
+        &self,
+        _: &Claim,
+        _: &NetworkConfig,
+        _: NodeState,
+        _: watch::Sender<Held>,
+    ) -> Lost {
         std::future::pending().await
     }
 
@@ -84,10 +132,17 @@ impl SubnetManager for Assigned {
 #[tokio::test]
 async fn a_manager_that_knows_no_keys_feeds_the_table() {
     let manager: Arc<dyn SubnetManager> = Arc::new(Assigned);
-    let claim = Claim { node: NodeId::default(), public: Dual::V4([192, 168, 56, 1].into()), host: HostFacts::default() };
+    let claim = Claim {
+        node: NodeId::default(),
+        public: Dual::V4([192, 168, 56, 1].into()),
+        host: HostFacts::default(),
+    };
     let config = manager.network_config().await.unwrap();
     let (state, _held) = watch::channel(Held::default());
-    let own = manager.acquire(&claim, &config, &lease(1).attrs, &state).await.unwrap();
+    let own = manager
+        .acquire(&claim, &config, &lease(1).attrs, &state)
+        .await
+        .unwrap();
     let terms = Terms {
         config,
         own: Some(own),
@@ -102,7 +157,13 @@ async fn a_manager_that_knows_no_keys_feeds_the_table() {
     assert_eq!(table.len(), 3);
     let (out, mut published) = watch::channel(Arc::new(LeaseTable::default()));
     let (readings, _readings) = watch::channel(Reading::default());
-    let seen = async { published.wait_for(|table| table.get(&subnets(9)).is_some()).await.unwrap().len() };
+    let seen = async {
+        published
+            .wait_for(|table| table.get(&subnets(9)).is_some())
+            .await
+            .unwrap()
+            .len()
+    };
     tokio::select! {
         () = feed.run(out, readings) => panic!("the feed ended"),
         seen = seen => assert_eq!(seen, 4),

@@ -34,21 +34,42 @@ fn run(seed: u64, talk: bool) -> Result<(), String> {
 
 #[test]
 fn leases_survive_faults() {
-    if let Some(seed) = std::env::var("SIMULATION_SEED").ok().and_then(|seed| seed.parse().ok()) {
+    if let Some(seed) = std::env::var("SIMULATION_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
         run(seed, true).unwrap();
         return;
     }
-    let seeds: u64 = std::env::var("SIMULATION_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(3_000);
+    let seeds: u64 = std::env::var("SIMULATION_SEEDS")
+        .ok()
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(3_000);
     let failures: Vec<String> = std::thread::scope(|scope| {
         let halves: Vec<_> = (0..2)
-            .map(|half| scope.spawn(move || (0..seeds).filter(|seed| seed % 2 == half).filter_map(|seed| run(seed, false).err()).collect::<Vec<_>>()))
+            .map(|half| {
+                scope.spawn(move || {
+                    (0..seeds)
+                        .filter(|seed| seed % 2 == half)
+                        .filter_map(|seed| run(seed, false).err())
+                        .collect::<Vec<_>>()
+                })
+            })
             .collect();
-        halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
+        halves
+            .into_iter()
+            .flat_map(|half| half.join().unwrap())
+            .collect()
     });
     for failure in &failures {
         println!("{failure}");
     }
-    assert!(failures.is_empty(), "{} of {seeds} seeds failed; the first: {}", failures.len(), failures[0]);
+    assert!(
+        failures.is_empty(),
+        "{} of {seeds} seeds failed; the first: {}",
+        failures.len(),
+        failures[0]
+    );
 }
 
 /// The simulation sees what it should: with the compare-and-swap taken away from the store, it must fail.
@@ -65,7 +86,9 @@ fn the_simulation_can_fail() {
 
 #[test]
 fn every_scenario_is_met() {
-    let mut met: Vec<Scenario> = (0..60).map(|seed| World::new(seed, false).scenario).collect();
+    let mut met: Vec<Scenario> = (0..60)
+        .map(|seed| World::new(seed, false).scenario)
+        .collect();
     met.sort();
     met.dedup();
     assert_eq!(met.len(), Scenario::ALL.len());

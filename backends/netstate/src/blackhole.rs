@@ -16,7 +16,14 @@ pub const METRIC: u32 = 65_535;
 /// Adds the routes to the desired state.
 pub(crate) fn want(state: &mut KernelState, own: &Subnets, scope: &Scope) {
     let dev = LinkName::default();
-    let route = RouteSpec { via: None, dev, onlink: false, kind: RouteKind::Blackhole, scope: 0, protocol: scope.protocol };
+    let route = RouteSpec {
+        via: None,
+        dev,
+        onlink: false,
+        kind: RouteKind::Blackhole,
+        scope: 0,
+        protocol: scope.protocol,
+    };
     for net in own.nets() {
         state.set(Key::Route(net.trunc(), METRIC), Value::Route(route));
     }
@@ -24,7 +31,14 @@ pub(crate) fn want(state: &mut KernelState, own: &Subnets, scope: &Scope) {
 
 /// A blackhole route for a whole network, after all others: it takes what would leave this host unencrypted without them.
 pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
-    let route = RouteSpec { via: None, dev: LinkName::default(), onlink: false, kind: RouteKind::Blackhole, scope: 0, protocol };
+    let route = RouteSpec {
+        via: None,
+        dev: LinkName::default(),
+        onlink: false,
+        kind: RouteKind::Blackhole,
+        scope: 0,
+        protocol,
+    };
     (Key::Route(network.trunc(), u32::MAX), Value::Route(route))
 }
 

@@ -29,18 +29,34 @@ pub struct StaleGateway {
 /// subnet, and the bridge plugin refuses new pods.
 ///
 /// A subnet counts as previous only where this node has another one of the same family.
-pub fn stale_gateways(bridges: &[Bridge], previous: &[IpNet], present: &Subnets) -> Vec<StaleGateway> {
+pub fn stale_gateways(
+    bridges: &[Bridge],
+    previous: &[IpNet],
+    present: &Subnets,
+) -> Vec<StaleGateway> {
     let replaced = |was: &&IpNet| {
-        let mut same_family = present.nets().filter(|net| net.max_prefix_len() == was.max_prefix_len());
+        let mut same_family = present
+            .nets()
+            .filter(|net| net.max_prefix_len() == was.max_prefix_len());
         same_family.next().is_some_and(|net| net != was.trunc())
     };
     let gateways = previous.iter().filter(replaced).filter_map(gateway);
     let gone = gateways.filter(|gateway| !present.nets().any(|net| net.contains(&gateway.addr())));
     gone.flat_map(|address| {
-        let with_it = bridges.iter().filter(move |bridge| bridge.addresses.contains(&address));
+        let with_it = bridges
+            .iter()
+            .filter(move |bridge| bridge.addresses.contains(&address));
         with_it.map(move |bridge| {
-            let beside = bridge.addresses.iter().find(|other| **other != address && address.contains(&other.addr())).copied();
-            StaleGateway { bridge: bridge.name, address, beside }
+            let beside = bridge
+                .addresses
+                .iter()
+                .find(|other| **other != address && address.contains(&other.addr()))
+                .copied();
+            StaleGateway {
+                bridge: bridge.name,
+                address,
+                beside,
+            }
         })
     })
     .collect()
@@ -52,7 +68,9 @@ fn gateway(subnet: &IpNet) -> Option<IpNet> {
         IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().checked_add(1)?.into()),
         IpAddr::V6(v6) => IpAddr::V6(v6.to_bits().checked_add(1)?.into()),
     };
-    IpNet::new(first, subnet.prefix_len()).ok().filter(|_| subnet.contains(&first))
+    IpNet::new(first, subnet.prefix_len())
+        .ok()
+        .filter(|_| subnet.contains(&first))
 }
 
 #[cfg(test)]
@@ -62,20 +80,45 @@ mod tests {
     /// What is stale of a bridge with these addresses, as `address` or `address beside other`.
     fn stale(addresses: &[&str], previous: &[&str], present: &str) -> Vec<String> {
         let net = |text: &&str| text.parse::<IpNet>().unwrap();
-        let bridge = |name: &str, addresses| Bridge { name: LinkName::parse(name).unwrap(), addresses };
-        let bridges = [bridge("br0", vec![net(&"192.168.1.1/24")]), bridge("cni0", addresses.iter().map(net).collect())];
+        let bridge = |name: &str, addresses| Bridge {
+            name: LinkName::parse(name).unwrap(),
+            addresses,
+        };
+        let bridges = [
+            bridge("br0", vec![net(&"192.168.1.1/24")]),
+            bridge("cni0", addresses.iter().map(net).collect()),
+        ];
         let present = present.split(' ').map(|text| net(&text));
         let (v4, v6): (Vec<IpNet>, Vec<IpNet>) = present.partition(|net| net.addr().is_ipv4());
         let present = Subnets::from_options(
-            v4.first().and_then(|net| if let IpNet::V4(net) = net { Some(*net) } else { None }),
-            v6.first().and_then(|net| if let IpNet::V6(net) = net { Some(*net) } else { None }),
+            v4.first().and_then(|net| {
+                if let IpNet::V4(net) = net {
+                    Some(*net)
+                } else {
+                    None
+                }
+            }),
+            v6.first().and_then(|net| {
+                if let IpNet::V6(net) = net {
+                    Some(*net)
+                } else {
+                    None
+                }
+            }),
         )
         .unwrap();
         let text = |stale: StaleGateway| match stale.beside {
             None => format!("{} {}", stale.bridge, stale.address),
             Some(beside) => format!("{} {} beside {beside}", stale.bridge, stale.address),
         };
-        stale_gateways(&bridges, &previous.iter().map(net).collect::<Vec<_>>(), &present).into_iter().map(text).collect()
+        stale_gateways(
+            &bridges,
+            &previous.iter().map(net).collect::<Vec<_>>(),
+            &present,
+        )
+        .into_iter()
+        .map(text)
+        .collect()
     }
 
     #[test]
@@ -83,25 +126,79 @@ mod tests {
         let dual = ["10.244.3.0/24", "fd10:244:0:3::/64"];
         for (addresses, previous, present, want) in [
             // Another podCIDR, of either family.
-            (&["10.244.3.1/24", "fe80::1/64"][..], &["10.244.3.0/24"][..], "10.244.33.0/24", &["cni0 10.244.3.1/24"][..]),
-            (&["10.244.3.1/24", "fd10:244:0:3::1/64"], &dual, "10.42.3.0/24 fd10:244:0:3::/64", &["cni0 10.244.3.1/24"]),
-            (&["10.244.3.1/24", "fd10:244:0:3::1/64"], &dual, "10.42.3.0/24 fd10:42:0:3::/64", &["cni0 10.244.3.1/24", "cni0 fd10:244:0:3::1/64"]),
+            (
+                &["10.244.3.1/24", "fe80::1/64"][..],
+                &["10.244.3.0/24"][..],
+                "10.244.33.0/24",
+                &["cni0 10.244.3.1/24"][..],
+            ),
+            (
+                &["10.244.3.1/24", "fd10:244:0:3::1/64"],
+                &dual,
+                "10.42.3.0/24 fd10:244:0:3::/64",
+                &["cni0 10.244.3.1/24"],
+            ),
+            (
+                &["10.244.3.1/24", "fd10:244:0:3::1/64"],
+                &dual,
+                "10.42.3.0/24 fd10:42:0:3::/64",
+                &["cni0 10.244.3.1/24", "cni0 fd10:244:0:3::1/64"],
+            ),
             // The present one's beside it is not touched.
-            (&["10.244.3.1/24", "10.244.33.1/24"], &["10.244.3.0/24"], "10.244.33.0/24", &["cni0 10.244.3.1/24"]),
+            (
+                &["10.244.3.1/24", "10.244.33.1/24"],
+                &["10.244.3.0/24"],
+                "10.244.33.0/24",
+                &["cni0 10.244.3.1/24"],
+            ),
             // Nothing is previous: no other subnet, or one of the other family alone.
             (&["10.244.3.1/24"], &["10.244.3.0/24"], "10.244.3.0/24", &[]),
-            (&["10.244.3.1/24"], &["10.244.3.0/24"], "fd10:244:0:3::/64", &[]),
+            (
+                &["10.244.3.1/24"],
+                &["10.244.3.0/24"],
+                "fd10:244:0:3::/64",
+                &[],
+            ),
             (&["10.244.3.1/24"], &[], "10.244.33.0/24", &[]),
             // No proof: another address, another length, inside the present subnet, no room for a gateway.
-            (&["10.244.3.2/24"], &["10.244.3.0/24"], "10.244.33.0/24", &[]),
-            (&["10.244.3.1/16"], &["10.244.3.0/24"], "10.244.33.0/24", &[]),
+            (
+                &["10.244.3.2/24"],
+                &["10.244.3.0/24"],
+                "10.244.33.0/24",
+                &[],
+            ),
+            (
+                &["10.244.3.1/16"],
+                &["10.244.3.0/24"],
+                "10.244.33.0/24",
+                &[],
+            ),
             (&["10.244.3.1/24"], &["10.244.3.0/24"], "10.244.0.0/20", &[]),
-            (&["10.244.3.1/32"], &["10.244.3.1/32"], "10.244.33.0/24", &[]),
-            (&["255.255.255.255/32"], &["255.255.255.255/32"], "10.244.33.0/24", &[]),
+            (
+                &["10.244.3.1/32"],
+                &["10.244.3.1/32"],
+                "10.244.33.0/24",
+                &[],
+            ),
+            (
+                &["255.255.255.255/32"],
+                &["255.255.255.255/32"],
+                "10.244.33.0/24",
+                &[],
+            ),
             // Somebody gave the bridge a second address in the same subnet.
-            (&["10.244.3.1/24", "10.244.3.9/24"], &["10.244.3.0/24"], "10.244.33.0/24", &["cni0 10.244.3.1/24 beside 10.244.3.9/24"]),
+            (
+                &["10.244.3.1/24", "10.244.3.9/24"],
+                &["10.244.3.0/24"],
+                "10.244.33.0/24",
+                &["cni0 10.244.3.1/24 beside 10.244.3.9/24"],
+            ),
         ] {
-            assert_eq!(stale(addresses, previous, present), want, "{addresses:?}, {previous:?}, now {present}");
+            assert_eq!(
+                stale(addresses, previous, present),
+                want,
+                "{addresses:?}, {previous:?}, now {present}"
+            );
         }
     }
 }

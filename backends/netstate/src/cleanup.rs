@@ -86,7 +86,10 @@ enum LinkOwner {
 }
 
 fn link_owner(name: &str, kind: &str) -> LinkOwner {
-    let numbered = |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()));
+    let numbered = |prefix: &str| {
+        name.strip_prefix(prefix)
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
+    };
     let kinds: &[&str] = if numbered("flannel.") || numbered("flannel-v6.") {
         // A TUN device if vxlan runs in user space.
         &["vxlan", "tun"]
@@ -100,7 +103,11 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
     } else {
         return LinkOwner::Others;
     };
-    if kinds.contains(&kind) { LinkOwner::Flannel } else { LinkOwner::Unclear }
+    if kinds.contains(&kind) {
+        LinkOwner::Flannel
+    } else {
+        LinkOwner::Unclear
+    }
 }
 
 /// Whether flannel, ours or Go's, creates devices of this name and kind.
@@ -124,36 +131,73 @@ pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
             LinkOwner::Flannel => links.push((*name, spec, what)),
             LinkOwner::Others if bridge && evidence.bridge => links.push((*name, spec, what)),
             LinkOwner::Others if bridge => {
-                decisions.keep.push(KeptObject { what, why: "pods of this node may use it; --cni removes it".to_owned(), command });
+                decisions.keep.push(KeptObject {
+                    what,
+                    why: "pods of this node may use it; --cni removes it".to_owned(),
+                    command,
+                });
             }
             LinkOwner::Unclear => {
-                decisions.keep.push(KeptObject { what, why: "flannel does not create devices of this kind under this name".to_owned(), command });
+                decisions.keep.push(KeptObject {
+                    what,
+                    why: "flannel does not create devices of this kind under this name".to_owned(),
+                    command,
+                });
             }
             LinkOwner::Others => {}
         }
     }
     for (net, metric, route) in &inventory.routes {
         // The route is removed with its device.
-        if links.iter().any(|(name, ..)| *name == route.dev) || evidence.others.networks.iter().any(|other| other.contains(net)) {
+        if links.iter().any(|(name, ..)| *name == route.dev)
+            || evidence
+                .others
+                .networks
+                .iter()
+                .any(|other| other.contains(net))
+        {
             continue;
         }
         let words = words(net, *metric, route);
         let what = format!("route {words}");
-        let found = evidence.networks.iter().find(|known| known.network.contains(net) && known.network.addr().is_ipv4() == net.addr().is_ipv4());
-        match (route.protocol == evidence.protocol, route.protocol == BOOT, found) {
-            (true, ..) => decisions.remove.push((Op::Delete(Key::Route(*net, *metric), Value::Route(*route)), what)),
+        let found = evidence.networks.iter().find(|known| {
+            known.network.contains(net) && known.network.addr().is_ipv4() == net.addr().is_ipv4()
+        });
+        match (
+            route.protocol == evidence.protocol,
+            route.protocol == BOOT,
+            found,
+        ) {
+            (true, ..) => decisions.remove.push((
+                Op::Delete(Key::Route(*net, *metric), Value::Route(*route)),
+                what,
+            )),
             (false, true, Some(network)) => match route_owner(net, route, network) {
-                RouteOwner::GoFlannel => decisions.remove.push((Op::Delete(Key::Route(*net, *metric), Value::Route(*route)), what)),
+                RouteOwner::GoFlannel => decisions.remove.push((
+                    Op::Delete(Key::Route(*net, *metric), Value::Route(*route)),
+                    what,
+                )),
                 RouteOwner::Unclear(why) => {
                     let family = if net.addr().is_ipv6() { "-6 " } else { "" };
-                    decisions.keep.push(KeptObject { what, why: why.to_owned(), command: format!("ip {family}route delete {words}") });
+                    decisions.keep.push(KeptObject {
+                        what,
+                        why: why.to_owned(),
+                        command: format!("ip {family}route delete {words}"),
+                    });
                 }
                 RouteOwner::Others => {}
             },
             _ => {}
         }
     }
-    decisions.remove.extend(links.into_iter().map(|(name, spec, what)| (Op::Delete(Key::Link(name), Value::Link(Box::new(spec.clone()))), what)));
+    decisions
+        .remove
+        .extend(links.into_iter().map(|(name, spec, what)| {
+            (
+                Op::Delete(Key::Link(name), Value::Link(Box::new(spec.clone()))),
+                what,
+            )
+        }));
     decisions
 }
 
@@ -170,10 +214,16 @@ fn route_owner(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Rout
     let subnet = net.prefix_len() == network.length;
     match route.kind {
         RouteKind::Blackhole if own => RouteOwner::GoFlannel,
-        RouteKind::Blackhole if subnet => RouteOwner::Unclear("it is inside flannel's network, but not this node's subnet"),
-        RouteKind::Unicast if is_go_flannels(net, route, network.own, network.length) => RouteOwner::GoFlannel,
+        RouteKind::Blackhole if subnet => {
+            RouteOwner::Unclear("it is inside flannel's network, but not this node's subnet")
+        }
+        RouteKind::Unicast if is_go_flannels(net, route, network.own, network.length) => {
+            RouteOwner::GoFlannel
+        }
         RouteKind::Unicast if route.via.is_some() && net.prefix_len() < net.max_prefix_len() => {
-            RouteOwner::Unclear("it is inside flannel's network, but its destination is not another node's subnet")
+            RouteOwner::Unclear(
+                "it is inside flannel's network, but its destination is not another node's subnet",
+            )
         }
         _ => RouteOwner::Others,
     }
@@ -181,8 +231,18 @@ fn route_owner(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Rout
 
 /// A route in the syntax of `ip route`. Marks are numbers: a name is one host's.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
-    let protocol = |number: u8| if number == BOOT { "boot".to_owned() } else { number.to_string() };
-    Words { protocol: &protocol, interface: &|_| None }.route(net, metric, route)
+    let protocol = |number: u8| {
+        if number == BOOT {
+            "boot".to_owned()
+        } else {
+            number.to_string()
+        }
+    };
+    Words {
+        protocol: &protocol,
+        interface: &|_| None,
+    }
+    .route(net, metric, route)
 }
 
 #[cfg(test)]

@@ -32,20 +32,28 @@ impl Desired {
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
         match undisputed(plan, &all, facts) {
-            Some(state) => Self { state, shared: BTreeSet::new() },
+            Some(state) => Self {
+                state,
+                shared: BTreeSet::new(),
+            },
             None => Self::by_age(plan, &all, facts),
         }
     }
 
     /// Takes one peer after the other, the oldest lease first.
     fn by_age<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Self {
-        let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
+        let mut desired = Self {
+            state: plan.base(facts),
+            shared: BTreeSet::new(),
+        };
         // Both families of a lease may need the same object. They follow each other.
         let mut last: (Option<&Peer<'_>>, Vec<Key>) = (None, Vec::new());
         for peer in all {
             let objects = plan.of_peer(peer, facts);
             let keys: Vec<Key> = objects.iter().map(|(key, _)| *key).collect();
-            let halves = last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease));
+            let halves = last
+                .0
+                .is_some_and(|last| std::ptr::eq(last.lease, peer.lease));
             desired.add(objects, if halves { &last.1 } else { &[] });
             last = (Some(peer), keys);
         }
@@ -70,15 +78,26 @@ impl Desired {
     }
 
     /// Computes the change that follows from changed leases alone. None if other leases affect it.
-    pub fn change<P: Plan + ?Sized>(&self, plan: &P, before: &LeaseTable, after: &LeaseTable, facts: &Facts) -> Option<Change> {
+    pub fn change<P: Plan + ?Sized>(
+        &self,
+        plan: &P,
+        before: &LeaseTable,
+        after: &LeaseTable,
+        facts: &Facts,
+    ) -> Option<Change> {
         let eligible = Eligible::new(plan, &facts.underlay);
         let mut change = Change::default();
         let mut wanted = BTreeMap::new();
         for (was, is) in before.changes(after) {
             for (lease, objects) in [(was, &mut change.before.0), (is, &mut wanted)] {
-                let counts = lease.filter(|lease| lease.subnets != *plan.own() && plan.kinds().include(lease));
+                let counts = lease
+                    .filter(|lease| lease.subnets != *plan.own() && plan.kinds().include(lease));
                 let mut own = Vec::new();
-                for peer in counts.into_iter().flat_map(|lease| Peer::of(lease)).filter(|peer| eligible.admits(peer)) {
+                for peer in counts
+                    .into_iter()
+                    .flat_map(|lease| Peer::of(lease))
+                    .filter(|peer| eligible.admits(peer))
+                {
                     for object in plan.of_peer(&peer, facts) {
                         // Both families of a lease may need the same object.
                         if !own.contains(&object) {
@@ -93,8 +112,13 @@ impl Desired {
                 }
             }
         }
-        let alone = change.before.0.iter().all(|(key, value)| !self.shared.contains(key) && self.state.0.get(key) == Some(value));
-        let free = wanted.keys().all(|key| change.before.0.contains_key(key) || !self.state.0.contains_key(key));
+        let alone =
+            change.before.0.iter().all(|(key, value)| {
+                !self.shared.contains(key) && self.state.0.get(key) == Some(value)
+            });
+        let free = wanted
+            .keys()
+            .all(|key| change.before.0.contains_key(key) || !self.state.0.contains_key(key));
         change.after = KernelState(wanted);
         (alone && free).then_some(change)
     }
@@ -116,16 +140,29 @@ fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Op
     // Both families of a lease may need the same object. They follow each other.
     let mut last: (Option<&Peer<'_>>, usize) = (None, 0);
     for peer in all {
-        let other_half = if last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease)) { last.1 } else { objects.len() };
+        let other_half = if last
+            .0
+            .is_some_and(|last| std::ptr::eq(last.lease, peer.lease))
+        {
+            last.1
+        } else {
+            objects.len()
+        };
         last = (Some(peer), objects.len());
         for object in plan.of_peer(peer, facts) {
-            if !objects.iter().skip(other_half).any(|present| *present == object) {
+            if !objects
+                .iter()
+                .skip(other_half)
+                .any(|present| *present == object)
+            {
                 objects.push(object);
             }
         }
     }
     objects.sort_unstable_by_key(|(key, _)| *key);
-    objects.is_sorted_by(|(one, _), (next, _)| one < next).then(|| KernelState(objects.into_iter().collect()))
+    objects
+        .is_sorted_by(|(one, _), (next, _)| one < next)
+        .then(|| KernelState(objects.into_iter().collect()))
 }
 
 /// The addresses for which the plan needs to know whether they are on-link.
@@ -133,17 +170,30 @@ pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<I
     if !plan.needs_on_link() {
         return Vec::new();
     }
-    let queries: BTreeSet<IpAddr> = leases.peers(plan.own(), plan.kinds()).map(|peer| peer.public_ip).collect();
+    let queries: BTreeSet<IpAddr> = leases
+        .peers(plan.own(), plan.kinds())
+        .map(|peer| peer.public_ip)
+        .collect();
     queries.into_iter().collect()
 }
 
 /// The addresses of changed leases for which the plan needs to know whether they are on-link.
-pub fn new_on_link_queries<P: Plan + ?Sized>(plan: &P, before: &LeaseTable, after: &LeaseTable) -> Vec<IpAddr> {
+pub fn new_on_link_queries<P: Plan + ?Sized>(
+    plan: &P,
+    before: &LeaseTable,
+    after: &LeaseTable,
+) -> Vec<IpAddr> {
     if !plan.needs_on_link() {
         return Vec::new();
     }
-    let new = before.changes(after).filter_map(|(_, is)| is).filter(|lease| plan.kinds().include(lease));
-    let queries: BTreeSet<IpAddr> = new.flat_map(|lease| Peer::of(lease)).map(|peer| peer.public_ip).collect();
+    let new = before
+        .changes(after)
+        .filter_map(|(_, is)| is)
+        .filter(|lease| plan.kinds().include(lease));
+    let queries: BTreeSet<IpAddr> = new
+        .flat_map(|lease| Peer::of(lease))
+        .map(|peer| peer.public_ip)
+        .collect();
     queries.into_iter().collect()
 }
 
@@ -175,18 +225,35 @@ mod tests {
         }
 
         fn base(&self, _: &Facts) -> KernelState {
-            KernelState(BTreeMap::from([(Key::Address(LinkName::default(), "10.244.1.0/32".parse().unwrap()), Value::Address)]))
+            KernelState(BTreeMap::from([(
+                Key::Address(LinkName::default(), "10.244.1.0/32".parse().unwrap()),
+                Value::Address,
+            )]))
         }
 
         fn of_peer(&self, peer: &Peer<'_>, _: &Facts) -> Vec<(Key, Value)> {
             let [.., last] = peer.lease.attrs.public_ip.unwrap().octets();
             let mac = Mac([2, 0, 0, 0, 0, last]);
-            let fdb = (Key::Fdb(LinkName::default(), mac), Value::Fdb([192, 0, 2, last].into()));
-            vec![fdb, (Key::Neighbor(LinkName::default(), peer.subnet.network()), Value::Neighbor(mac))]
+            let fdb = (
+                Key::Fdb(LinkName::default(), mac),
+                Value::Fdb([192, 0, 2, last].into()),
+            );
+            vec![
+                fdb,
+                (
+                    Key::Neighbor(LinkName::default(), peer.subnet.network()),
+                    Value::Neighbor(mac),
+                ),
+            ]
         }
 
         fn announced(&self, _: &Facts) -> Announced {
-            Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1450 }
+            Announced {
+                backend: "x".into(),
+                data: None,
+                v6_data: None,
+                mtu: 1450,
+            }
         }
     }
 

@@ -14,12 +14,23 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);
     let lost = |key: &Key, value: &Value| links.removed_with_link(key, value);
-    let undone =
-        |key: &Key, value: &Value| lost(key, value) || links.will_be_removed_with_link(key, value) || goes_with_its_peer(key, value, want, have);
+    let undone = |key: &Key, value: &Value| {
+        lost(key, value)
+            || links.will_be_removed_with_link(key, value)
+            || goes_with_its_peer(key, value, want, have)
+    };
     // Both sequences are sorted, so they are merged without lookups.
-    let mut theirs = have.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))).peekable();
+    let mut theirs = have
+        .0
+        .iter()
+        .filter(|(key, _)| !matches!(key, Key::Link(_)))
+        .peekable();
     let mut deletes = Vec::new();
-    for (key, value) in want.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))) {
+    for (key, value) in want
+        .0
+        .iter()
+        .filter(|(key, _)| !matches!(key, Key::Link(_)))
+    {
         while let Some((extra, old)) = theirs.next_if(|(other, _)| *other < key) {
             if !undone(extra, old) {
                 deletes.push(Op::Delete(*extra, old.clone()));
@@ -46,7 +57,12 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     }
     ops.extend(deletes.into_iter().rev());
     let unwanted = |key: &Key| matches!(key, Key::Link(name) if links.unwanted.contains(name));
-    ops.extend(have.0.iter().filter(|(key, _)| unwanted(key)).map(|(key, old)| Op::Delete(*key, old.clone())));
+    ops.extend(
+        have.0
+            .iter()
+            .filter(|(key, _)| unwanted(key))
+            .map(|(key, old)| Op::Delete(*key, old.clone())),
+    );
     ops
 }
 
@@ -54,7 +70,9 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
 /// old one leads to it by another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). Both messages go in one datagram.
 fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
-        (Value::Route(old), Value::Route(new)) => new.onlink && new.via.is_some_and(|via| via.is_ipv6()) && old.dev != new.dev,
+        (Value::Route(old), Value::Route(new)) => {
+            new.onlink && new.via.is_some_and(|via| via.is_ipv6()) && old.dev != new.dev
+        }
         _ => false,
     }
 }
@@ -100,7 +118,11 @@ impl Links {
 
 /// The link that an object is on.
 fn holder(key: &Key, value: &Value) -> Option<LinkName> {
-    if let Value::Route(route) = value { Some(route.dev) } else { key.link() }
+    if let Value::Route(route) = value {
+        Some(route.dev)
+    } else {
+        key.link()
+    }
 }
 
 fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op> {
@@ -132,7 +154,9 @@ fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op
         }
     }
     // A link of another kind under our name is not ours.
-    for (name, _) in specs(have).filter(|(name, spec)| want.link(*name).is_none() && !matches!(spec.kind, LinkKind::Other(_))) {
+    for (name, _) in specs(have).filter(|(name, spec)| {
+        want.link(*name).is_none() && !matches!(spec.kind, LinkKind::Other(_))
+    }) {
         links.unwanted.insert(name);
     }
     ops
@@ -156,9 +180,15 @@ pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<S
     }
     let kept: BTreeSet<IpNet> = subnets.iter().flat_map(Subnets::nets).collect();
     for (key, value) in &have.0 {
-        let (Key::AllowedIp(name, net), Value::AllowedIp(peer)) = (key, value) else { continue };
+        let (Key::AllowedIp(name, net), Value::AllowedIp(peer)) = (key, value) else {
+            continue;
+        };
         let peer = Key::WireguardPeer(*name, *peer);
-        if let Some(found) = have.0.get(&peer).filter(|_| kept.contains(net) && !want.0.contains_key(key)) {
+        if let Some(found) = have
+            .0
+            .get(&peer)
+            .filter(|_| kept.contains(net) && !want.0.contains_key(key))
+        {
             keep(want, &peer, found);
             keep(want, key, value);
         }
@@ -167,13 +197,17 @@ pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<S
     for net in kept {
         let bypasses = |value: &Value| matches!(value, Value::Route(route) if encrypted.is_bypassed_by(&net, route));
         let place = |key: &Key| routes_to(want, &net).next().is_none() || want.0.contains_key(key);
-        let routes: Vec<_> = routes_to(have, &net).filter(|(key, value)| place(key) && !bypasses(value)).collect();
+        let routes: Vec<_> = routes_to(have, &net)
+            .filter(|(key, value)| place(key) && !bypasses(value))
+            .collect();
         for (key, value) in routes {
             keep(want, key, value);
             let Value::Route(route) = value else { continue };
             let Some(via) = route.via else { continue };
             let neighbor = Key::Neighbor(route.dev, via);
-            let Some(found @ Value::Neighbor(mac)) = have.0.get(&neighbor) else { continue };
+            let Some(found @ Value::Neighbor(mac)) = have.0.get(&neighbor) else {
+                continue;
+            };
             keep(want, &neighbor, found);
             let fdb = Key::Fdb(route.dev, *mac);
             if let Some(found) = have.0.get(&fdb) {
@@ -187,8 +221,13 @@ fn keep(want: &mut KernelState, key: &Key, value: &Value) {
     want.0.entry(*key).or_insert_with(|| value.clone());
 }
 
-fn routes_to<'a>(state: &'a KernelState, net: &IpNet) -> impl Iterator<Item = (&'a Key, &'a Value)> {
-    state.0.range(Key::Route(*net, 0)..=Key::Route(*net, u32::MAX))
+fn routes_to<'a>(
+    state: &'a KernelState,
+    net: &IpNet,
+) -> impl Iterator<Item = (&'a Key, &'a Value)> {
+    state
+        .0
+        .range(Key::Route(*net, 0)..=Key::Route(*net, u32::MAX))
 }
 
 #[cfg(test)]

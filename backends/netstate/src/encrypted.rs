@@ -19,20 +19,32 @@ impl Encrypted {
             (Key::Link(name), Value::Link(spec)) => Some((*name, spec.kind.encrypts())),
             _ => None,
         });
-        let devices: Vec<LinkName> = links.filter(|(_, encrypts)| *encrypts).map(|(name, _)| name).collect();
+        let devices: Vec<LinkName> = links
+            .filter(|(_, encrypts)| *encrypts)
+            .map(|(name, _)| name)
+            .collect();
         if devices.is_empty() {
-            return Self { devices, nets: Vec::new() };
+            return Self {
+                devices,
+                nets: Vec::new(),
+            };
         }
-        let into = |route: &RouteSpec| route.kind == RouteKind::Unicast && devices.contains(&route.dev);
+        let into =
+            |route: &RouteSpec| route.kind == RouteKind::Unicast && devices.contains(&route.dev);
         let nets = want.0.iter().filter_map(|(key, value)| match (key, value) {
             (Key::Route(net, _), Value::Route(route)) if into(route) => Some(*net),
             _ => None,
         });
-        Self { nets: nets.collect(), devices }
+        Self {
+            nets: nets.collect(),
+            devices,
+        }
     }
 
     /// Whether a route takes packets that should be encrypted, and leads elsewhere.
     pub fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
-        route.kind == RouteKind::Unicast && !self.devices.contains(&route.dev) && self.nets.iter().any(|wider| wider.contains(net))
+        route.kind == RouteKind::Unicast
+            && !self.devices.contains(&route.dev)
+            && self.nets.iter().any(|wider| wider.contains(net))
     }
 }

@@ -206,7 +206,11 @@ const IPSEC_MODULE: &str = "xfrm_user";
 impl Failure {
     /// The kernel refused, and nothing more is known.
     pub(crate) fn refused(errno: impl Into<Errno>) -> Self {
-        Failure::Refused { errno: errno.into(), words: String::new(), cause: Cause::Unknown }
+        Failure::Refused {
+            errno: errno.into(),
+            words: String::new(),
+            cause: Cause::Unknown,
+        }
     }
 
     /// What keeps the device in user space has this problem.
@@ -238,12 +242,29 @@ impl Coded for Failure {
 
     fn detail(&self) -> Detail {
         match self {
-            Failure::Refused { cause: Cause::ModuleMissing { module, .. }, .. } => Detail::ModuleMissing { name: module.clone() },
-            Failure::Refused { cause: Cause::NoIpsec, .. } => Detail::ModuleMissing { name: IPSEC_MODULE.to_owned() },
-            Failure::Refused { cause: Cause::PortTaken { port, .. }, .. } => {
-                Detail::PortTaken { number: *port, udp: true, purpose: PortPurpose::Tunnel }
-            }
-            Failure::NotLoaded { module } => Detail::ModuleMissing { name: (*module).to_owned() },
+            Failure::Refused {
+                cause: Cause::ModuleMissing { module, .. },
+                ..
+            } => Detail::ModuleMissing {
+                name: module.clone(),
+            },
+            Failure::Refused {
+                cause: Cause::NoIpsec,
+                ..
+            } => Detail::ModuleMissing {
+                name: IPSEC_MODULE.to_owned(),
+            },
+            Failure::Refused {
+                cause: Cause::PortTaken { port, .. },
+                ..
+            } => Detail::PortTaken {
+                number: *port,
+                udp: true,
+                purpose: PortPurpose::Tunnel,
+            },
+            Failure::NotLoaded { module } => Detail::ModuleMissing {
+                name: (*module).to_owned(),
+            },
             Failure::Userspace(problem) => problem.detail.clone(),
             _ => Detail::None,
         }
@@ -271,7 +292,10 @@ impl Cause {
             Cause::Unknown => Ok(()),
             Cause::Forbidden => f.write_str("; CAP_NET_ADMIN is needed in this network namespace"),
             Cause::Ipv6Disabled(name) => {
-                write!(f, "; IPv6 is disabled on this interface: sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same for default")
+                write!(
+                    f,
+                    "; IPv6 is disabled on this interface: sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same for default"
+                )
             }
             Cause::RouteExists(net) => write!(
                 f,
@@ -290,16 +314,27 @@ impl Cause {
                 f,
                 "; {link} needs the kernel module {module} (modprobe {module}; some distributions package it separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
             ),
-            Cause::NoIpsec => write!(f, ": the kernel module {IPSEC_MODULE} is missing (modprobe {IPSEC_MODULE})"),
+            Cause::NoIpsec => write!(
+                f,
+                ": the kernel module {IPSEC_MODULE} is missing (modprobe {IPSEC_MODULE})"
+            ),
             Cause::SameEnds(name) => write!(
                 f,
                 "; an interface {name}, or another IPIP interface with the same addresses, exists: find it with `ip -d link show type ipip`, and delete it"
             ),
-            Cause::PortTaken { link, port, wireguard: true } => write!(
+            Cause::PortTaken {
+                link,
+                port,
+                wireguard: true,
+            } => write!(
                 f,
                 "; another WireGuard interface or program uses UDP port {port}, which {link} needs: find it with `wg show all listen-port` and `ss -ulpn`, or set another ListenPort in the Backend, on all nodes"
             ),
-            Cause::PortTaken { link, port, wireguard: false } => write!(
+            Cause::PortTaken {
+                link,
+                port,
+                wireguard: false,
+            } => write!(
                 f,
                 "; another program uses UDP port {port}, which {link} needs: find it with `ss -ulpn sport = :{port}`, or set another Port in the Backend, on all nodes"
             ),
@@ -314,7 +349,11 @@ impl Cause {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            Failure::Refused { errno, words, cause } => {
+            Failure::Refused {
+                errno,
+                words,
+                cause,
+            } => {
                 write!(f, "{errno}")?;
                 if !words.is_empty() {
                     write!(f, ": {words}")?;
@@ -322,16 +361,28 @@ impl fmt::Display for Failure {
                 cause.remedy(f)
             }
             Failure::Silent => f.write_str("the kernel does not answer"),
-            Failure::Unanswered => f.write_str("the kernel did not answer; the next pass checks the result"),
-            Failure::Interrupted(times) => write!(f, "interrupted by changes {times} times in a row"),
+            Failure::Unanswered => {
+                f.write_str("the kernel did not answer; the next pass checks the result")
+            }
+            Failure::Interrupted(times) => {
+                write!(f, "interrupted by changes {times} times in a row")
+            }
             Failure::NoRoute => f.write_str("the kernel's answer has no route"),
-            Failure::NotLoaded { module } => write!(f, "the kernel module {module} is not loaded (modprobe {module})"),
+            Failure::NotLoaded { module } => write!(
+                f,
+                "the kernel module {module} is not loaded (modprobe {module})"
+            ),
             Failure::NoInterface(name) => write!(f, "interface {name} does not exist"),
             Failure::InterfaceGone => f.write_str("the interface no longer exists"),
             Failure::NameTaken { link, kind } => {
-                write!(f, "an interface of this name and of kind {kind} already exists: rename or delete it (ip link delete {link})")
+                write!(
+                    f,
+                    "an interface of this name and of kind {kind} already exists: rename or delete it (ip link delete {link})"
+                )
             }
-            Failure::OpenedByProgram { kind } => write!(f, "a {kind} device is created by the program that opens it"),
+            Failure::OpenedByProgram { kind } => {
+                write!(f, "a {kind} device is created by the program that opens it")
+            }
             Failure::Unread => f.write_str("it could not be read so far"),
             Failure::Stopping => f.write_str("the network is being stopped"),
             Failure::Userspace(problem) => problem.fmt(f),
@@ -366,7 +417,11 @@ impl fmt::Display for Request {
             Request::ConfigureWireguard => f.write_str("configure WireGuard"),
             Request::Lookup(to) => write!(f, "look up the route to {to}"),
             Request::Policy { verb, selector } => {
-                write!(f, "{verb} the IPsec policy {:?} from {} to {}", selector.direction, selector.from, selector.to)
+                write!(
+                    f,
+                    "{verb} the IPsec policy {:?} from {} to {}",
+                    selector.direction, selector.from, selector.to
+                )
             }
             Request::Operation { verb, key } => write!(f, "cannot {verb} {key}"),
             Request::Compare => f.write_str("compare with the kernel"),
@@ -405,7 +460,9 @@ impl Coded for OpError {
 
 impl fmt::Display for OpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| write!(f, "cannot {} {}: {}", self.verb, self.key, self.why))
+        text(f, self, |f| {
+            write!(f, "cannot {} {}: {}", self.verb, self.key, self.why)
+        })
     }
 }
 
@@ -413,6 +470,12 @@ impl std::error::Error for OpError {}
 
 impl From<OpError> for KernelError {
     fn from(error: OpError) -> Self {
-        KernelError { what: Request::Operation { verb: error.verb, key: Box::new(error.key) }, why: error.why }
+        KernelError {
+            what: Request::Operation {
+                verb: error.verb,
+                key: Box::new(error.key),
+            },
+            why: error.why,
+        }
     }
 }

@@ -77,19 +77,31 @@ impl World {
                     self.forget(*name, |_| true);
                 }
                 if let Key::WireguardPeer(name, peer) = key {
-                    self.state.0.retain(|key, value| !(matches!(key, Key::AllowedIp(on, _) if on == name) && *value == Value::AllowedIp(*peer)));
+                    self.state.0.retain(|key, value| {
+                        !(matches!(key, Key::AllowedIp(on, _) if on == name)
+                            && *value == Value::AllowedIp(*peer))
+                    });
                 }
                 return Ok(());
             }
             Op::Add(key, value) | Op::Replace(key, value) => (key, value),
         };
-        let link = if let Value::Route(route) = value { Some(route.dev) } else { key.link().filter(|_| !matches!(key, Key::Link(_))) };
+        let link = if let Value::Route(route) = value {
+            Some(route.dev)
+        } else {
+            key.link().filter(|_| !matches!(key, Key::Link(_)))
+        };
         let ours = |name: &LinkName| name.as_str().starts_with("flannel");
-        if link.is_some_and(|name| ours(&name) && self.state.link(name).is_none_or(|spec| !spec.up)) {
+        if link.is_some_and(|name| ours(&name) && self.state.link(name).is_none_or(|spec| !spec.up))
+        {
             return Err(refused(libc::ENODEV));
         }
         // FDB entries and neighbours may overwrite learned ones. All other additions are exclusive.
-        let exclusive = matches!(op, Op::Add(..)) && !matches!(key, Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..));
+        let exclusive = matches!(op, Op::Add(..))
+            && !matches!(
+                key,
+                Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..)
+            );
         if exclusive && (self.state.0.contains_key(key) || self.foreign.contains(key)) {
             return Err(refused(libc::EEXIST));
         }
@@ -116,7 +128,11 @@ impl World {
     /// Deletes the objects on a link.
     fn forget(&mut self, name: LinkName, which: impl Fn(&Key) -> bool) {
         self.state.0.retain(|key, value| {
-            let on = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
+            let on = if let Value::Route(route) = value {
+                Some(route.dev)
+            } else {
+                key.link()
+            };
             on != Some(name) || !which(key) || matches!(key, Key::Link(_))
         });
     }
@@ -133,9 +149,18 @@ impl FakeKernel {
         let mut world = self.world();
         let before = world.state.clone();
         change(&mut world);
-        let keys: BTreeSet<Key> = before.0.keys().chain(world.state.0.keys()).copied().collect();
-        let changed = keys.into_iter().filter(|key| before.0.get(key) != world.state.0.get(key));
-        let mut notices: Vec<Notice> = changed.map(|key| Notice::Object(key, world.state.0.get(&key).cloned())).collect();
+        let keys: BTreeSet<Key> = before
+            .0
+            .keys()
+            .chain(world.state.0.keys())
+            .copied()
+            .collect();
+        let changed = keys
+            .into_iter()
+            .filter(|key| before.0.get(key) != world.state.0.get(key));
+        let mut notices: Vec<Notice> = changed
+            .map(|key| Notice::Object(key, world.state.0.get(&key).cloned()))
+            .collect();
         if notices.is_empty() {
             notices.push(Notice::Other);
         }
@@ -145,7 +170,14 @@ impl FakeKernel {
 
     fn answer(&self, what: Request) -> Result<MutexGuard<'_, World>, KernelError> {
         let mut world = self.world();
-        if world.fault() { Err(KernelError { what, why: refused(libc::EIO) }) } else { Ok(world) }
+        if world.fault() {
+            Err(KernelError {
+                what,
+                why: refused(libc::EIO),
+            })
+        } else {
+            Ok(world)
+        }
     }
 }
 
@@ -156,7 +188,11 @@ impl Kernel for FakeKernel {
         world.reads += 1;
         Ok(ExistingState {
             ours: world.state.clone(),
-            leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect(),
+            leftovers: world
+                .leftovers
+                .iter()
+                .map(|(key, route)| (*key, *route))
+                .collect(),
             sessions: world.sessions.clone(),
             mixed: BTreeSet::new(),
         })
@@ -164,28 +200,62 @@ impl Kernel for FakeKernel {
 
     async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
         let world = self.answer(Request::List(Listed::WireguardPeers))?;
-        let of_peers = |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
-        let ours = world.state.0.iter().filter(of_peers).map(|(key, value)| (*key, value.clone())).collect();
-        Ok(ExistingState { ours: KernelState(ours), sessions: world.sessions.clone(), ..ExistingState::default() })
+        let of_peers =
+            |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
+        let ours = world
+            .state
+            .0
+            .iter()
+            .filter(of_peers)
+            .map(|(key, value)| (*key, value.clone()))
+            .collect();
+        Ok(ExistingState {
+            ours: KernelState(ours),
+            sessions: world.sessions.clone(),
+            ..ExistingState::default()
+        })
     }
 
     async fn survey(&mut self, _scope: &Scope) -> Result<Survey, KernelError> {
         let world = self.answer(Request::List(Listed::Entries))?;
-        let seen = |(key, value): (&Key, &Value)| Seen { key: *key, value: value.clone(), made: Made::Set };
-        Ok(Survey { links: Vec::new(), objects: world.state.0.iter().map(seen).collect() })
+        let seen = |(key, value): (&Key, &Value)| Seen {
+            key: *key,
+            value: value.clone(),
+            made: Made::Set,
+        };
+        Ok(Survey {
+            links: Vec::new(),
+            objects: world.state.0.iter().map(seen).collect(),
+        })
     }
 
-    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
+    async fn facts(
+        &mut self,
+        underlay: &Underlay,
+        queries: &[IpAddr],
+    ) -> Result<Facts, KernelError> {
         let world = self.answer(Request::List(Listed::Addresses))?;
-        let on_link = queries.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
-        Ok(Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() })
+        let on_link = queries
+            .iter()
+            .filter(|ip| world.on_link.contains(ip))
+            .copied()
+            .collect();
+        Ok(Facts {
+            underlay: underlay.clone(),
+            on_link,
+            accepted_macs: BTreeMap::new(),
+        })
     }
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
         let mut world = self.world();
         let mut errors = Vec::new();
         for op in ops {
-            let result = if world.fault() { Err(refused(libc::EIO)) } else { world.apply(op) };
+            let result = if world.fault() {
+                Err(refused(libc::EIO))
+            } else {
+                world.apply(op)
+            };
             match result {
                 // The kernel reports our own changes too.
                 Ok(()) => {
@@ -198,9 +268,19 @@ impl Kernel for FakeKernel {
                     self.noise.notify_one();
                 }
                 Err(why) => {
-                    let in_the_way = world.foreign.contains(op.key()) && !matches!(op.key(), Key::Link(_));
-                    let kind = if in_the_way { FailureKind::Conflict } else { FailureKind::Other };
-                    errors.push(OpError { verb: op.verb(), key: *op.key(), kind, why });
+                    let in_the_way =
+                        world.foreign.contains(op.key()) && !matches!(op.key(), Key::Link(_));
+                    let kind = if in_the_way {
+                        FailureKind::Conflict
+                    } else {
+                        FailureKind::Other
+                    };
+                    errors.push(OpError {
+                        verb: op.verb(),
+                        key: *op.key(),
+                        kind,
+                        why,
+                    });
                 }
             }
         }
@@ -209,7 +289,11 @@ impl Kernel for FakeKernel {
 
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
         let world = self.world();
-        queries.iter().filter(|ip| world.on_link.contains(ip)).copied().collect()
+        queries
+            .iter()
+            .filter(|ip| world.on_link.contains(ip))
+            .copied()
+            .collect()
     }
 
     async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {

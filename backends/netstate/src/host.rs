@@ -63,7 +63,11 @@ impl Interface {
 
     /// Usable addresses of a family, the preferred first.
     pub fn usable(&self, family: Family) -> Vec<IpAddr> {
-        let mut addresses: Vec<&Address> = self.addresses.iter().filter(|address| Family::from(address.net) == family && address.usable()).collect();
+        let mut addresses: Vec<&Address> = self
+            .addresses
+            .iter()
+            .filter(|address| Family::from(address.net) == family && address.usable())
+            .collect();
         addresses.sort_by_key(|address| address.rank());
         addresses.into_iter().map(Address::ip).collect()
     }
@@ -80,8 +84,17 @@ impl Interface {
 
     /// Its addresses as text: the usable ones, else all.
     pub fn addresses_text(&self) -> String {
-        let usable: Vec<String> = self.addresses.iter().filter(|address| address.usable()).map(|address| address.ip().to_string()).collect();
-        if usable.is_empty() { "no usable address".to_owned() } else { usable.join(", ") }
+        let usable: Vec<String> = self
+            .addresses
+            .iter()
+            .filter(|address| address.usable())
+            .map(|address| address.ip().to_string())
+            .collect();
+        if usable.is_empty() {
+            "no usable address".to_owned()
+        } else {
+            usable.join(", ")
+        }
     }
 }
 
@@ -105,7 +118,14 @@ pub struct Address {
 impl Address {
     /// A permanent address without any flag.
     pub fn plain(net: IpNet) -> Self {
-        Self { net, permanent: true, deprecated: false, temporary: false, tentative: false, dad_failed: false }
+        Self {
+            net,
+            permanent: true,
+            deprecated: false,
+            temporary: false,
+            tentative: false,
+            dad_failed: false,
+        }
     }
 
     /// The address itself.
@@ -115,7 +135,10 @@ impl Address {
 
     /// Whether it can be the source of packets between nodes.
     pub fn usable(&self) -> bool {
-        !self.deprecated && !self.tentative && !self.dad_failed && (is_global(self.ip()) || is_link_local(self.ip()))
+        !self.deprecated
+            && !self.tentative
+            && !self.dad_failed
+            && (is_global(self.ip()) || is_link_local(self.ip()))
     }
 
     /// Why it is not usable, in words.
@@ -140,8 +163,19 @@ impl Address {
 /// Go's `IsGlobalUnicast`: private addresses count.
 fn is_global(ip: IpAddr) -> bool {
     match ip {
-        IpAddr::V4(v4) => !(v4.is_unspecified() || v4.is_loopback() || v4.is_multicast() || v4.is_link_local() || v4.is_broadcast()),
-        IpAddr::V6(v6) => !(v6.is_unspecified() || v6.is_loopback() || v6.is_multicast() || v6.is_unicast_link_local()),
+        IpAddr::V4(v4) => {
+            !(v4.is_unspecified()
+                || v4.is_loopback()
+                || v4.is_multicast()
+                || v4.is_link_local()
+                || v4.is_broadcast())
+        }
+        IpAddr::V6(v6) => {
+            !(v6.is_unspecified()
+                || v6.is_loopback()
+                || v6.is_multicast()
+                || v6.is_unicast_link_local())
+        }
     }
 }
 
@@ -184,7 +218,15 @@ pub struct Path {
 impl Route {
     /// A route that forwards packets, through no interface yet.
     pub fn new(to: IpNet) -> Self {
-        Self { to, via: None, index: None, paths: Vec::new(), kind: RouteKind::Unicast, protocol: 0, metric: 0 }
+        Self {
+            to,
+            via: None,
+            index: None,
+            paths: Vec::new(),
+            kind: RouteKind::Unicast,
+            protocol: 0,
+            metric: 0,
+        }
     }
 
     /// Whether it is a default route.
@@ -199,14 +241,24 @@ impl Route {
 
     /// The interface that reaches the destination without a gateway.
     pub fn link(&self) -> Option<u32> {
-        self.index.filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
+        self.index
+            .filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
     }
 
     /// A route for each of its paths.
     pub fn split(self) -> Vec<Route> {
         match self.paths.is_empty() {
             true => vec![self],
-            false => self.paths.iter().map(|path| Route { via: path.via, index: path.index, paths: Vec::new(), ..self }).collect(),
+            false => self
+                .paths
+                .iter()
+                .map(|path| Route {
+                    via: path.via,
+                    index: path.index,
+                    paths: Vec::new(),
+                    ..self
+                })
+                .collect(),
         }
     }
 
@@ -254,8 +306,15 @@ impl Coded for NoRoute {
 impl fmt::Display for NoRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            NoRoute::Refused { errno, words } if words.trim().is_empty() => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
-            NoRoute::Refused { errno, words } => write!(f, "{}: {}", std::io::Error::from_raw_os_error(*errno), words.trim()),
+            NoRoute::Refused { errno, words } if words.trim().is_empty() => {
+                write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
+            }
+            NoRoute::Refused { errno, words } => write!(
+                f,
+                "{}: {}",
+                std::io::Error::from_raw_os_error(*errno),
+                words.trim()
+            ),
             NoRoute::Unanswered => f.write_str("the kernel gave no answer"),
             NoRoute::WithoutInterface => f.write_str("the route has no outgoing interface"),
         })

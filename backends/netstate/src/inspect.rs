@@ -93,22 +93,56 @@ pub struct Inspection {
 
 /// Compares what is wanted with what is there.
 pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
-    let names: BTreeMap<u32, LinkName> = sighting.survey.links.iter().map(|(index, name, _)| (*index, *name)).collect();
+    let names: BTreeMap<u32, LinkName> = sighting
+        .survey
+        .links
+        .iter()
+        .map(|(index, name, _)| (*index, *name))
+        .collect();
     let protocol = |number| protocols.name(number);
     let interface = |index| names.get(&index).map(LinkName::to_string);
-    let words = Words { protocol: &protocol, interface: &interface };
+    let words = Words {
+        protocol: &protocol,
+        interface: &interface,
+    };
     // The kernel takes the first of several.
     let mut first: BTreeMap<Key, &Seen> = BTreeMap::new();
     for seen in &sighting.survey.objects {
         first.entry(seen.key).or_insert(seen);
     }
-    let errors: BTreeMap<Key, &OpError> = sighting.errors.iter().rev().map(|error| (error.key, error)).collect();
-    let judge = Judge { sighting, words: &words, first: &first, errors: &errors };
-    let objects = sighting.want.0.iter().map(|(key, wanted)| judge.object(key, wanted)).collect();
-    let mut foreign: Vec<Foreign> = sighting.have.0.iter().filter_map(|(key, value)| judge.left_over(key, value)).collect();
+    let errors: BTreeMap<Key, &OpError> = sighting
+        .errors
+        .iter()
+        .rev()
+        .map(|error| (error.key, error))
+        .collect();
+    let judge = Judge {
+        sighting,
+        words: &words,
+        first: &first,
+        errors: &errors,
+    };
+    let objects = sighting
+        .want
+        .0
+        .iter()
+        .map(|(key, wanted)| judge.object(key, wanted))
+        .collect();
+    let mut foreign: Vec<Foreign> = sighting
+        .have
+        .0
+        .iter()
+        .filter_map(|(key, value)| judge.left_over(key, value))
+        .collect();
     foreign.extend(judge.devices());
     let shadows = Shadows::of(sighting, |key, wanted| judge.is_there(key, wanted));
-    foreign.extend(sighting.survey.objects.iter().filter_map(|seen| judge.stranger(seen, protocols, &shadows)));
+    foreign.extend(
+        sighting
+            .survey
+            .objects
+            .iter()
+            .filter_map(|seen| judge.stranger(seen, protocols, &shadows)),
+    );
     Inspection { objects, foreign }
 }
 
@@ -123,17 +157,25 @@ struct Judge<'a> {
 impl Judge<'_> {
     /// What is there in the place of an object, and how it came there.
     fn found(&self, key: &Key) -> Option<(&Value, Made)> {
-        let ours = self.sighting.have.0.get(key).map(|value| (value, Made::Set));
+        let ours = self
+            .sighting
+            .have
+            .0
+            .get(key)
+            .map(|value| (value, Made::Set));
         ours.or_else(|| self.first.get(key).map(|seen| (&seen.value, seen.made)))
     }
 
     fn is_there(&self, key: &Key, wanted: &Value) -> bool {
-        self.found(key).is_some_and(|(found, _)| fits(wanted, found))
+        self.found(key)
+            .is_some_and(|(found, _)| fits(wanted, found))
     }
 
     /// Whether a link is one of those that are told of as ours.
     fn is_named_ours(&self, name: LinkName) -> bool {
-        [&self.sighting.want, &self.sighting.have].iter().any(|state| state.link(name).is_some())
+        [&self.sighting.want, &self.sighting.have]
+            .iter()
+            .any(|state| state.link(name).is_some())
     }
 
     fn object(&self, key: &Key, wanted: &Value) -> Object {
@@ -145,51 +187,91 @@ impl Judge<'_> {
             (None, None) => (State::Missing, None),
         };
         let found = found.map(|(found, made)| match (key, wanted, found) {
-            (Key::Link(name), Value::Link(wanted), Value::Link(found)) => self.words.link_instead(*name, wanted, found),
+            (Key::Link(name), Value::Link(wanted), Value::Link(found)) => {
+                self.words.link_instead(*name, wanted, found)
+            }
             _ => self.text(key, found, made),
         });
-        let holder = self.sighting.owners.get(key).and_then(|place| self.sighting.holders.get(*place)).cloned();
-        Object { kind: kind(key, wanted), text: self.words.object(key, wanted), holder, state, found }
+        let holder = self
+            .sighting
+            .owners
+            .get(key)
+            .and_then(|place| self.sighting.holders.get(*place))
+            .cloned();
+        Object {
+            kind: kind(key, wanted),
+            text: self.words.object(key, wanted),
+            holder,
+            state,
+            found,
+        }
     }
 
     /// The text of an object that somebody else may have made.
     fn text(&self, key: &Key, value: &Value, made: Made) -> String {
         match (key, value) {
             (Key::Fdb(name, mac), Value::Fdb(ip)) => text::fdb(*name, *mac, *ip, state(made)),
-            (Key::Neighbor(name, ip), Value::Neighbor(mac)) => text::neighbour(*name, *ip, *mac, &state(made).to_uppercase()),
+            (Key::Neighbor(name, ip), Value::Neighbor(mac)) => {
+                text::neighbour(*name, *ip, *mac, &state(made).to_uppercase())
+            }
             (key, value) => self.words.object(key, value),
         }
     }
 
     /// What is ours by where it is or how it is marked, and not wanted: flanneld removes it, usually before anybody sees it.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
-        let is_others = matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
+        let is_others =
+            matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
         if self.sighting.want.0.contains_key(key) || is_others {
             return None;
         }
         let by = match self.errors.get(key) {
             Some(error) => format!("left over: flanneld cannot remove it: {}", error.why),
-            None if self.sighting.held => "left over: flanneld keeps it for a minute, in case the store is incomplete".to_owned(),
+            None if self.sighting.held => {
+                "left over: flanneld keeps it for a minute, in case the store is incomplete"
+                    .to_owned()
+            }
             None => "left over: flanneld removes it".to_owned(),
         };
-        Some(Foreign { kind: kind(key, value), text: self.words.object(key, value), by, own_subnet: false, in_the_way_of: Vec::new() })
+        Some(Foreign {
+            kind: kind(key, value),
+            text: self.words.object(key, value),
+            by,
+            own_subnet: false,
+            in_the_way_of: Vec::new(),
+        })
     }
 
     /// Others' vxlan devices on the ports of ours.
     fn devices(&self) -> Vec<Foreign> {
-        let (wanted, missing) = tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
+        let (wanted, missing) =
+            tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
         let ports: BTreeSet<u16> = wanted.iter().map(|(_, vxlan)| vxlan.port).collect();
-        let others = self.sighting.survey.links.iter().filter_map(|(_, name, spec)| match &spec.kind {
-            LinkKind::Vxlan(vxlan) if ports.contains(&vxlan.port) && !self.is_named_ours(*name) => Some((name, spec, vxlan)),
-            _ => None,
-        });
+        let others = self
+            .sighting
+            .survey
+            .links
+            .iter()
+            .filter_map(|(_, name, spec)| match &spec.kind {
+                LinkKind::Vxlan(vxlan)
+                    if ports.contains(&vxlan.port) && !self.is_named_ours(*name) =>
+                {
+                    Some((name, spec, vxlan))
+                }
+                _ => None,
+            });
         let told = others.map(|(name, spec, theirs)| Foreign {
             kind: Kind::Link,
             text: self.words.link(*name, spec),
-            by: "an operator or another program: it has the UDP port of flannel's device".to_owned(),
+            by: "an operator or another program: it has the UDP port of flannel's device"
+                .to_owned(),
             own_subnet: false,
             // The other family's tunnel has the same port and may have the same VNI.
-            in_the_way_of: missing.iter().filter(|(_, ours)| ours.is_same_tunnel(theirs)).map(|(name, _)| name.to_string()).collect(),
+            in_the_way_of: missing
+                .iter()
+                .filter(|(_, ours)| ours.is_same_tunnel(theirs))
+                .map(|(name, _)| name.to_string())
+                .collect(),
         });
         told.collect()
     }
@@ -198,7 +280,12 @@ impl Judge<'_> {
     fn follows_from_ours(&self, seen: &Seen) -> bool {
         match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => {
-                route.protocol == protocols::KERNEL && self.sighting.want.0.contains_key(&Key::Address(route.dev, *net))
+                route.protocol == protocols::KERNEL
+                    && self
+                        .sighting
+                        .want
+                        .0
+                        .contains_key(&Key::Address(route.dev, *net))
             }
             _ => false,
         }
@@ -206,20 +293,37 @@ impl Judge<'_> {
 
     /// What is in our networks or on our devices, and neither ours nor in the place of what is ours, unless it is a route: of one in our place it
     /// has to be known who made it.
-    fn stranger(&self, seen: &Seen, protocols: &Protocols, shadows: &Shadows<'_>) -> Option<Foreign> {
+    fn stranger(
+        &self,
+        seen: &Seen,
+        protocols: &Protocols,
+        shadows: &Shadows<'_>,
+    ) -> Option<Foreign> {
         let is_ours = self.sighting.have.0.get(&seen.key) == Some(&seen.value);
-        let is_wanted = self.sighting.want.0.get(&seen.key).is_some_and(|wanted| fits(wanted, &seen.value));
+        let is_wanted = self
+            .sighting
+            .want
+            .0
+            .get(&seen.key)
+            .is_some_and(|wanted| fits(wanted, &seen.value));
         if is_ours || is_wanted || self.follows_from_ours(seen) {
             return None;
         }
         let text = self.text(&seen.key, &seen.value, seen.made);
         let (by, own_subnet) = match (&seen.key, &seen.value) {
-            (Key::Route(net, _), Value::Route(route)) => {
-                (protocols.maker(route.protocol, route.dev), self.sighting.own.nets().any(|own| own.contains(net)))
-            }
+            (Key::Route(net, _), Value::Route(route)) => (
+                protocols.maker(route.protocol, route.dev),
+                self.sighting.own.nets().any(|own| own.contains(net)),
+            ),
             _ => (maker(seen.made, protocols), false),
         };
-        Some(Foreign { kind: kind(&seen.key, &seen.value), text, by, own_subnet, in_the_way_of: shadows.cast_by(seen) })
+        Some(Foreign {
+            kind: kind(&seen.key, &seen.value),
+            text,
+            by,
+            own_subnet,
+            in_the_way_of: shadows.cast_by(seen),
+        })
     }
 }
 
@@ -239,7 +343,9 @@ fn kind(key: &Key, value: &Value) -> Kind {
         (Key::Neighbor(..), _) => Kind::Neighbour,
         (Key::WireguardPeer(..), _) => Kind::WireguardPeer,
         (Key::AllowedIp(..), _) => Kind::AllowedIp,
-        (Key::Route(..), Value::Route(route)) if route.kind == RouteKind::Blackhole => Kind::Blackhole,
+        (Key::Route(..), Value::Route(route)) if route.kind == RouteKind::Blackhole => {
+            Kind::Blackhole
+        }
         (Key::Route(..), _) => Kind::Route,
     }
 }
@@ -248,7 +354,10 @@ fn kind(key: &Key, value: &Value) -> Kind {
 type Tunnel<'a> = (LinkName, &'a VxlanSpec);
 
 /// The tunnels that are wanted, and those among them that are not there.
-fn tunnels(want: &KernelState, is_there: impl Fn(&Key, &Value) -> bool) -> (Vec<Tunnel<'_>>, Vec<Tunnel<'_>>) {
+fn tunnels(
+    want: &KernelState,
+    is_there: impl Fn(&Key, &Value) -> bool,
+) -> (Vec<Tunnel<'_>>, Vec<Tunnel<'_>>) {
     let all = want.0.iter().filter_map(|(key, value)| match (key, value) {
         (Key::Link(name), Value::Link(spec)) => match &spec.kind {
             LinkKind::Vxlan(vxlan) => Some((*name, vxlan, is_there(key, value))),
@@ -257,8 +366,15 @@ fn tunnels(want: &KernelState, is_there: impl Fn(&Key, &Value) -> bool) -> (Vec<
         _ => None,
     });
     let all: Vec<_> = all.collect();
-    let missing = all.iter().filter(|(.., there)| !there).map(|(name, vxlan, _)| (*name, *vxlan)).collect();
-    (all.iter().map(|(name, vxlan, _)| (*name, *vxlan)).collect(), missing)
+    let missing = all
+        .iter()
+        .filter(|(.., there)| !there)
+        .map(|(name, vxlan, _)| (*name, *vxlan))
+        .collect();
+    (
+        all.iter().map(|(name, vxlan, _)| (*name, *vxlan)).collect(),
+        missing,
+    )
 }
 
 /// How an entry lasts, in the words of `ip` and `bridge`.

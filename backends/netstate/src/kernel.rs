@@ -67,7 +67,11 @@ pub trait Kernel: Send {
     ///
     /// # Errors
     /// The kernel does not answer.
-    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError>;
+    async fn facts(
+        &mut self,
+        underlay: &Underlay,
+        queries: &[IpAddr],
+    ) -> Result<Facts, KernelError>;
 
     /// The addresses that the current underlay reaches without a gateway. Answers for other addresses stay.
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr>;

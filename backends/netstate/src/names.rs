@@ -12,10 +12,16 @@ impl LinkName {
 
     /// Parses a name that the kernel accepts: 1 to 15 bytes without slashes, white space or zeros.
     pub fn parse(text: &str) -> Option<Self> {
-        let fits = !text.is_empty() && text.len() <= Self::LONGEST && !text.bytes().any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace());
+        let fits = !text.is_empty()
+            && text.len() <= Self::LONGEST
+            && !text
+                .bytes()
+                .any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace());
         fits.then(|| {
             let mut name = [0; Self::LONGEST];
-            name.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
+            name.iter_mut()
+                .zip(text.bytes())
+                .for_each(|(to, from)| *to = from);
             Self(name)
         })
     }

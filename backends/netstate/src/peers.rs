@@ -18,26 +18,47 @@ pub struct Eligible<'a> {
 impl<'a> Eligible<'a> {
     /// For the node that a plan is for.
     pub fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
-        Self { own: plan.own().nets().collect(), scope: plan.scope(), underlay, shares_address: plan.shares_address() }
+        Self {
+            own: plan.own().nets().collect(),
+            scope: plan.scope(),
+            underlay,
+            shares_address: plan.shares_address(),
+        }
     }
 
     /// Whether a peer can be programmed.
     pub fn admits(&self, peer: &Peer<'_>) -> bool {
-        self.scope.covers(&peer.subnet) && !self.own.iter().any(|net| nets_overlap(net, &peer.subnet)) && !self.is_ours(&peer.public_ip)
+        self.scope.covers(&peer.subnet)
+            && !self.own.iter().any(|net| nets_overlap(net, &peer.subnet))
+            && !self.is_ours(&peer.public_ip)
     }
 
     /// Whether an address is this node's own. A lease with such a public address is not a peer, unless nodes behind NAT may share one.
     fn is_ours(&self, ip: &IpAddr) -> bool {
-        let public = if self.shares_address { &self.underlay.addresses } else { &self.underlay.public };
+        let public = if self.shares_address {
+            &self.underlay.addresses
+        } else {
+            &self.underlay.public
+        };
         match ip {
-            IpAddr::V4(ip) => [public, &self.underlay.addresses].iter().any(|known| known.v4() == Some(ip)),
-            IpAddr::V6(ip) => [public, &self.underlay.addresses].iter().any(|known| known.v6() == Some(ip)),
+            IpAddr::V4(ip) => [public, &self.underlay.addresses]
+                .iter()
+                .any(|known| known.v4() == Some(ip)),
+            IpAddr::V6(ip) => [public, &self.underlay.addresses]
+                .iter()
+                .any(|known| known.v6() == Some(ip)),
         }
     }
 }
 
 /// The peers of a plan's backend that can be programmed.
-pub fn peers<'a, P: Plan + ?Sized>(plan: &'a P, leases: &'a LeaseTable, underlay: &'a Underlay) -> impl Iterator<Item = Peer<'a>> {
+pub fn peers<'a, P: Plan + ?Sized>(
+    plan: &'a P,
+    leases: &'a LeaseTable,
+    underlay: &'a Underlay,
+) -> impl Iterator<Item = Peer<'a>> {
     let eligible = Eligible::new(plan, underlay);
-    leases.peers(plan.own(), plan.kinds()).filter(move |peer| eligible.admits(peer))
+    leases
+        .peers(plan.own(), plan.kinds())
+        .filter(move |peer| eligible.admits(peer))
 }

@@ -40,7 +40,10 @@ const WELL_KNOWN: &[(u8, &str)] = &[
 /// Where names are defined, the files of distributions first.
 const FILES: [&str; 2] = ["/usr/share/iproute2/rt_protos", "/etc/iproute2/rt_protos"];
 /// Where packages add theirs.
-const FOLDERS: [&str; 2] = ["/usr/share/iproute2/rt_protos.d", "/etc/iproute2/rt_protos.d"];
+const FOLDERS: [&str; 2] = [
+    "/usr/share/iproute2/rt_protos.d",
+    "/etc/iproute2/rt_protos.d",
+];
 /// A longer file is none of iproute2's.
 const LIMIT: usize = 64 * 1024;
 
@@ -50,30 +53,52 @@ pub struct Protocols(BTreeMap<u8, String>);
 
 impl Default for Protocols {
     fn default() -> Self {
-        Self(WELL_KNOWN.iter().map(|(number, name)| (*number, (*name).to_owned())).collect())
+        Self(
+            WELL_KNOWN
+                .iter()
+                .map(|(number, name)| (*number, (*name).to_owned()))
+                .collect(),
+        )
     }
 }
 
 impl Protocols {
     /// The names that this host has.
     pub fn of_this_host() -> Self {
-        let mut files: Vec<_> = FILES.iter().map(|file| Path::new(file).to_owned()).collect();
+        let mut files: Vec<_> = FILES
+            .iter()
+            .map(|file| Path::new(file).to_owned())
+            .collect();
         for folder in FOLDERS {
-            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-            let mut added: Vec<_> = entries.filter(|path| path.extension().is_some_and(|end| end == "conf")).collect();
+            let entries = std::fs::read_dir(folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path());
+            let mut added: Vec<_> = entries
+                .filter(|path| path.extension().is_some_and(|end| end == "conf"))
+                .collect();
             added.sort();
             files.extend(added);
         }
         let mut names = Self::default();
         // Where there is no iproute2, its compiled-in names do.
-        files.iter().filter_map(|path| std::fs::read_to_string(path).ok()).filter(|text| text.len() <= LIMIT).for_each(|text| names.read(&text));
+        files
+            .iter()
+            .filter_map(|path| std::fs::read_to_string(path).ok())
+            .filter(|text| text.len() <= LIMIT)
+            .for_each(|text| names.read(&text));
         names
     }
 
     /// Adds the names of a file: a number and a name a line.
     pub fn read(&mut self, text: &str) {
         for line in text.lines() {
-            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+            let mut words = line
+                .split('#')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace();
             let number = words.next().and_then(|word| match word.strip_prefix("0x") {
                 Some(digits) => u8::from_str_radix(digits, 16).ok(),
                 None => word.parse().ok(),
@@ -86,7 +111,10 @@ impl Protocols {
 
     /// The number as `ip route` prints it.
     pub fn name(&self, number: u8) -> String {
-        self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
+        self.0
+            .get(&number)
+            .cloned()
+            .unwrap_or_else(|| number.to_string())
     }
 
     /// Who makes routes with this number. `dev` is the device of such a route.
@@ -113,7 +141,15 @@ mod tests {
     fn numbers_have_the_names_of_the_host() {
         let mut names = Protocols::default();
         names.read("#\n# Reserved protocols.\n#\n12\tbird\n 0x50  felix # calico\n241 mine\n300 large\n7\nx y\n\n12 bird2\n");
-        assert_eq!((names.name(4), names.name(12), names.name(0x50), names.name(7)), ("static".into(), "bird2".into(), "felix".into(), "7".into()));
+        assert_eq!(
+            (
+                names.name(4),
+                names.name(12),
+                names.name(0x50),
+                names.name(7)
+            ),
+            ("static".into(), "bird2".into(), "felix".into(), "7".into())
+        );
         assert_eq!(names.maker(241, LinkName::default()), "mine");
         let known = Protocols::default();
         let dev = LinkName::parse("cni0").unwrap();

@@ -158,7 +158,13 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     ///
     /// # Errors
     /// Links or their addresses cannot be created, or the kernel cannot be read.
-    pub async fn join(plan: P, kernel: K, underlay: &Underlay, leases: &LeaseTable, options: Options) -> Result<Self, KernelError> {
+    pub async fn join(
+        plan: P,
+        kernel: K,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+        options: Options,
+    ) -> Result<Self, KernelError> {
         let mut reconciler = Self {
             scope: plan.scope().clone(),
             plan,
@@ -184,7 +190,10 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let mut tries = 0;
         loop {
             let fatal = match reconciler.pass(leases, true).await {
-                Ok(pass) => pass.errors.into_iter().find(|error| reconciler.needs(&error.key)),
+                Ok(pass) => pass
+                    .errors
+                    .into_iter()
+                    .find(|error| reconciler.needs(&error.key)),
                 Err(error) => {
                     reconciler.report.unreadable(&error);
                     tries += 1;
@@ -195,7 +204,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
                     continue;
                 }
             };
-            let Some(error) = fatal else { return Ok(reconciler) };
+            let Some(error) = fatal else {
+                return Ok(reconciler);
+            };
             tries += 1;
             // An unsupported operation will not work a second later. Other failures may be temporary.
             if tries == FIRST_TRIES || error.kind == FailureKind::Unsupported {
@@ -210,7 +221,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         match key {
             Key::Link(_) => true,
             Key::Address(..) => !matches!(self.plan.own(), Subnets::Both(..)),
-            Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..) | Key::Route(..) => false,
+            Key::Fdb(..)
+            | Key::Neighbor(..)
+            | Key::WireguardPeer(..)
+            | Key::AllowedIp(..)
+            | Key::Route(..) => false,
         }
     }
 
@@ -239,7 +254,10 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.known = None;
         self.report.pass();
         let comparing = self.report.compares();
-        let mut facts = self.kernel.facts(&self.underlay, &on_link_queries(&self.plan, leases)).await?;
+        let mut facts = self
+            .kernel
+            .facts(&self.underlay, &on_link_queries(&self.plan, leases))
+            .await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
         // Before the state: the device must never have an older key than peers are told.
         let announced = self.plan.announced(&facts);
@@ -255,7 +273,15 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.tunnels.note(&found.sessions, Instant::now());
         let moved = self.tunnels.accept(&mut have, want, Instant::now());
         leave_to_operators(&mut have, want, &found.mixed);
-        adopt(&mut have, want, &found.leftovers, leases, self.plan.own(), &facts, self.settled);
+        adopt(
+            &mut have,
+            want,
+            &found.leftovers,
+            leases,
+            self.plan.own(),
+            &facts,
+            self.settled,
+        );
         preserve(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
         leave_endpoints(&mut ops, &moved);
@@ -268,7 +294,10 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let mut unwanted = unwanted_links(&mut ops, &desired.state);
         let mut errors = self.kernel.apply(&ops).await;
         // Devices of an earlier backend stay until there is something in their place. One may be in the way of the new device.
-        let stands = |error: &OpError| !matches!(error.key, Key::Link(_) | Key::Address(..)) || error.kind == FailureKind::Conflict;
+        let stands = |error: &OpError| {
+            !matches!(error.key, Key::Link(_) | Key::Address(..))
+                || error.kind == FailureKind::Conflict
+        };
         if errors.iter().all(stands) {
             errors.extend(self.kernel.apply(&unwanted).await);
             ops.append(&mut unwanted);
@@ -278,7 +307,10 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.tunnels.follow(&desired.state);
         self.report.tunnels(&self.tunnels);
         self.plan_look(&desired.state);
-        self.report.applied(&ops, &errors, repair.then_some(&self.failed.0), || peers_of(&desired.state));
+        self.report
+            .applied(&ops, &errors, repair.then_some(&self.failed.0), || {
+                peers_of(&desired.state)
+            });
         let failures = self.failures(&errors, leases, &facts);
         self.report.state(&failures, held.is_some());
         self.report.wanted(&desired.state);
@@ -287,31 +319,50 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         if self.settled {
             // Nothing of the former run is left. Objects that appear in its networks from now on belong to others.
             self.scope.former = Default::default();
-            self.scope.links.retain(|name| desired.state.link(*name).is_some());
+            self.scope
+                .links
+                .retain(|name| desired.state.link(*name).is_some());
         }
         self.facts = Some(facts.clone());
         self.pass_after = rest(began, PAUSE_FACTORS.0);
         self.changes_after = self.pass_after;
-        let announced = if errors.iter().any(|error| matches!(error.key, Key::Link(_))) { self.announced.clone() } else { Some(announced) };
+        let announced = if errors.iter().any(|error| matches!(error.key, Key::Link(_))) {
+            self.announced.clone()
+        } else {
+            Some(announced)
+        };
         self.announced = announced.clone();
-        Ok(Pass { errors, held, desired, announced })
+        Ok(Pass {
+            errors,
+            held,
+            desired,
+            announced,
+        })
     }
 
     /// Applies only the changed leases. None if a full pass is needed instead.
     async fn change(&mut self, leases: &Arc<LeaseTable>) -> Option<Pass> {
         let began = Instant::now();
         let known = self.known.as_ref()?;
-        if !leases.unreadable().is_empty() || self.kernel.change_pending(&self.scope, Some(&known.desired.state)) {
+        if !leases.unreadable().is_empty()
+            || self
+                .kernel
+                .change_pending(&self.scope, Some(&known.desired.state))
+        {
             return None;
         }
         let mut facts = self.facts.take()?;
         let queries = new_on_link_queries(&self.plan, &known.leases, leases);
         if !queries.is_empty() {
             let near = self.kernel.on_link(&queries).await;
-            facts.on_link.retain(|ip| queries.binary_search(ip).is_err());
+            facts
+                .on_link
+                .retain(|ip| queries.binary_search(ip).is_err());
             facts.on_link.extend(near);
         }
-        let change = known.desired.change(&self.plan, &known.leases, leases, &facts)?;
+        let change = known
+            .desired
+            .change(&self.plan, &known.leases, leases, &facts)?;
         let mut desired = self.known.take()?.desired;
         self.report.pass();
         let ops = diff(&change.after, &change.before);
@@ -320,17 +371,28 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.report.changed(&change);
         desired.take(change);
         self.tunnels.applied(&ops);
-        self.report.applied(&ops, &errors, None, || peers_of(&desired.state));
+        self.report
+            .applied(&ops, &errors, None, || peers_of(&desired.state));
         let failures = self.failures(&errors, leases, &facts);
         self.report.state(&failures, false);
         self.settled = failures.node.is_empty();
         self.facts = Some(facts.clone());
         self.changes_after = rest(began, PAUSE_FACTORS.1);
-        Some(Pass { errors, held: None, desired, announced: self.announced.clone() })
+        Some(Pass {
+            errors,
+            held: None,
+            desired,
+            announced: self.announced.clone(),
+        })
     }
 
     /// Removes deletions from a first pass that would delete many of the existing routes, until they are due.
-    fn hold_back(&mut self, ops: &mut Vec<Op>, want: &KernelState, have: &KernelState) -> Option<Instant> {
+    fn hold_back(
+        &mut self,
+        ops: &mut Vec<Op>,
+        want: &KernelState,
+        have: &KernelState,
+    ) -> Option<Instant> {
         if self.guard == DeletionGuard::Off {
             return None;
         }
@@ -338,7 +400,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let encrypted = Encrypted::by(want);
         // Objects of former networks do not come back with the store. What would go in the clear is never worth the wait.
         let stale = |key: &Key, value: &Value| match (key, value) {
-            (Key::Route(net, _), Value::Route(route)) => scope.covered(net) || encrypted.is_bypassed_by(net, route),
+            (Key::Route(net, _), Value::Route(route)) => {
+                scope.covered(net) || encrypted.is_bypassed_by(net, route)
+            }
             (Key::Neighbor(_, ip), _) => scope.covered(&ipnet::IpNet::from(*ip)),
             (Key::AllowedIp(_, net), _) => scope.covered(net),
             _ => false,
@@ -348,10 +412,18 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             value => matches!(value, Value::WireguardPeer(_)),
         };
         let ours = |key: &Key, value: &Value| counts(value) && !stale(key, value);
-        let marked = have.0.iter().filter(|(key, value)| ours(key, value)).count();
+        let marked = have
+            .0
+            .iter()
+            .filter(|(key, value)| ours(key, value))
+            .count();
         let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
         let now = Instant::now();
-        let due = if let DeletionGuard::Waiting(due) = self.guard { due } else { now + DELETION_DELAY };
+        let due = if let DeletionGuard::Waiting(due) = self.guard {
+            due
+        } else {
+            now + DELETION_DELAY
+        };
         if going <= 3 || going * 5 <= marked || now >= due {
             self.guard = DeletionGuard::Off;
             return None;
@@ -365,7 +437,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.guard = DeletionGuard::Waiting(due);
         // A deletion of a desired object makes room for its replacement.
         let of_peers = |key: &Key| !matches!(key, Key::Link(_) | Key::Address(..));
-        let waits = |key: &Key, value: &Value| of_peers(key) && !stale(key, value) && !want.0.contains_key(key);
+        let waits = |key: &Key, value: &Value| {
+            of_peers(key) && !stale(key, value) && !want.0.contains_key(key)
+        };
         ops.retain(|op| !matches!(op, Op::Delete(key, value) if waits(key, value)));
         Some(due)
     }
@@ -380,7 +454,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             false => self.changes_after,
         };
         loop {
-            let quiet = if woken.full_pass && !self.report.has_conflict() { self.pass_after.max(Instant::now() + QUIET) } else { end };
+            let quiet = if woken.full_pass && !self.report.has_conflict() {
+                self.pass_after.max(Instant::now() + QUIET)
+            } else {
+                end
+            };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -408,19 +486,28 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// Keeps the kernel in sync with the inputs until `stop`. New announcements are sent to `out`.
     pub async fn run(mut self, mut inputs: Inputs, out: watch::Sender<Announced>) {
         let stop = inputs.stop.clone();
-        let (_inspector, mut questions) = std::mem::replace(&mut self.questions, questions::channel());
+        let (_inspector, mut questions) =
+            std::mem::replace(&mut self.questions, questions::channel());
         let mut failures = 0;
         // Inputs may have changed since `join`.
-        let mut woken = Woken { fresh: true, full_pass: true };
+        let mut woken = Woken {
+            fresh: true,
+            full_pass: true,
+        };
         let mut audit = None;
         loop {
             // Inputs that arrived since they were last read are fresh, no matter what ended the wait.
-            woken.fresh |= inputs.leases.has_changed().unwrap_or(false) || inputs.underlay.has_changed().unwrap_or(false);
+            woken.fresh |= inputs.leases.has_changed().unwrap_or(false)
+                || inputs.underlay.has_changed().unwrap_or(false);
             let underlay = inputs.underlay.borrow_and_update().clone();
             woken.full_pass |= self.underlay != underlay;
             self.underlay = underlay;
             let leases = inputs.leases.borrow_and_update().clone();
-            let change = if woken.full_pass { None } else { self.change(&leases).await };
+            let change = if woken.full_pass {
+                None
+            } else {
+                self.change(&leases).await
+            };
             let pass = match change {
                 Some(pass) => Ok(pass),
                 None => {
@@ -436,8 +523,13 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
                     }
                     wake = wake.into_iter().chain(pass.held).min();
                     // Objects of an unreadable lease are in the kernel but do not follow from any lease.
-                    let known = pass.errors.is_empty() && pass.held.is_none() && leases.unreadable().is_empty();
-                    self.known = known.then_some(Known { desired: pass.desired, leases: leases.clone() });
+                    let known = pass.errors.is_empty()
+                        && pass.held.is_none()
+                        && leases.unreadable().is_empty();
+                    self.known = known.then_some(Known {
+                        desired: pass.desired,
+                        leases: leases.clone(),
+                    });
                     self.failed = (pass.errors, pass.held.is_some());
                     !self.failed.0.is_empty()
                 }
@@ -447,9 +539,16 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
                     true
                 }
             };
-            failures = if retry && !woken.fresh { failures + 1 } else { u32::from(retry) };
+            failures = if retry && !woken.fresh {
+                failures + 1
+            } else {
+                u32::from(retry)
+            };
             if retry {
-                wake = wake.into_iter().chain([Instant::now() + backoff(failures)]).min();
+                wake = wake
+                    .into_iter()
+                    .chain([Instant::now() + backoff(failures)])
+                    .min();
             }
             // Who asks while somebody else keeps changing things is answered, too.
             if let Ok(question) = questions.try_recv() {
@@ -480,7 +579,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// Begins sessions with the peers that a full pass added. Peers of new leases begin them by themselves.
     async fn greet(&mut self, ops: &[Op]) {
         let added = ops.iter().filter_map(|op| match op {
-            Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer)) if peer.keepalive == 0 => Some((*name, *key)),
+            Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer))
+                if peer.keepalive == 0 =>
+            {
+                Some((*name, *key))
+            }
             _ => None,
         });
         let added: Vec<_> = added.collect();
@@ -491,7 +594,13 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
 
     /// Plans when to read the peers of WireGuard.
     fn plan_look(&mut self, want: &KernelState) {
-        let mut links = want.0.values().map_while(|value| if let Value::Link(spec) = value { Some(spec) } else { None });
+        let mut links = want.0.values().map_while(|value| {
+            if let Value::Link(spec) = value {
+                Some(spec)
+            } else {
+                None
+            }
+        });
         let any = links.any(|spec| matches!(spec.kind, LinkKind::Wireguard(_)));
         self.look = any.then(|| Instant::now() + TUNNEL_READ_INTERVAL);
     }
@@ -500,9 +609,14 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     async fn peers_differ(&mut self) -> bool {
         let began = Instant::now();
         let found = self.kernel.read_peers(&self.scope).await;
-        self.look = Some(Instant::now() + (began.elapsed() * LOOK_FACTOR).clamp(TUNNEL_READ_INTERVAL, LOOK_LIMIT));
+        self.look = Some(
+            Instant::now()
+                + (began.elapsed() * LOOK_FACTOR).clamp(TUNNEL_READ_INTERVAL, LOOK_LIMIT),
+        );
         // A full pass tells the error.
-        let Ok(mut found) = found else { return self.known.is_some() };
+        let Ok(mut found) = found else {
+            return self.known.is_some();
+        };
         self.tunnels.note(&found.sessions, began);
         self.report.tunnels(&self.tunnels);
         let Some(known) = &self.known else {
@@ -511,10 +625,18 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             self.looked = if due { Some(began) } else { self.looked };
             return due;
         };
-        self.tunnels.accept(&mut found.ours, &known.desired.state, began);
+        self.tunnels
+            .accept(&mut found.ours, &known.desired.state, began);
         leave_to_operators(&mut found.ours, &known.desired.state, &found.mixed);
-        let of_peers = |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
-        !known.desired.state.0.iter().filter(of_peers).eq(found.ours.0.iter().filter(of_peers))
+        let of_peers =
+            |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
+        !known
+            .desired
+            .state
+            .0
+            .iter()
+            .filter(of_peers)
+            .eq(found.ours.0.iter().filter(of_peers))
     }
 
     /// Reads the kernel for somebody who asks, and changes nothing.
@@ -527,7 +649,10 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// What follows from the leases and the facts of the last pass, and what is there now.
     async fn look(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
         let Some(facts) = &self.facts else {
-            return Err(KernelError { what: Request::Compare, why: Failure::Unread });
+            return Err(KernelError {
+                what: Request::Compare,
+                why: Failure::Unread,
+            });
         };
         let mut want = self.desired(leases, facts).state;
         let (holders, owners) = holders(&self.plan, leases, facts);
@@ -538,7 +663,16 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         preserve(&mut want, &have, leases.unreadable());
         let survey = self.kernel.survey(&self.scope).await?;
         let (errors, held) = self.failed.clone();
-        Ok(Sighting { want, have, errors, held, survey, own: *self.plan.own(), holders, owners })
+        Ok(Sighting {
+            want,
+            have,
+            errors,
+            held,
+            survey,
+            own: *self.plan.own(),
+            holders,
+            owners,
+        })
     }
 
     /// To be told when the plan has changed.
@@ -577,12 +711,18 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
 
 /// Takes peers to which an operator gave allowed IPs of other networks out of what is ours, unless they are wanted.
 fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
-    let theirs: BTreeSet<Key> = mixed.iter().filter(|key| !want.0.contains_key(key)).copied().collect();
+    let theirs: BTreeSet<Key> = mixed
+        .iter()
+        .filter(|key| !want.0.contains_key(key))
+        .copied()
+        .collect();
     if theirs.is_empty() {
         return;
     }
     have.0.retain(|key, value| match (key, value) {
-        (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => !theirs.contains(&Key::WireguardPeer(*name, *peer)),
+        (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => {
+            !theirs.contains(&Key::WireguardPeer(*name, *peer))
+        }
         (key, _) => !theirs.contains(key),
     });
 }
@@ -613,7 +753,9 @@ fn rest(began: Instant, times: u32) -> Instant {
 
 /// 50 ms, doubled with each failure up to 5 s, with 25 % jitter.
 fn backoff(failures: u32) -> Duration {
-    RETRY.after(failures.saturating_sub(1)).mul_f64(rand::rng().random_range(0.75..1.25))
+    RETRY
+        .after(failures.saturating_sub(1))
+        .mul_f64(rand::rng().random_range(0.75..1.25))
 }
 
 /// The lowest network, at which the range of routes begins.
@@ -623,19 +765,29 @@ fn subnet_floor() -> ipnet::IpNet {
 
 /// Takes the deletions of devices that are not wanted from the end of the operations: they come last.
 fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
-    let unwanted = |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));
+    let unwanted =
+        |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));
     let count = ops.iter().rev().take_while(unwanted).count();
     ops.split_off(ops.len() - count)
 }
 
 /// The number of routes to peers, or, where one route leads to all of them, of what they may send and receive.
 fn peers_of(state: &KernelState) -> usize {
-    let to_peer = |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);
-    let allowed = state.0.keys().filter(|key| matches!(key, Key::AllowedIp(..))).count();
+    let to_peer =
+        |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);
+    let allowed = state
+        .0
+        .keys()
+        .filter(|key| matches!(key, Key::AllowedIp(..)))
+        .count();
     if allowed > 0 {
         return allowed;
     }
-    state.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count()
+    state
+        .0
+        .range(Key::Route(subnet_floor(), 0)..)
+        .filter(|(_, value)| to_peer(value))
+        .count()
 }
 
 #[cfg(test)]

@@ -36,8 +36,16 @@ pub struct RouteSpec {
 }
 
 /// Whether a route of protocol `boot` is as Go flannel makes those to other nodes: by a gateway, to a subnet of that length that is not our own.
-pub(crate) fn is_go_flannels(net: &IpNet, route: &RouteSpec, own: Option<IpNet>, length: u8) -> bool {
-    route.kind == RouteKind::Unicast && route.via.is_some() && net.prefix_len() == length && own.is_none_or(|own| own.trunc() != *net)
+pub(crate) fn is_go_flannels(
+    net: &IpNet,
+    route: &RouteSpec,
+    own: Option<IpNet>,
+    length: u8,
+) -> bool {
+    route.kind == RouteKind::Unicast
+        && route.via.is_some()
+        && net.prefix_len() == length
+        && own.is_none_or(|own| own.trunc() != *net)
 }
 
 /// What a route does with packets.

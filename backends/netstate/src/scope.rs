@@ -44,8 +44,17 @@ mod tests {
     #[test]
     fn what_a_former_network_left_is_told_from_what_others_have() {
         let networks = Subnets::V4("10.6.0.0/17".parse().unwrap());
-        let former = Some(Subnets::Both("10.6.0.0/16".parse().unwrap(), "fd00:5::/48".parse().unwrap()));
-        let scope = Scope { links: Vec::new(), networks, former, protocol: 241, checksum_offload: false };
+        let former = Some(Subnets::Both(
+            "10.6.0.0/16".parse().unwrap(),
+            "fd00:5::/48".parse().unwrap(),
+        ));
+        let scope = Scope {
+            links: Vec::new(),
+            networks,
+            former,
+            protocol: 241,
+            checksum_offload: false,
+        };
         for (net, covers, covered) in [
             ("10.6.1.0/24", true, false),
             ("10.6.200.0/24", false, true),
@@ -56,7 +65,11 @@ mod tests {
             ("fd00:6:0:1::/64", false, false),
         ] {
             let net: IpNet = net.parse().unwrap();
-            assert_eq!((scope.covers(&net), scope.covered(&net)), (covers, covered), "{net}");
+            assert_eq!(
+                (scope.covers(&net), scope.covered(&net)),
+                (covers, covered),
+                "{net}"
+            );
         }
     }
 }

@@ -43,13 +43,27 @@ pub struct Sighting {
 }
 
 /// The other nodes, and the objects that each needs. As in [`Desired`](crate::desired::Desired), the oldest lease wins.
-pub fn holders<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> (Vec<Holder>, BTreeMap<Key, usize>) {
+pub fn holders<P: Plan + ?Sized>(
+    plan: &P,
+    leases: &LeaseTable,
+    facts: &Facts,
+) -> (Vec<Holder>, BTreeMap<Key, usize>) {
     let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
     all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
     let (mut holders, mut owners) = (Vec::with_capacity(all.len()), BTreeMap::new());
     for (place, peer) in all.iter().enumerate() {
-        let node = peer.lease.attrs.node.as_ref().map(|node| node.name.to_string()).filter(|name| !name.is_empty());
-        holders.push(Holder { node, subnet: peer.subnet, address: peer.public_ip });
+        let node = peer
+            .lease
+            .attrs
+            .node
+            .as_ref()
+            .map(|node| node.name.to_string())
+            .filter(|name| !name.is_empty());
+        holders.push(Holder {
+            node,
+            subnet: peer.subnet,
+            address: peer.public_ip,
+        });
         for (key, _) in plan.of_peer(peer, facts) {
             owners.entry(key).or_insert(place);
         }

@@ -39,9 +39,15 @@ impl Words<'_> {
             (Key::Link(name), Value::Link(spec)) => self.link(*name, spec),
             (Key::Address(name, net), _) => format!("{net} dev {name}"),
             (Key::Fdb(name, mac), Value::Fdb(ip)) => fdb(*name, *mac, *ip, "permanent"),
-            (Key::Neighbor(name, ip), Value::Neighbor(mac)) => neighbour(*name, *ip, *mac, "PERMANENT"),
-            (Key::WireguardPeer(name, key), Value::WireguardPeer(peer)) => wireguard_peer(*name, key, peer),
-            (Key::AllowedIp(name, net), Value::AllowedIp(key)) => format!("{name} peer {key} allowed-ips {net}"),
+            (Key::Neighbor(name, ip), Value::Neighbor(mac)) => {
+                neighbour(*name, *ip, *mac, "PERMANENT")
+            }
+            (Key::WireguardPeer(name, key), Value::WireguardPeer(peer)) => {
+                wireguard_peer(*name, key, peer)
+            }
+            (Key::AllowedIp(name, net), Value::AllowedIp(key)) => {
+                format!("{name} peer {key} allowed-ips {net}")
+            }
             (Key::Route(net, metric), Value::Route(route)) => self.route(net, *metric, route),
             _ => key.to_string(),
         }
@@ -56,7 +62,10 @@ impl Words<'_> {
             RouteKind::Other(kind) => Some(kind),
         };
         if let Some(kind) = kind {
-            let name = TYPES.iter().find(|(number, _)| *number == kind).map_or_else(|| kind.to_string(), |(_, name)| (*name).to_owned());
+            let name = TYPES
+                .iter()
+                .find(|(number, _)| *number == kind)
+                .map_or_else(|| kind.to_string(), |(_, name)| (*name).to_owned());
             let _ = write!(out, "{name} ");
         }
         let _ = write!(out, "{net}");
@@ -81,7 +90,11 @@ impl Words<'_> {
 
     /// An interface, in the words of `ip -d link`.
     pub fn link(&self, name: LinkName, spec: &LinkSpec) -> String {
-        let mut out = format!("{name} mtu {} {}", spec.mtu, if spec.up { "up" } else { "down" });
+        let mut out = format!(
+            "{name} mtu {} {}",
+            spec.mtu,
+            if spec.up { "up" } else { "down" }
+        );
         if let Some(mac) = spec.mac {
             let _ = write!(out, " address {mac}");
         }
@@ -93,15 +106,32 @@ impl Words<'_> {
                     let _ = write!(out, " local {local}");
                 }
                 if vxlan.lower != 0 {
-                    let lower = (self.interface)(vxlan.lower).unwrap_or_else(|| format!("if{}", vxlan.lower));
+                    let lower = (self.interface)(vxlan.lower)
+                        .unwrap_or_else(|| format!("if{}", vxlan.lower));
                     let _ = write!(out, " dev {lower}");
                 }
-                let learning = if vxlan.learning { "learning" } else { "nolearning" };
-                let _ = write!(out, " dstport {} {learning}{}", vxlan.port, if vxlan.gbp { " gbp" } else { "" });
+                let learning = if vxlan.learning {
+                    "learning"
+                } else {
+                    "nolearning"
+                };
+                let _ = write!(
+                    out,
+                    " dstport {} {learning}{}",
+                    vxlan.port,
+                    if vxlan.gbp { " gbp" } else { "" }
+                );
             }
             LinkKind::Ipip(ipip) => {
-                let end = |ip: Option<std::net::Ipv4Addr>| ip.map_or("any".to_owned(), |ip| ip.to_string());
-                let _ = write!(out, " remote {} local {}", end(ipip.remote), end(ipip.local));
+                let end = |ip: Option<std::net::Ipv4Addr>| {
+                    ip.map_or("any".to_owned(), |ip| ip.to_string())
+                };
+                let _ = write!(
+                    out,
+                    " remote {} local {}",
+                    end(ipip.remote),
+                    end(ipip.local)
+                );
             }
             LinkKind::Tun(tun) if !tun.held => out.push_str(", and no flanneld has it open"),
             LinkKind::Wireguard(wireguard) => {
@@ -128,7 +158,11 @@ impl Words<'_> {
         if let (Some(wanted), Some(found)) = (wanted.checksum_offload, found.checksum_offload)
             && wanted != found
         {
-            let _ = write!(out, ", tx-checksumming {}", if found { "on" } else { "off" });
+            let _ = write!(
+                out,
+                ", tx-checksumming {}",
+                if found { "on" } else { "off" }
+            );
         }
         out
     }
@@ -136,7 +170,9 @@ impl Words<'_> {
 
 /// A neighbour, as `ip neighbour` prints it.
 pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
-    format!("{ip} dev {name} lladdr {mac} {state}").trim_end().to_owned()
+    format!("{ip} dev {name} lladdr {mac} {state}")
+        .trim_end()
+        .to_owned()
 }
 
 /// A peer, in the words of `wg set`.
@@ -156,7 +192,9 @@ fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> Stri
 
 /// An FDB entry, as `bridge fdb` prints it.
 pub fn fdb(name: LinkName, mac: Mac, ip: IpAddr, state: &str) -> String {
-    format!("{mac} dev {name} dst {ip} self {state}").trim_end().to_owned()
+    format!("{mac} dev {name} dst {ip} self {state}")
+        .trim_end()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -169,7 +207,10 @@ mod tests {
     fn with_words<T>(run: impl FnOnce(Words<'_>) -> T) -> T {
         let protocols = Protocols::default();
         let protocol = |number| protocols.name(number);
-        run(Words { protocol: &protocol, interface: &|index| (index == 2).then(|| "eth1".to_owned()) })
+        run(Words {
+            protocol: &protocol,
+            interface: &|index| (index == 2).then(|| "eth1".to_owned()),
+        })
     }
 
     #[test]
@@ -179,11 +220,36 @@ mod tests {
         let via: IpAddr = "10.244.3.0".parse().unwrap();
         let mac = Mac([2, 0, 0, 0, 0, 3]);
         let none = LinkName::default();
-        let route = RouteSpec { via: Some(via), dev: name, onlink: true, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+        let route = RouteSpec {
+            via: Some(via),
+            dev: name,
+            onlink: true,
+            kind: RouteKind::Unicast,
+            scope: 0,
+            protocol: 241,
+        };
         let net = |text: &str| text.parse::<IpNet>().unwrap();
-        let vxlan = VxlanSpec { vni: 1, port: 8472, local: "192.0.2.1".parse().ok(), lower: 2, learning: false, gbp: false };
-        let link = LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac), mtu: 1450, up: true, accept_ra: Some(false), checksum_offload: None };
-        let tun = LinkSpec { kind: LinkKind::Tun(TunSpec { held: true }), mac: None, ..link.clone() };
+        let vxlan = VxlanSpec {
+            vni: 1,
+            port: 8472,
+            local: "192.0.2.1".parse().ok(),
+            lower: 2,
+            learning: false,
+            gbp: false,
+        };
+        let link = LinkSpec {
+            kind: LinkKind::Vxlan(vxlan),
+            mac: Some(mac),
+            mtu: 1450,
+            up: true,
+            accept_ra: Some(false),
+            checksum_offload: None,
+        };
+        let tun = LinkSpec {
+            kind: LinkKind::Tun(TunSpec { held: true }),
+            mac: None,
+            ..link.clone()
+        };
         with_words(|words| {
             for (key, value, text) in [
                 (
@@ -191,31 +257,72 @@ mod tests {
                     Value::Link(Box::new(link.clone())),
                     "flannel.1 mtu 1450 up address 02:00:00:00:00:03 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
                 ),
-                (Key::Link(name), Value::Link(Box::new(tun)), "flannel.1 mtu 1450 up tun"),
-                (Key::Address(name, net("10.244.1.0/32")), Value::Address, "10.244.1.0/32 dev flannel.1"),
-                (Key::Fdb(name, mac), Value::Fdb("192.0.2.3".parse().unwrap()), "02:00:00:00:00:03 dev flannel.1 dst 192.0.2.3 self permanent"),
-                (Key::Neighbor(name, via), Value::Neighbor(mac), "10.244.3.0 dev flannel.1 lladdr 02:00:00:00:00:03 PERMANENT"),
-                (Key::Route(net("10.244.3.0/24"), 0), Value::Route(route), "10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink"),
+                (
+                    Key::Link(name),
+                    Value::Link(Box::new(tun)),
+                    "flannel.1 mtu 1450 up tun",
+                ),
+                (
+                    Key::Address(name, net("10.244.1.0/32")),
+                    Value::Address,
+                    "10.244.1.0/32 dev flannel.1",
+                ),
+                (
+                    Key::Fdb(name, mac),
+                    Value::Fdb("192.0.2.3".parse().unwrap()),
+                    "02:00:00:00:00:03 dev flannel.1 dst 192.0.2.3 self permanent",
+                ),
+                (
+                    Key::Neighbor(name, via),
+                    Value::Neighbor(mac),
+                    "10.244.3.0 dev flannel.1 lladdr 02:00:00:00:00:03 PERMANENT",
+                ),
+                (
+                    Key::Route(net("10.244.3.0/24"), 0),
+                    Value::Route(route),
+                    "10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink",
+                ),
                 (
                     Key::Route(net("fd00::/64"), 1024),
-                    Value::Route(RouteSpec { via: None, dev: eth, onlink: false, scope: 253, protocol: 4, ..route }),
+                    Value::Route(RouteSpec {
+                        via: None,
+                        dev: eth,
+                        onlink: false,
+                        scope: 253,
+                        protocol: 4,
+                        ..route
+                    }),
                     "fd00::/64 dev eth1 proto static scope link metric 1024",
                 ),
                 (
                     Key::Route(net("10.244.1.0/24"), 65_535),
-                    Value::Route(RouteSpec { via: None, dev: none, onlink: false, kind: RouteKind::Blackhole, ..route }),
+                    Value::Route(RouteSpec {
+                        via: None,
+                        dev: none,
+                        onlink: false,
+                        kind: RouteKind::Blackhole,
+                        ..route
+                    }),
                     "blackhole 10.244.1.0/24 proto 241 metric 65535",
                 ),
                 (
                     Key::Route(net("10.244.1.0/24"), 0),
-                    Value::Route(RouteSpec { via: None, dev: none, onlink: false, kind: RouteKind::Other(7), protocol: 12, ..route }),
+                    Value::Route(RouteSpec {
+                        via: None,
+                        dev: none,
+                        onlink: false,
+                        kind: RouteKind::Other(7),
+                        protocol: 12,
+                        ..route
+                    }),
                     "unreachable 10.244.1.0/24 proto bird",
                 ),
             ] {
                 assert_eq!(words.object(&key, &value), text);
             }
             let mut found = link.clone();
-            (found.mtu, found.up, found.accept_ra, found.checksum_offload) = (1400, false, Some(true), Some(false));
+            (found.mtu, found.up, found.accept_ra, found.checksum_offload) =
+                (1400, false, Some(true), Some(false));
             let wanted = LinkSpec { mac: None, ..link };
             assert_eq!(
                 words.link_instead(name, &wanted, &found),

@@ -27,7 +27,9 @@ impl Underlay {
     /// The local address of tunnels of a family: the public address if this host has it, or else the interface's.
     pub fn tunnel_source(&self, family: Family) -> Option<IpAddr> {
         let own = self.addresses.of(family);
-        let is_local = |public: &IpAddr| Some(*public) == own || self.local.iter().any(|net| net.addr() == *public);
+        let is_local = |public: &IpAddr| {
+            Some(*public) == own || self.local.iter().any(|net| net.addr() == *public)
+        };
         self.public.of(family).filter(is_local).or(own)
     }
 }

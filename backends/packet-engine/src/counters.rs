@@ -22,7 +22,14 @@ pub struct Direction {
 impl Default for Direction {
     fn default() -> Self {
         let zero = AtomicU64::default;
-        Self { packets: zero(), bytes: zero(), batches: zero(), units: zero(), errors: zero(), drops: std::array::from_fn(|_| AtomicU64::default()) }
+        Self {
+            packets: zero(),
+            bytes: zero(),
+            batches: zero(),
+            units: zero(),
+            errors: zero(),
+            drops: std::array::from_fn(|_| AtomicU64::default()),
+        }
     }
 }
 
@@ -41,12 +48,17 @@ impl Direction {
 
     /// All dropped packets.
     pub fn all_drops(&self) -> u64 {
-        self.drops.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
+        self.drops
+            .iter()
+            .map(|counter| counter.load(Ordering::Relaxed))
+            .sum()
     }
 
     /// The packets dropped for a reason.
     pub fn drops(&self, reason: Reason) -> u64 {
-        self.drops.get(reason.index()).map_or(0, |counter| counter.load(Ordering::Relaxed))
+        self.drops
+            .get(reason.index())
+            .map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 }
 
@@ -82,7 +94,9 @@ impl Handshakes {
             ("failed", &self.failed),
             ("cookies", &self.cookies),
         ];
-        self.happen.load(Ordering::Relaxed).then(|| counters.map(|(name, counter)| (name, counter.load(Ordering::Relaxed))))
+        self.happen
+            .load(Ordering::Relaxed)
+            .then(|| counters.map(|(name, counter)| (name, counter.load(Ordering::Relaxed))))
     }
 }
 

@@ -48,9 +48,16 @@ mod tests {
         ];
         for (inner, row) in order.iter().zip(figure) {
             for (outer, want) in order.iter().zip(row) {
-                assert_eq!(decapsulate(*inner, *outer), want.ok_or(Reason::Ecn), "inner {inner} outer {outer}");
+                assert_eq!(
+                    decapsulate(*inner, *outer),
+                    want.ok_or(Reason::Ecn),
+                    "inner {inner} outer {outer}"
+                );
                 // The rest of the traffic class is ignored.
-                assert_eq!(decapsulate(inner | 0xb8, outer | 0x48), want.ok_or(Reason::Ecn));
+                assert_eq!(
+                    decapsulate(inner | 0xb8, outer | 0x48),
+                    want.ok_or(Reason::Ecn)
+                );
             }
         }
     }
@@ -58,7 +65,10 @@ mod tests {
     #[test]
     fn without_congestion_nothing_changes() {
         for inner in 0..4 {
-            assert_eq!((encapsulate(inner, true), encapsulate(inner, false)), (inner, NOT_ECT));
+            assert_eq!(
+                (encapsulate(inner, true), encapsulate(inner, false)),
+                (inner, NOT_ECT)
+            );
             assert_eq!(encapsulate(inner | 0xfc, true), inner);
             for normal in [true, false] {
                 assert_eq!(decapsulate(inner, encapsulate(inner, normal)), Ok(inner));

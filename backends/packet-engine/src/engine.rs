@@ -80,7 +80,11 @@ impl Engine {
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
         let counters = Arc::default();
         Self {
-            wireguard: if config.framing == Framing::WireGuard { WireGuard::create(&counters) } else { None },
+            wireguard: if config.framing == Framing::WireGuard {
+                WireGuard::create(&counters)
+            } else {
+                None
+            },
             config,
             table: Arc::new(ArcSwap::from_pointee(table)),
             counters,
@@ -119,27 +123,50 @@ impl Engine {
 
     /// The files that a successor needs to continue without a gap: the TUN queues and the receiving sockets.
     pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
-        (self.queues.clone(), self.sockets.as_ref().map(|sockets| sockets.receive.clone()).unwrap_or_default())
+        (
+            self.queues.clone(),
+            self.sockets
+                .as_ref()
+                .map(|sockets| sockets.receive.clone())
+                .unwrap_or_default(),
+        )
     }
 
     /// Adopts the files of the previous process and returns whether there was a device. Unusable files are closed and opened again.
     pub fn adopt(&mut self, listen: impl Into<Addresses>) -> bool {
         let listen = listen.into();
-        let Inheritance { queues, mut sockets } = std::mem::take(&mut self.inherited);
+        let Inheritance {
+            queues,
+            mut sockets,
+        } = std::mem::take(&mut self.inherited);
         let (features, port) = (self.config.features, self.config.port);
         let tun = |fd| Tun::inherit(fd, &self.config.device, &features).map(Arc::new);
         let mut problem = None;
-        let addresses: Vec<_> = listen.ips().flat_map(|address| std::iter::repeat_n(address, features.queues)).collect();
+        let addresses: Vec<_> = listen
+            .ips()
+            .flat_map(|address| std::iter::repeat_n(address, features.queues))
+            .collect();
         let all = sockets.len() == addresses.len();
         // systemd returns files in another order than they were stored in: the last comes first.
         sockets.sort_by_cached_key(|fd| {
             let bound = Socket::bound(fd).map(|bound| bound.ip());
-            addresses.iter().position(|address| Some(*address) == bound).unwrap_or(usize::MAX)
+            addresses
+                .iter()
+                .position(|address| Some(*address) == bound)
+                .unwrap_or(usize::MAX)
         });
         let sockets: Vec<_> = (sockets.into_iter().zip(&addresses))
-            .filter_map(|(fd, address)| Socket::inherit(fd, *address, port, &features).map(Arc::new).map_err(|why| problem = Some(why)).ok())
+            .filter_map(|(fd, address)| {
+                Socket::inherit(fd, *address, port, &features)
+                    .map(Arc::new)
+                    .map_err(|why| problem = Some(why))
+                    .ok()
+            })
             .collect();
-        let queues: Vec<_> = queues.into_iter().filter_map(|fd| tun(fd).map_err(|why| problem = Some(why)).ok()).collect();
+        let queues: Vec<_> = queues
+            .into_iter()
+            .filter_map(|fd| tun(fd).map_err(|why| problem = Some(why)).ok())
+            .collect();
         if let Some(problem) = problem {
             tracing::warn!("{problem}; opening a new one");
         }
@@ -148,7 +175,14 @@ impl Engine {
         }
         if all && sockets.len() == addresses.len() {
             match self.spread(listen) {
-                Ok(spread) => self.sockets = Some(Sockets { listen, port, receive: sockets, spread }),
+                Ok(spread) => {
+                    self.sockets = Some(Sockets {
+                        listen,
+                        port,
+                        receive: sockets,
+                        spread,
+                    })
+                }
                 Err(why) => tracing::warn!("{why}"),
             }
         }
@@ -168,10 +202,19 @@ impl Engine {
                 Ok(queues) => queues,
                 Err(why) if self.config.features.vnet => {
                     // Older kernels and containers may lack offloads. The engine works without them.
-                    let features = Features { queues: 1, ..Features::mmsg() };
-                    let queues = Tun::open(&self.config.device, &features).map_err(|_| why.clone())?;
+                    let features = Features {
+                        queues: 1,
+                        ..Features::mmsg()
+                    };
+                    let queues =
+                        Tun::open(&self.config.device, &features).map_err(|_| why.clone())?;
                     tracing::warn!("{} runs without offloads: {why}", self.config.device);
-                    self.config.features = Features { name: "mmsg", gso: self.config.features.gso, gro: self.config.features.gro, ..features };
+                    self.config.features = Features {
+                        name: "mmsg",
+                        gso: self.config.features.gso,
+                        gro: self.config.features.gro,
+                        ..features
+                    };
                     queues
                 }
                 Err(why) => return Err(why),
@@ -187,42 +230,72 @@ impl Engine {
     /// The failed step, and the remedy. The old sockets are kept.
     pub fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
-        if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, self.config.port)) {
+        if self
+            .sockets
+            .as_ref()
+            .is_some_and(|sockets| sockets.are(listen, self.config.port))
+        {
             return Ok(());
         }
         self.stop();
         let result = self.bind(listen);
-        let started = if self.queues.is_empty() { Ok(()) } else { self.start() };
+        let started = if self.queues.is_empty() {
+            Ok(())
+        } else {
+            self.start()
+        };
         result.and(started)
     }
 
     fn bind(&mut self, listen: Addresses) -> Result<(), EngineError> {
         let port = self.config.port;
-        if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, port)) {
+        if self
+            .sockets
+            .as_ref()
+            .is_some_and(|sockets| sockets.are(listen, port))
+        {
             return Ok(());
         }
         let mut receive = Vec::new();
         for address in listen.ips() {
             for _ in 0..self.config.features.queues {
-                let socket = Socket::bind(address, port, &self.config.features)
-                    .map_err(|error| refused(SocketAddr::new(address, port), &self.config.framing, &error))?;
+                let socket =
+                    Socket::bind(address, port, &self.config.features).map_err(|error| {
+                        refused(SocketAddr::new(address, port), &self.config.framing, &error)
+                    })?;
                 receive.push(Arc::new(socket));
             }
         }
-        if let Some(size) = receive.first().map(|socket| socket.receive_buffer()).filter(|size| *size < 4 << 20) {
+        if let Some(size) = receive
+            .first()
+            .map(|socket| socket.receive_buffer())
+            .filter(|size| *size < 4 << 20)
+        {
             tracing::warn!(
                 "the receive buffer of UDP port {port} has only {size} bytes, so bursts may be lost; give flanneld CAP_NET_ADMIN, or set net.core.rmem_max to 8388608"
             );
         }
         let spread = self.spread(listen)?;
-        self.sockets = Some(Sockets { listen, port, receive, spread });
+        self.sockets = Some(Sockets {
+            listen,
+            port,
+            receive,
+            spread,
+        });
         Ok(())
     }
 
     fn spread(&self, listen: Addresses) -> Result<Vec<Arc<Socket>>, EngineError> {
-        let Some(address) = listen.ips().next().filter(|_| self.config.spread) else { return Ok(Vec::new()) };
-        let bound: Result<Vec<_>, _> = (0..SPREAD).map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new)).collect();
-        bound.map_err(|error| EngineError::BindSender { address, errno: error.into() })
+        let Some(address) = listen.ips().next().filter(|_| self.config.spread) else {
+            return Ok(Vec::new());
+        };
+        let bound: Result<Vec<_>, _> = (0..SPREAD)
+            .map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new))
+            .collect();
+        bound.map_err(|error| EngineError::BindSender {
+            address,
+            errno: error.into(),
+        })
     }
 
     /// Starts the threads.
@@ -231,20 +304,36 @@ impl Engine {
     /// The host provides no more threads or files.
     pub fn start(&mut self) -> Result<(), EngineError> {
         self.stop();
-        let Some(sockets) = self.sockets.clone() else { return Err(EngineError::NoSocket) };
-        let wake = Arc::new(Wake::new().map_err(|error| EngineError::Eventfd { errno: Errno(error as i32) })?);
+        let Some(sockets) = self.sockets.clone() else {
+            return Err(EngineError::NoSocket);
+        };
+        let wake = Arc::new(Wake::new().map_err(|error| EngineError::Eventfd {
+            errno: Errno(error as i32),
+        })?);
         self.wake = Some(wake.clone());
         self.describe();
         let config = Arc::new(self.config.clone());
         let queues = self.queues.clone();
         // The sockets of a queue, of each address one.
-        let of = |number: usize| sockets.receive.iter().skip(number).step_by(queues.len().max(1)).cloned().collect::<Vec<_>>();
+        let of = |number: usize| {
+            sockets
+                .receive
+                .iter()
+                .skip(number)
+                .step_by(queues.len().max(1))
+                .cloned()
+                .collect::<Vec<_>>()
+        };
         for (number, tun) in queues.iter().enumerate() {
             let receive = of(number);
             let out = tx::Tx {
                 config: config.clone(),
                 tun: tun.clone(),
-                sockets: if sockets.spread.is_empty() { receive.clone() } else { sockets.spread.clone() },
+                sockets: if sockets.spread.is_empty() {
+                    receive.clone()
+                } else {
+                    sockets.spread.clone()
+                },
                 table: self.table.clone(),
                 wireguard: self.wireguard.clone(),
                 counters: self.counters.clone(),
@@ -252,7 +341,14 @@ impl Engine {
             };
             self.thread(format!("flannel-tx-{number}"), true, move || out.run())?;
             for socket in receive {
-                let name = format!("flannel-rx{}-{number}", if socket.is_ipv6() && sockets.listen.v4().is_some() { "6" } else { "" });
+                let name = format!(
+                    "flannel-rx{}-{number}",
+                    if socket.is_ipv6() && sockets.listen.v4().is_some() {
+                        "6"
+                    } else {
+                        ""
+                    }
+                );
                 let rx = rx::Rx {
                     config: config.clone(),
                     tun: tun.clone(),
@@ -266,27 +362,47 @@ impl Engine {
             }
         }
         if let Some(device) = self.wireguard.clone() {
-            let handshakes = handshakes::Handshakes { device, name: self.config.device.clone(), sockets: of(0), wake };
+            let handshakes = handshakes::Handshakes {
+                device,
+                name: self.config.device.clone(),
+                sockets: of(0),
+                wake,
+            };
             // Without priority: a flood of handshakes must not keep packets waiting.
             self.thread("flannel-wg".to_owned(), false, move || handshakes.run())?;
         }
         Ok(())
     }
 
-    fn thread(&mut self, name: String, prioritized: bool, work: impl FnOnce() + Send + 'static) -> Result<(), EngineError> {
+    fn thread(
+        &mut self,
+        name: String,
+        prioritized: bool,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), EngineError> {
         let run = move || {
             if prioritized {
                 priority::raise();
             }
             work();
         };
-        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(run);
-        self.threads.push(thread.map_err(|error| EngineError::Thread { errno: error.into() })?);
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .stack_size(256 << 10)
+            .spawn(run);
+        self.threads
+            .push(thread.map_err(|error| EngineError::Thread {
+                errno: error.into(),
+            })?);
         Ok(())
     }
 
     fn describe(&self) {
-        let offload = self.queues.first().map(|queue| queue.offload()).unwrap_or_default();
+        let offload = self
+            .queues
+            .first()
+            .map(|queue| queue.offload())
+            .unwrap_or_default();
         let features = &self.config.features;
         let parts = [
             (features.tun_tap, "tun-tap"),
@@ -296,9 +412,22 @@ impl Engine {
             (features.gro, "UDP GRO"),
             (features.batch > 1, "batches"),
         ];
-        let parts: Vec<&str> = parts.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
-        let text = format!("{} ({}; {} queues)", features.name, parts.join(", "), features.queues);
-        let mut mode = self.counters.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let parts: Vec<&str> = parts
+            .iter()
+            .filter(|(has, _)| *has)
+            .map(|(_, name)| *name)
+            .collect();
+        let text = format!(
+            "{} ({}; {} queues)",
+            features.name,
+            parts.join(", "),
+            features.queues
+        );
+        let mut mode = self
+            .counters
+            .mode
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if *mode != text {
             tracing::info!("{} uses packet mode {text}", self.config.device);
             *mode = text;
@@ -328,7 +457,10 @@ impl Engine {
 /// Why a socket cannot be bound.
 fn refused(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
     match Errno::from(error) {
-        Errno(libc::EADDRINUSE) => EngineError::PortTaken { address, rival: framing.rival() },
+        Errno(libc::EADDRINUSE) => EngineError::PortTaken {
+            address,
+            rival: framing.rival(),
+        },
         errno => EngineError::Bind { address, errno },
     }
 }

@@ -111,7 +111,9 @@ impl Coded for EngineError {
             EngineError::TunNameTaken { .. } => "interface-name-taken",
             EngineError::Tun { .. } => "tun-unusable",
             EngineError::NotTun { .. } | EngineError::OtherTun { .. } => "inherited-tun-unusable",
-            EngineError::NotSocket { .. } | EngineError::OtherSocket { .. } => "inherited-socket-unusable",
+            EngineError::NotSocket { .. } | EngineError::OtherSocket { .. } => {
+                "inherited-socket-unusable"
+            }
             EngineError::NoSocket => "engine-without-socket",
             EngineError::Eventfd { .. } => "no-eventfd",
             EngineError::Thread { .. } => "no-thread",
@@ -120,7 +122,11 @@ impl Coded for EngineError {
 
     fn detail(&self) -> Detail {
         match self {
-            EngineError::PortTaken { address, .. } => Detail::PortTaken { number: address.port(), udp: true, purpose: PortPurpose::Tunnel },
+            EngineError::PortTaken { address, .. } => Detail::PortTaken {
+                number: address.port(),
+                udp: true,
+                purpose: PortPurpose::Tunnel,
+            },
             _ => Detail::None,
         }
     }
@@ -137,22 +143,46 @@ impl fmt::Display for EngineError {
                 rival.key
             ),
             EngineError::Bind { address, errno } => write!(f, "cannot bind UDP {address}: {errno}"),
-            EngineError::BindSender { address, errno } => write!(f, "cannot bind a UDP socket to {address}: {errno}"),
-            EngineError::TunMissing { errno } => {
-                write!(f, "{errno} (/dev/net/tun); load the kernel module tun (modprobe tun), or give the container the device /dev/net/tun")
+            EngineError::BindSender { address, errno } => {
+                write!(f, "cannot bind a UDP socket to {address}: {errno}")
             }
-            EngineError::TunForbidden { errno } => write!(f, "{errno}; flanneld needs CAP_NET_ADMIN and access to /dev/net/tun"),
+            EngineError::TunMissing { errno } => {
+                write!(
+                    f,
+                    "{errno} (/dev/net/tun); load the kernel module tun (modprobe tun), or give the container the device /dev/net/tun"
+                )
+            }
+            EngineError::TunForbidden { errno } => write!(
+                f,
+                "{errno}; flanneld needs CAP_NET_ADMIN and access to /dev/net/tun"
+            ),
             EngineError::TunBusy { device, errno } => {
-                write!(f, "{errno}: another process uses {device}, maybe another flanneld; find it with `ip -d link show {device}` and stop it")
+                write!(
+                    f,
+                    "{errno}: another process uses {device}, maybe another flanneld; find it with `ip -d link show {device}` and stop it"
+                )
             }
             EngineError::TunNameTaken { device, errno } => {
-                write!(f, "{errno}: an interface {device} of another kind exists; check `ip -d link show {device}`")
+                write!(
+                    f,
+                    "{errno}: an interface {device} of another kind exists; check `ip -d link show {device}`"
+                )
             }
             EngineError::Tun { errno } => write!(f, "{errno}"),
-            EngineError::NotTun { device, errno } => write!(f, "the inherited file for {device} is not a TUN device: {errno}"),
-            EngineError::OtherTun { device, found } => write!(f, "the inherited file for {device} belongs to {found}"),
-            EngineError::NotSocket { errno } => write!(f, "the inherited file is not a UDP socket: {errno}"),
-            EngineError::OtherSocket { wanted, found } => write!(f, "the inherited socket is bound to {found:?}, not to {wanted}"),
+            EngineError::NotTun { device, errno } => write!(
+                f,
+                "the inherited file for {device} is not a TUN device: {errno}"
+            ),
+            EngineError::OtherTun { device, found } => {
+                write!(f, "the inherited file for {device} belongs to {found}")
+            }
+            EngineError::NotSocket { errno } => {
+                write!(f, "the inherited file is not a UDP socket: {errno}")
+            }
+            EngineError::OtherSocket { wanted, found } => write!(
+                f,
+                "the inherited socket is bound to {found:?}, not to {wanted}"
+            ),
             EngineError::NoSocket => f.write_str("the engine has no socket"),
             EngineError::Eventfd { errno } => write!(f, "cannot create an eventfd: {errno}"),
             EngineError::Thread { errno } => write!(f, "cannot start a thread: {errno}"),
@@ -187,7 +217,9 @@ impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| {
             f.write_str(match self {
-                PeerError::WeakKey => "its public key is of small order: anyone could pretend to be that peer",
+                PeerError::WeakKey => {
+                    "its public key is of small order: anyone could pretend to be that peer"
+                }
                 PeerError::OwnKey => "its public key is this device's own",
                 PeerError::NoPeer => "there is no peer with that public key",
             })
@@ -209,7 +241,13 @@ impl Coded for UnknownMode {
 
 impl fmt::Display for UnknownMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| write!(f, "{:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available", self.0))
+        text(f, self, |f| {
+            write!(
+                f,
+                "{:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available",
+                self.0
+            )
+        })
     }
 }
 

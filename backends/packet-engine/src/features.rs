@@ -26,17 +26,44 @@ pub struct Features {
 impl Features {
     /// Everything that the kernel supports.
     pub fn offload() -> Self {
-        Self { name: "offload", tun_tap: false, vnet: true, uso: true, gso: true, gro: true, batch: 64, queues: queues(cpus()) }
+        Self {
+            name: "offload",
+            tun_tap: false,
+            vnet: true,
+            uso: true,
+            gso: true,
+            gro: true,
+            batch: 64,
+            queues: queues(cpus()),
+        }
     }
 
     /// Batches of single packets.
     pub fn mmsg() -> Self {
-        Self { name: "mmsg", tun_tap: false, vnet: false, uso: false, gso: false, gro: false, batch: 64, queues: 1 }
+        Self {
+            name: "mmsg",
+            tun_tap: false,
+            vnet: false,
+            uso: false,
+            gso: false,
+            gro: false,
+            batch: 64,
+            queues: 1,
+        }
     }
 
     /// One packet for each system call.
     pub fn plain() -> Self {
-        Self { name: "plain", tun_tap: true, vnet: false, uso: false, gso: false, gro: false, batch: 1, queues: 1 }
+        Self {
+            name: "plain",
+            tun_tap: true,
+            vnet: false,
+            uso: false,
+            gso: false,
+            gro: false,
+            batch: 1,
+            queues: 1,
+        }
     }
 
     /// The names of the modes.
@@ -78,7 +105,13 @@ mod tests {
     #[test]
     fn modes_by_name() {
         assert_eq!(Features::named("").unwrap().name, "offload");
-        assert_eq!((Features::named("mmsg").unwrap().batch, Features::named("plain").unwrap().batch), (64, 1));
+        assert_eq!(
+            (
+                Features::named("mmsg").unwrap().batch,
+                Features::named("plain").unwrap().batch
+            ),
+            (64, 1)
+        );
         assert_eq!(Features::named("fast"), Err(UnknownMode("fast".to_owned())));
         assert_eq!([1, 2, 3, 4, 8, 64].map(queues), [1, 1, 1, 2, 4, 4]);
     }

@@ -14,16 +14,24 @@ const SCTP: u8 = 132;
 /// A hash that is equal for all packets of a flow: of addresses, protocol and ports. Fragments are hashed without ports, as only the first has them.
 #[inline]
 pub fn hash(packet: &[u8], header: &Header) -> u32 {
-    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
+    let addresses = if header.version == Version::V4 {
+        12..20
+    } else {
+        8..40
+    };
     let ports = match (header.protocol, header.fragment) {
         (TCP | UDP | SCTP, Fragment::No) => header.transport..header.transport + 4,
         _ => 0..0,
     };
     let words = |range: Range<usize>| packet.get(range).unwrap_or_default().chunks_exact(4);
-    words(addresses).chain(words(ports)).fold(u32::from(header.protocol), |hash, word| {
-        let word = word.first_chunk::<4>().map_or(0, |word| u32::from_be_bytes(*word));
-        (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
-    })
+    words(addresses)
+        .chain(words(ports))
+        .fold(u32::from(header.protocol), |hash, word| {
+            let word = word
+                .first_chunk::<4>()
+                .map_or(0, |word| u32::from_be_bytes(*word));
+            (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
+        })
 }
 
 /// The number of slots in tables of the flows of one batch. Two flows may share a slot.
@@ -47,7 +55,10 @@ pub fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
 /// The 16-bit word at an offset.
 #[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
+    bytes
+        .get(at..)?
+        .first_chunk::<2>()
+        .map(|two| u16::from_be_bytes(*two))
 }
 
 /// Writes the 16-bit word at an offset.

@@ -37,7 +37,10 @@ impl Framing {
     /// Who else may hold the port.
     pub fn rival(&self) -> Rival {
         match self {
-            Framing::Udp | Framing::Vxlan { .. } => Rival { interface: "a vxlan interface (`ip -d link show type vxlan`)", key: "Port" },
+            Framing::Udp | Framing::Vxlan { .. } => Rival {
+                interface: "a vxlan interface (`ip -d link show type vxlan`)",
+                key: "Port",
+            },
             Framing::WireGuard => Rival {
                 interface: "a WireGuard interface of the kernel (`ip link show type wireguard`)",
                 key: "ListenPort (ListenPortV6 for flannel-wg-v6)",
@@ -57,8 +60,12 @@ impl Framing {
     /// Writes the headers of a packet to the VTEP `to` and returns their length. `out` has room for [`VXLAN`] bytes.
     #[inline]
     pub fn write(&self, to: [u8; 6], version: Version, out: &mut [u8]) -> usize {
-        let Framing::Vxlan { vni, mac } = self else { return 0 };
-        let Some(out) = out.first_chunk_mut::<VXLAN>() else { return 0 };
+        let Framing::Vxlan { vni, mac } = self else {
+            return 0;
+        };
+        let Some(out) = out.first_chunk_mut::<VXLAN>() else {
+            return 0;
+        };
         let [_, v0, v1, v2] = vni.to_be_bytes();
         let [t0, t1, t2, t3, t4, t5] = to;
         let [m0, m1, m2, m3, m4, m5] = *mac;
@@ -66,7 +73,9 @@ impl Framing {
             Version::V4 => [0x08, 0x00],
             Version::V6 => [0x86, 0xdd],
         };
-        *out = [8, 0, 0, 0, v0, v1, v2, 0, t0, t1, t2, t3, t4, t5, m0, m1, m2, m3, m4, m5, k0, k1];
+        *out = [
+            8, 0, 0, 0, v0, v1, v2, 0, t0, t1, t2, t3, t4, t5, m0, m1, m2, m3, m4, m5, k0, k1,
+        ];
         VXLAN
     }
 
@@ -82,7 +91,9 @@ impl Framing {
             // Nobody but a session of the sender's can read it.
             Framing::WireGuard => return Err(Reason::BadHeader),
         };
-        let Some((head, packet)) = datagram.split_first_chunk::<VXLAN>() else { return Err(Reason::Short) };
+        let Some((head, packet)) = datagram.split_first_chunk::<VXLAN>() else {
+            return Err(Reason::Short);
+        };
         let [flags, _, _, _, v0, v1, v2, _, to @ .., k0, k1] = head;
         // Reserved bits and fields are ignored on receipt (RFC 7348, 5).
         if flags & 8 == 0 {
@@ -97,7 +108,9 @@ impl Framing {
         let version = packet.first().map_or(0, |first| first >> 4);
         let length = match ([*k0, *k1], version, packet) {
             ([0x08, 0x00], 4, [_, _, l0, l1, ..]) => usize::from(u16::from_be_bytes([*l0, *l1])),
-            ([0x86, 0xdd], 6, [_, _, _, _, l0, l1, ..]) => 40 + usize::from(u16::from_be_bytes([*l0, *l1])),
+            ([0x86, 0xdd], 6, [_, _, _, _, l0, l1, ..]) => {
+                40 + usize::from(u16::from_be_bytes([*l0, *l1]))
+            }
             ([0x08, 0x00] | [0x86, 0xdd], ..) => return Err(Reason::Malformed),
             _ => return Err(Reason::NotIp),
         };
@@ -113,7 +126,10 @@ mod tests {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
     fn framed(change: impl FnOnce(&mut Vec<u8>)) -> Result<std::ops::Range<usize>, Reason> {
-        let framing = Framing::Vxlan { vni: 0x0001_0203, mac: MAC };
+        let framing = Framing::Vxlan {
+            vni: 0x0001_0203,
+            mac: MAC,
+        };
         let mut datagram = vec![0; VXLAN];
         assert_eq!(framing.write(MAC, Version::V4, &mut datagram), VXLAN);
         datagram.extend([0x45, 0, 0, 20]);
@@ -125,8 +141,16 @@ mod tests {
     #[test]
     fn invalid_frames_are_dropped() {
         assert_eq!(framed(|_| ()), Ok(22..42));
-        assert_eq!(framed(|d| d.extend([0; 18])), Ok(22..42), "padding is removed");
-        assert_eq!(framed(|d| d[1..4].fill(0xff)), Ok(22..42), "reserved bits are ignored");
+        assert_eq!(
+            framed(|d| d.extend([0; 18])),
+            Ok(22..42),
+            "padding is removed"
+        );
+        assert_eq!(
+            framed(|d| d[1..4].fill(0xff)),
+            Ok(22..42),
+            "reserved bits are ignored"
+        );
         assert_eq!(framed(|d| d[0] = 0xf7), Err(Reason::BadHeader));
         assert_eq!(framed(|d| d[6] = 0), Err(Reason::BadVni));
         assert_eq!(framed(|d| d[8] = 0xff), Err(Reason::WrongMac));
@@ -135,6 +159,12 @@ mod tests {
         assert_eq!(framed(|d| d.truncate(21)), Err(Reason::Short));
         assert_eq!(framed(|d| d.truncate(22)), Err(Reason::Malformed));
         assert_eq!(Framing::Udp.strip(&[1, 2, 3]), Ok(0..3));
-        assert_eq!((Framing::Udp.overhead(), Framing::Udp.write(MAC, Version::V6, &mut [])), (0, 0));
+        assert_eq!(
+            (
+                Framing::Udp.overhead(),
+                Framing::Udp.write(MAC, Version::V6, &mut [])
+            ),
+            (0, 0)
+        );
     }
 }

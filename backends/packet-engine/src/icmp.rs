@@ -18,7 +18,13 @@ const TOS: u8 = 0xc0;
 
 /// Writes the IP packet that reports an error to the sender of `offender` and returns its length. `source` is our own
 /// address on the tunnel. None if no error may be sent, if `source` is of the other family, or if `out` is too small.
-pub fn reply(icmp: Icmp, offender: &[u8], header: &Header, source: IpAddr, out: &mut [u8]) -> Option<usize> {
+pub fn reply(
+    icmp: Icmp,
+    offender: &[u8],
+    header: &Header,
+    source: IpAddr,
+    out: &mut [u8],
+) -> Option<usize> {
     if !answerable(offender, header) {
         return None;
     }
@@ -31,13 +37,16 @@ pub fn reply(icmp: Icmp, offender: &[u8], header: &Header, source: IpAddr, out: 
 
 /// Whether an error about this packet may be sent to its source.
 fn answerable(offender: &[u8], header: &Header) -> bool {
-    if header.fragment == Fragment::Later || martian(&header.source) || martian(&header.destination) {
+    if header.fragment == Fragment::Later || martian(&header.source) || martian(&header.destination)
+    {
         return false;
     }
     let kind = offender.get(header.transport);
     match (header.version, header.protocol) {
         // Queries and their replies. All other types are errors, or may be newer errors.
-        (Version::V4, ICMP) => kind.is_some_and(|kind| matches!(kind, 0 | 8 | 9 | 10 | 13..=18 | 42 | 43)),
+        (Version::V4, ICMP) => {
+            kind.is_some_and(|kind| matches!(kind, 0 | 8 | 9 | 10 | 13..=18 | 42 | 43))
+        }
         // Types below 128 are errors; 137 is a redirect.
         (Version::V6, ICMP_V6) => kind.is_some_and(|kind| *kind >= 128 && *kind != 137),
         // May contain an error.
@@ -46,7 +55,14 @@ fn answerable(offender: &[u8], header: &Header) -> bool {
     }
 }
 
-fn reply_v4(icmp: Icmp, offender: &[u8], header: &Header, from: Ipv4Addr, to: Ipv4Addr, out: &mut [u8]) -> Option<usize> {
+fn reply_v4(
+    icmp: Icmp,
+    offender: &[u8],
+    header: &Header,
+    from: Ipv4Addr,
+    to: Ipv4Addr,
+    out: &mut [u8],
+) -> Option<usize> {
     let room = out.len().min(V4_MAX).checked_sub(V4_HEADER + ICMP_HEADER)?;
     let quote = offender.get(..offender.len().min(room))?;
     // The sender needs the first 8 bytes after the header to find its socket.
@@ -63,7 +79,9 @@ fn reply_v4(icmp: Icmp, offender: &[u8], header: &Header, from: Ipv4Addr, to: Ip
     write_message(message, kind, code, mtu, quote, 0)?;
     let [len_high, len_low] = u16::try_from(total).ok()?.to_be_bytes();
     // The packet is never fragmented, so it needs no identification.
-    *ip = [0x45, TOS, len_high, len_low, 0, 0, 0x40, 0, TTL, ICMP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    *ip = [
+        0x45, TOS, len_high, len_low, 0, 0, 0x40, 0, TTL, ICMP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
     ip[12..16].copy_from_slice(&from.octets());
     ip[16..].copy_from_slice(&to.octets());
     let sum = checksum::checksum(checksum::sum(&ip[..], 0));
@@ -71,7 +89,13 @@ fn reply_v4(icmp: Icmp, offender: &[u8], header: &Header, from: Ipv4Addr, to: Ip
     Some(total)
 }
 
-fn reply_v6(icmp: Icmp, offender: &[u8], from: Ipv6Addr, to: Ipv6Addr, out: &mut [u8]) -> Option<usize> {
+fn reply_v6(
+    icmp: Icmp,
+    offender: &[u8],
+    from: Ipv6Addr,
+    to: Ipv6Addr,
+    out: &mut [u8],
+) -> Option<usize> {
     let room = out.len().min(V6_MAX).checked_sub(V6_HEADER + ICMP_HEADER)?;
     let quote = offender.get(..offender.len().min(room))?;
     if quote.len() < offender.len().min(V6_HEADER + 8) {
@@ -85,16 +109,39 @@ fn reply_v6(icmp: Icmp, offender: &[u8], from: Ipv6Addr, to: Ipv6Addr, out: &mut
         Icmp::TooBig(mtu) => (2, 0, mtu),
     };
     let len = u16::try_from(message.len()).ok()?;
-    write_message(message, kind, code, mtu, quote, checksum::pseudo(&from.octets(), &to.octets(), ICMP_V6, u32::from(len)))?;
+    write_message(
+        message,
+        kind,
+        code,
+        mtu,
+        quote,
+        checksum::pseudo(&from.octets(), &to.octets(), ICMP_V6, u32::from(len)),
+    )?;
     let [len_high, len_low] = len.to_be_bytes();
-    ip[..8].copy_from_slice(&[0x60 | TOS >> 4, TOS << 4, 0, 0, len_high, len_low, ICMP_V6, TTL]);
+    ip[..8].copy_from_slice(&[
+        0x60 | TOS >> 4,
+        TOS << 4,
+        0,
+        0,
+        len_high,
+        len_low,
+        ICMP_V6,
+        TTL,
+    ]);
     ip[8..24].copy_from_slice(&from.octets());
     ip[24..].copy_from_slice(&to.octets());
     Some(total)
 }
 
 /// The ICMP message with the quoted packet. In both families the MTU is at the end of the second word.
-fn write_message(message: &mut [u8], kind: u8, code: u8, mtu: u16, quote: &[u8], initial: u64) -> Option<()> {
+fn write_message(
+    message: &mut [u8],
+    kind: u8,
+    code: u8,
+    mtu: u16,
+    quote: &[u8],
+    initial: u64,
+) -> Option<()> {
     let [mtu_high, mtu_low] = mtu.to_be_bytes();
     let (head, body) = message.split_first_chunk_mut::<ICMP_HEADER>()?;
     *head = [kind, code, 0, 0, 0, 0, mtu_high, mtu_low];

@@ -19,7 +19,10 @@ pub(crate) struct Rate {
 impl Rate {
     pub(crate) const fn new(per_second: u64, burst: u64) -> Self {
         let spacing = 1_000_000_000 / per_second;
-        Self { spacing, slack: spacing * (burst - 1) }
+        Self {
+            spacing,
+            slack: spacing * (burst - 1),
+        }
     }
 
     /// The time of the next event after one at `now`. None if it is too early. Zero as `turn` is a full bucket.
@@ -40,16 +43,24 @@ pub struct Buckets {
 impl Buckets {
     /// Full buckets. The seed makes it unpredictable which destinations share a bucket.
     pub fn new(seed: u64) -> Self {
-        Self { seed, all: 0, each: vec![0; SLOTS].into() }
+        Self {
+            seed,
+            all: 0,
+            each: vec![0; SLOTS].into(),
+        }
     }
 
     /// Whether an error may be sent to `destination` at `now`, a monotonic clock. It is counted only if so.
     pub fn allow(&mut self, destination: IpAddr, now: Duration) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let slot = self.slot(destination);
-        let Some(each) = self.each.get_mut(slot) else { return false };
+        let Some(each) = self.each.get_mut(slot) else {
+            return false;
+        };
         // An error counts against neither limit if one refuses it, so that a noisy destination does not use up the limit for all.
-        let (Some(one), Some(all)) = (EACH.take(*each, now), ALL.take(self.all, now)) else { return false };
+        let (Some(one), Some(all)) = (EACH.take(*each, now), ALL.take(self.all, now)) else {
+            return false;
+        };
         *each = one;
         self.all = all;
         true
@@ -87,7 +98,9 @@ mod tests {
     #[test]
     fn one_destination_is_limited_to_ten_a_second() {
         let mut buckets = Buckets::new(1);
-        let passed = (0..10_000).filter(|ms| buckets.allow(ip(7), Duration::from_millis(*ms))).count();
+        let passed = (0..10_000)
+            .filter(|ms| buckets.allow(ip(7), Duration::from_millis(*ms)))
+            .count();
         assert_eq!(passed, 10 + 99);
         // Other destinations are not affected.
         assert!(buckets.allow(ip(8), Duration::from_secs(10)));
@@ -96,15 +109,29 @@ mod tests {
     #[test]
     fn a_flood_is_limited_to_a_hundred_a_second() {
         let mut buckets = Buckets::new(1);
-        let passed = (0..1_000_000u64).filter(|n| buckets.allow(ip(*n as u32), Duration::from_micros(n * 10))).count();
+        let passed = (0..1_000_000u64)
+            .filter(|n| buckets.allow(ip(*n as u32), Duration::from_micros(n * 10)))
+            .count();
         assert_eq!(passed, 50 + 999);
     }
 
     #[test]
     fn the_burst_is_available_again_after_a_pause() {
         let mut buckets = Buckets::new(1);
-        let burst = |buckets: &mut Buckets, at| (0..100).filter(|_| buckets.allow(ip(7), Duration::from_secs(at))).count();
-        assert_eq!([burst(&mut buckets, 0), burst(&mut buckets, 0), burst(&mut buckets, 1), burst(&mut buckets, 1_000_000)], [10, 0, 10, 10]);
+        let burst = |buckets: &mut Buckets, at| {
+            (0..100)
+                .filter(|_| buckets.allow(ip(7), Duration::from_secs(at)))
+                .count()
+        };
+        assert_eq!(
+            [
+                burst(&mut buckets, 0),
+                burst(&mut buckets, 0),
+                burst(&mut buckets, 1),
+                burst(&mut buckets, 1_000_000)
+            ],
+            [10, 0, 10, 10]
+        );
         // At the end of its range the clock refuses and does not wrap.
         assert!(burst(&mut Buckets::new(1), u64::MAX) <= 100);
     }
@@ -112,9 +139,18 @@ mod tests {
     #[test]
     fn destinations_spread() {
         let buckets = Buckets::new(3);
-        let v4: std::collections::BTreeSet<usize> = (0..1024).map(|n| buckets.slot(ip(0x0a05_0000 + n))).collect();
-        let v6: std::collections::BTreeSet<usize> = (0..1024u128).map(|n| buckets.slot(IpAddr::V6((0xfd00 << 112 | n << 64 | 1).into()))).collect();
-        assert!(v4.len() > 550 && v6.len() > 550, "{} {}", v4.len(), v6.len());
+        let v4: std::collections::BTreeSet<usize> = (0..1024)
+            .map(|n| buckets.slot(ip(0x0a05_0000 + n)))
+            .collect();
+        let v6: std::collections::BTreeSet<usize> = (0..1024u128)
+            .map(|n| buckets.slot(IpAddr::V6((0xfd00 << 112 | n << 64 | 1).into())))
+            .collect();
+        assert!(
+            v4.len() > 550 && v6.len() > 550,
+            "{} {}",
+            v4.len(),
+            v6.len()
+        );
     }
 
     proptest! {

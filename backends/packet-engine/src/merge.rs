@@ -49,7 +49,13 @@ pub struct Group {
 impl Group {
     /// The number of packets.
     pub fn count(&self) -> usize {
-        if self.whole { self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1)) } else { 1 + self.rest.len() }
+        if self.whole {
+            self.total
+                .saturating_sub(self.header_len)
+                .div_ceil(self.size.max(1))
+        } else {
+            1 + self.rest.len()
+        }
     }
 
     /// Their size, each with its headers.
@@ -59,7 +65,11 @@ impl Group {
 
     /// The kind of super-packet.
     pub fn kind(&self) -> Gso {
-        if self.count() > 1 { self.kind } else { Gso::None }
+        if self.count() > 1 {
+            self.kind
+        } else {
+            Gso::None
+        }
     }
 
     /// All ranges, in order.
@@ -131,7 +141,9 @@ impl Merger {
 
     /// Adds the packet at `at` in `buffer`.
     pub fn offer(&mut self, buffer: &[u8], at: Range<usize>, header: &Header) {
-        let Some(packet) = buffer.get(at.clone()) else { return };
+        let Some(packet) = buffer.get(at.clone()) else {
+            return;
+        };
         if header.fragment != Fragment::No {
             // The flow of a fragment is unknown. Later packets must not be merged with, or overtake, what came before it.
             self.slots = [NO_GROUP; SLOTS];
@@ -143,7 +155,8 @@ impl Merger {
         let slot = flow::slot(packet, header);
         self.schedule.count(slot, at.len());
         let pseudo = partial_checksum::pseudo(packet, header);
-        let partial = pseudo.is_some_and(|pseudo| partial_checksum::is_partial(packet, header, pseudo));
+        let partial =
+            pseudo.is_some_and(|pseudo| partial_checksum::is_partial(packet, header, pseudo));
         let wanted = match header.protocol {
             TCP => self.merge_tcp,
             UDP => self.merge_udp,
@@ -154,18 +167,27 @@ impl Merger {
             self.push(at, header, None, partial);
             return;
         }
-        let candidate = pseudo.and_then(|pseudo| Candidate::of(packet, header, pseudo, partial || self.checksums_trusted));
+        let candidate = pseudo.and_then(|pseudo| {
+            Candidate::of(packet, header, pseudo, partial || self.checksums_trusted)
+        });
         let latest = self.slots.get(slot).copied().unwrap_or(NO_GROUP);
-        if let (Some(candidate), Some(group)) = (&candidate, self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))))
-            && group.open
+        if let (Some(candidate), Some(group)) = (
+            &candidate,
+            self.groups
+                .get_mut(..self.used)
+                .and_then(|all| all.get_mut(usize::from(latest))),
+        ) && group.open
             && let Some(first) = buffer.get(group.first.clone())
             && candidate.follows(packet, group, first)
         {
             group.rest.push(at.start + candidate.payload..at.end);
             group.total += candidate.size;
-            group.next = group.next.wrapping_add(u32::try_from(candidate.size).unwrap_or(0));
+            group.next = group
+                .next
+                .wrapping_add(u32::try_from(candidate.size).unwrap_or(0));
             group.push |= candidate.push;
-            group.open = candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
+            group.open =
+                candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
             return;
         }
         self.schedule.push(slot);
@@ -176,12 +198,24 @@ impl Merger {
     }
 
     /// Adds a super-packet as a whole. Its segments have `size` bytes of payload each, and its checksum is partial.
-    pub fn offer_super_packet(&mut self, buffer: &[u8], at: Range<usize>, header: &Header, size: usize) {
-        let Some(packet) = buffer.get(at.clone()) else { return };
+    pub fn offer_super_packet(
+        &mut self,
+        buffer: &[u8],
+        at: Range<usize>,
+        header: &Header,
+        size: usize,
+    ) {
+        let Some(packet) = buffer.get(at.clone()) else {
+            return;
+        };
         let slot = flow::slot(packet, header);
         self.schedule.count(slot, at.len());
         self.schedule.push(slot);
-        let own = if header.protocol == TCP { usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4 } else { 8 };
+        let own = if header.protocol == TCP {
+            usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4
+        } else {
+            8
+        };
         let index = self.push(at, header, None, true);
         if let Some(group) = self.groups.get_mut(usize::from(index)) {
             group.kind = gso(header);
@@ -195,17 +229,29 @@ impl Merger {
         }
     }
 
-    fn push(&mut self, at: Range<usize>, header: &Header, candidate: Option<&Candidate>, partial: bool) -> u16 {
+    fn push(
+        &mut self,
+        at: Range<usize>,
+        header: &Header,
+        candidate: Option<&Candidate>,
+        partial: bool,
+    ) -> u16 {
         let index = self.used;
         if self.groups.len() == index {
             self.groups.push(Group::default());
         }
         self.used += 1;
-        let Some(group) = self.groups.get_mut(index) else { return NO_GROUP };
+        let Some(group) = self.groups.get_mut(index) else {
+            return NO_GROUP;
+        };
         group.rest.clear();
         group.total = at.len();
         group.first = at;
-        group.kind = if candidate.is_some() { gso(header) } else { Gso::None };
+        group.kind = if candidate.is_some() {
+            gso(header)
+        } else {
+            Gso::None
+        };
         group.partial = partial;
         group.whole = false;
         group.open = candidate.is_some_and(|candidate| !candidate.push);
@@ -220,11 +266,15 @@ impl Merger {
 
     /// Prepares a group to be written: the first packet's headers are adapted to the group. Returns the virtio header.
     pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
-        let Some(group) = self.groups.get(index) else { return VnetHeader::default() };
+        let Some(group) = self.groups.get(index) else {
+            return VnetHeader::default();
+        };
         if group.rest.is_empty() {
             return alone(group).unwrap_or_default();
         }
-        let Some(first) = buffer.get_mut(group.first.clone()) else { return VnetHeader::default() };
+        let Some(first) = buffer.get_mut(group.first.clone()) else {
+            return VnetHeader::default();
+        };
         finish(group, first).unwrap_or_default()
     }
 }
@@ -251,16 +301,36 @@ fn alone(group: &Group) -> Option<VnetHeader> {
     if group.kind() == Gso::None {
         return Some(plain);
     }
-    Some(VnetHeader { gso: group.kind, header_len: u16::try_from(group.header_len).ok()?, gso_size: u16::try_from(group.size).ok()?, ..plain })
+    Some(VnetHeader {
+        gso: group.kind,
+        header_len: u16::try_from(group.header_len).ok()?,
+        gso_size: u16::try_from(group.size).ok()?,
+        ..plain
+    })
 }
 
 fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
     let length = group.total - group.transport;
     let protocol = group.protocol;
     let pseudo = match group.kind {
-        Gso::Tcp6 => checksum::pseudo(first.get(8..24)?, first.get(24..40)?, protocol, u32::try_from(length).ok()?),
-        Gso::Udp if first.first()? >> 4 == 6 => checksum::pseudo(first.get(8..24)?, first.get(24..40)?, protocol, u32::try_from(length).ok()?),
-        _ => checksum::pseudo(first.get(12..16)?, first.get(16..20)?, protocol, u32::try_from(length).ok()?),
+        Gso::Tcp6 => checksum::pseudo(
+            first.get(8..24)?,
+            first.get(24..40)?,
+            protocol,
+            u32::try_from(length).ok()?,
+        ),
+        Gso::Udp if first.first()? >> 4 == 6 => checksum::pseudo(
+            first.get(8..24)?,
+            first.get(24..40)?,
+            protocol,
+            u32::try_from(length).ok()?,
+        ),
+        _ => checksum::pseudo(
+            first.get(12..16)?,
+            first.get(16..20)?,
+            protocol,
+            u32::try_from(length).ok()?,
+        ),
     };
     if first.first()? >> 4 == 4 {
         put(first, 2, u16::try_from(group.total).ok()?)?;
@@ -307,7 +377,11 @@ impl Candidate {
     #[inline]
     fn of(packet: &[u8], header: &Header, pseudo: u64, trusted: bool) -> Option<Self> {
         // No options or extension headers between the IP header and TCP or UDP.
-        let plain = if header.version == Version::V4 { 20 } else { 40 };
+        let plain = if header.version == Version::V4 {
+            20
+        } else {
+            40
+        };
         if header.transport != plain || header.header_len != plain {
             return None;
         }
@@ -318,10 +392,16 @@ impl Candidate {
             if own < 20 || (head[13] != ACK && head[13] != ACK | PSH) {
                 return None;
             }
-            (own, u32::from_be_bytes([head[4], head[5], head[6], head[7]]), head[13] & PSH != 0)
+            (
+                own,
+                u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
+                head[13] & PSH != 0,
+            )
         } else {
             let head = transport.first_chunk::<8>()?;
-            if head[6..8] == [0, 0] || usize::from(u16::from_be_bytes([head[4], head[5]])) != transport.len() {
+            if head[6..8] == [0, 0]
+                || usize::from(u16::from_be_bytes([head[4], head[5]])) != transport.len()
+            {
                 return None;
             }
             (8, 0, false)
@@ -331,16 +411,29 @@ impl Candidate {
             return None;
         }
         let next = sequence.wrapping_add(u32::try_from(size).ok()?);
-        Some(Self { payload: header.transport + own, size, next, push, sequence })
+        Some(Self {
+            payload: header.transport + own,
+            size,
+            next,
+            push,
+            sequence,
+        })
     }
 
     /// Whether it continues the group, whose first packet is `first`.
     #[inline]
     fn follows(&self, packet: &[u8], group: &Group, first: &[u8]) -> bool {
-        if self.payload != group.header_len || self.size > group.size || group.total + self.size > LONGEST {
+        if self.payload != group.header_len
+            || self.size > group.size
+            || group.total + self.size > LONGEST
+        {
             return false;
         }
-        let same = |range: Range<usize>| packet.get(range.clone()).is_some_and(|ours| first.get(range) == Some(ours));
+        let same = |range: Range<usize>| {
+            packet
+                .get(range.clone())
+                .is_some_and(|ours| first.get(range) == Some(ours))
+        };
         let at = group.transport;
         let network = if at == 20 {
             // Version, length and TOS; DF and not a fragment; TTL and protocol; addresses.
@@ -354,7 +447,11 @@ impl Candidate {
         }
         if group.protocol == TCP {
             // Ports; acknowledgement and header length; window; options. Without URG the urgent pointer has no meaning.
-            self.sequence == group.next && same(at..at + 4) && same(at + 8..at + 13) && same(at + 14..at + 16) && same(at + 20..self.payload)
+            self.sequence == group.next
+                && same(at..at + 4)
+                && same(at + 8..at + 13)
+                && same(at + 14..at + 16)
+                && same(at + 20..self.payload)
         } else {
             same(at..at + 4)
         }

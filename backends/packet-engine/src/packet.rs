@@ -137,7 +137,10 @@ impl Header {
     fn skip_extensions(&mut self, packet: &[u8]) -> Result<(), Reason> {
         let mut followed = 0;
         while is_extension(self.protocol) && self.fragment != Fragment::Later {
-            let start = packet.get(self.transport..).and_then(|rest| rest.first_chunk::<8>()).ok_or(Reason::Malformed)?;
+            let start = packet
+                .get(self.transport..)
+                .and_then(|rest| rest.first_chunk::<8>())
+                .ok_or(Reason::Malformed)?;
             let len = match self.protocol {
                 FRAGMENT => 8,
                 AUTHENTICATION => (usize::from(start[1]) + 2) * 4,
@@ -169,8 +172,12 @@ impl Header {
 /// The length that a packet's header tells, for one that may have padding behind.
 pub fn told_length(packet: &[u8]) -> Option<usize> {
     match *packet {
-        [first, _, high, low, ..] if first >> 4 == 4 => Some(usize::from(u16::from_be_bytes([high, low]))),
-        [first, _, _, _, high, low, ..] if first >> 4 == 6 => Some(V6_HEADER + usize::from(u16::from_be_bytes([high, low]))),
+        [first, _, high, low, ..] if first >> 4 == 4 => {
+            Some(usize::from(u16::from_be_bytes([high, low])))
+        }
+        [first, _, _, _, high, low, ..] if first >> 4 == 6 => {
+            Some(V6_HEADER + usize::from(u16::from_be_bytes([high, low])))
+        }
         _ => None,
     }
 }
@@ -181,7 +188,10 @@ const AUTHENTICATION: u8 = 51;
 /// Whether a protocol has the form of an extension header: hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6.
 #[inline]
 fn is_extension(protocol: u8) -> bool {
-    matches!(protocol, 0 | 43 | FRAGMENT | AUTHENTICATION | 60 | 135 | 139 | 140)
+    matches!(
+        protocol,
+        0 | 43 | FRAGMENT | AUTHENTICATION | 60 | 135 | 139 | 140
+    )
 }
 
 /// Decrements the TTL and updates the IPv4 checksum. 0 stays 0. Data other than IP packets is not changed.
@@ -225,7 +235,12 @@ pub fn set_ecn(packet: &mut [u8], ecn: u8) {
 /// Writes an aligned word of the IPv4 header and updates the checksum. A wrong checksum stays wrong.
 #[inline]
 fn set_v4(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
-    let Some(place) = fixed.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) else { return };
+    let Some(place) = fixed
+        .get_mut(at..)
+        .and_then(|rest| rest.first_chunk_mut::<2>())
+    else {
+        return;
+    };
     let (old, new) = (u16::from_be_bytes(*place), u16::from_be_bytes(word));
     *place = word;
     // If the word does not change, neither does the checksum, whichever form of zero it has.

@@ -42,7 +42,10 @@ pub fn pseudo(packet: &[u8], header: &Header) -> Option<u64> {
 /// Whether the checksum of a packet with this pseudo header is partial.
 #[inline]
 pub fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
-    let Some(found) = field(header.protocol).and_then(|at| word(packet, header.transport + at)) else { return false };
+    let Some(found) = field(header.protocol).and_then(|at| word(packet, header.transport + at))
+    else {
+        return false;
+    };
     // In UDP zero means "no checksum" (RFC 768). In ones' complement there are two zeros, and incremental updates produce either.
     if header.protocol == UDP && found == 0 {
         return false;
@@ -60,11 +63,16 @@ pub fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
 /// their segment size; TCP works with any. None for other packets.
 #[inline]
 pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
-    if packet.len() <= usize::from(mtu) || header.protocol != TCP || !has_partial_checksum(packet, header) {
+    if packet.len() <= usize::from(mtu)
+        || header.protocol != TCP
+        || !has_partial_checksum(packet, header)
+    {
         return None;
     }
     let payload = header.transport + usize::from(packet.get(header.transport + 12)? >> 4) * 4;
-    (payload >= header.transport + 20 && payload < packet.len()).then(|| usize::from(mtu).checked_sub(payload))?.filter(|size| *size > 0)
+    (payload >= header.transport + 20 && payload < packet.len())
+        .then(|| usize::from(mtu).checked_sub(payload))?
+        .filter(|size| *size > 0)
 }
 
 /// Whether a UDP packet can be a super-packet whose datagrams have `size` bytes of payload each. The kernel reports that size to the socket like the
@@ -116,7 +124,10 @@ mod tests {
     #[test]
     fn udp_without_checksum_is_not_partial() {
         // Addresses for which the pseudo header's sum is 0xffff, the other zero.
-        let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 5, 1, 2, 10, 5, 2, 2, 1, 2, 3, 4, 0, 9, 0, 0, 7];
+        let mut packet = vec![
+            0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 5, 1, 2, 10, 5, 2, 2, 1, 2, 3, 4, 0, 9,
+            0, 0, 7,
+        ];
         let header = Header::parse(&packet).unwrap();
         let rest = 0xffff - checksum::fold(pseudo(&packet, &header).unwrap()) + 0x0202;
         packet[18..20].copy_from_slice(&rest.to_be_bytes());
@@ -129,18 +140,36 @@ mod tests {
 
     #[test]
     fn a_super_packet_is_cut_to_the_mtu() {
-        let recipe =
-            super::super::split::tests::Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x18, options: 3, id: 9, payload: vec![7; 9000] };
+        let recipe = super::super::split::tests::Recipe {
+            ipv6: false,
+            tcp: true,
+            sequence: 1,
+            flags: 0x18,
+            options: 3,
+            id: 9,
+            payload: vec![7; 9000],
+        };
         let size = |packet: &[u8], mtu| tcp_segment(packet, &Header::parse(packet).unwrap(), mtu);
         assert_eq!(size(&recipe.partial(), 1450), Some(1450 - 52));
         assert_eq!(size(&recipe.partial(), 9052), None, "it fits");
         assert_eq!(size(&recipe.packet(), 1450), None, "a complete checksum");
         assert_eq!(size(&recipe.partial(), 52), None, "no room for payload");
-        let datagram = super::super::split::tests::Recipe { tcp: false, ..recipe };
+        let datagram = super::super::split::tests::Recipe {
+            tcp: false,
+            ..recipe
+        };
         let packet = datagram.partial();
         let header = Header::parse(&packet).unwrap();
-        assert_eq!(size(&packet, 1450), None, "the segment size of UDP is unknown");
-        assert!(udp_gathered(&packet, &header, 1000) && !udp_gathered(&packet, &header, 0) && !udp_gathered(&packet, &header, 9000));
+        assert_eq!(
+            size(&packet, 1450),
+            None,
+            "the segment size of UDP is unknown"
+        );
+        assert!(
+            udp_gathered(&packet, &header, 1000)
+                && !udp_gathered(&packet, &header, 0)
+                && !udp_gathered(&packet, &header, 9000)
+        );
         assert!(!udp_gathered(&datagram.packet(), &header, 1000));
     }
 }

@@ -9,7 +9,14 @@ const SLOTS: usize = 1 << 20;
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// An address as a number.
-pub(crate) trait Bits: Copy + Ord + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> + Shr<u32, Output = Self> {
+pub(crate) trait Bits:
+    Copy
+    + Ord
+    + BitAnd<Output = Self>
+    + BitOr<Output = Self>
+    + Not<Output = Self>
+    + Shr<u32, Output = Self>
+{
     const BITS: u32;
     const ZERO: Self;
     /// The mask of a prefix length.
@@ -43,7 +50,11 @@ pub(crate) type ByLength<B> = BTreeMap<(u8, B), u32>;
 pub(crate) enum Prefixes<B> {
     /// An array from the first to the last subnet, in steps of the smallest. Subnets of a cluster are usually of one size and close together,
     /// so this is the normal case.
-    Flat { first: B, shift: u32, slots: Vec<u32> },
+    Flat {
+        first: B,
+        shift: u32,
+        slots: Vec<u32>,
+    },
     /// If the array would be too large: a sorted list for each prefix length, longest first.
     Sorted(Vec<(B, Vec<(B, u32)>)>),
 }
@@ -71,7 +82,11 @@ impl<B: Bits> Prefixes<B> {
                 slots.fill(*index);
             }
         }
-        Self::Flat { first, shift, slots }
+        Self::Flat {
+            first,
+            shift,
+            slots,
+        }
     }
 
     fn sorted(nets: &ByLength<B>) -> Self {
@@ -79,14 +94,28 @@ impl<B: Bits> Prefixes<B> {
         for ((prefix, net), index) in nets {
             lists.entry(*prefix).or_default().push((*net, *index));
         }
-        Self::Sorted(lists.into_iter().rev().map(|(prefix, list)| (B::mask(prefix), list)).collect())
+        Self::Sorted(
+            lists
+                .into_iter()
+                .rev()
+                .map(|(prefix, list)| (B::mask(prefix), list))
+                .collect(),
+        )
     }
 
     /// The index of the peer, or [`NONE`].
     #[inline]
     pub(crate) fn find(&self, ip: B) -> u32 {
         match self {
-            Self::Flat { first, shift, slots } => (ip >> *shift).above(*first).and_then(|slot| slots.get(slot)).copied().unwrap_or(NONE),
+            Self::Flat {
+                first,
+                shift,
+                slots,
+            } => (ip >> *shift)
+                .above(*first)
+                .and_then(|slot| slots.get(slot))
+                .copied()
+                .unwrap_or(NONE),
             Self::Sorted(lists) => Self::search(lists, ip),
         }
     }

@@ -99,10 +99,16 @@ impl Reason {
             Reason::Spoofed => {
                 "its source is not in the sending node's subnet: it is forged, or two nodes use one subnet; compare `flannelctl leases` with subnet.env there"
             }
-            Reason::NotOurs => "its destination is not in this node's subnet: the sender uses an outdated lease; check `flannelctl leases` there",
-            Reason::Martian => "such an address is invalid between nodes, or it is a broadcast; check which program sends it there",
+            Reason::NotOurs => {
+                "its destination is not in this node's subnet: the sender uses an outdated lease; check `flannelctl leases` there"
+            }
+            Reason::Martian => {
+                "such an address is invalid between nodes, or it is a broadcast; check which program sends it there"
+            }
             Reason::TtlExceeded => "its TTL has expired; check the routes of both nodes for a loop",
-            Reason::BadVni => "it belongs to another VXLAN network; compare VNI and Port in the network configuration of both",
+            Reason::BadVni => {
+                "it belongs to another VXLAN network; compare VNI and Port in the network configuration of both"
+            }
             Reason::WrongMac => {
                 "it is for another VTEP: the sender uses an outdated MAC of this node; compare VtepMAC in this node's lease with `bridge fdb` there"
             }
@@ -114,14 +120,18 @@ impl Reason {
                 "it belongs to no session: this node or the sender restarted, and the next handshake mends it; if it lasts, compare the public keys in `flannelctl leases` on both"
             }
             Reason::BadTag => "its authentication fails: it was damaged in transit or is forged",
-            Reason::Replayed => "it was received before or is too old: the network repeats or delays packets, or somebody does",
+            Reason::Replayed => {
+                "it was received before or is too old: the network repeats or delays packets, or somebody does"
+            }
             Reason::BadHandshake => {
                 "its sender has another public key of this node than the present one, or is none of the cluster's; compare the preshared keys too"
             }
             Reason::HandshakeLimit => {
                 "its sender begins more handshakes than a source may while there are many: check who sends to this port from that address"
             }
-            Reason::HandshakeFlood => "there are more handshakes than this node can answer: check who sends to this port",
+            Reason::HandshakeFlood => {
+                "there are more handshakes than this node can answer: check who sends to this port"
+            }
             Reason::Loop => {
                 "it is to the tunnel's port of a node and would be sent into the tunnel again: a pod of the sending node builds a tunnel of its own; see --encap-bar-pods there"
             }

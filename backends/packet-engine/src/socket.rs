@@ -1,7 +1,10 @@
 //! The UDP socket: many datagrams in one system call, segmented and coalesced by the kernel if it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
 
 #![allow(unsafe_code)]
-#![allow(clippy::useless_conversion, reason = "lengths of control messages are 32 bits wide in musl")]
+#![allow(
+    clippy::useless_conversion,
+    reason = "lengths of control messages are 32 bits wide in musl"
+)]
 
 use super::endpoint::Endpoint;
 use super::features::Features;
@@ -37,14 +40,21 @@ impl Socket {
     /// The kernel's error.
     pub fn bind(address: IpAddr, port: u16, features: &Features) -> io::Result<Self> {
         let kind = socket2::Type::DGRAM.nonblocking().cloexec();
-        let socket = socket2::Socket::new(socket2::Domain::for_address(SocketAddr::new(address, port)), kind, Some(socket2::Protocol::UDP))?;
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(SocketAddr::new(address, port)),
+            kind,
+            Some(socket2::Protocol::UDP),
+        )?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
         if features.queues > 1 && port != 0 {
             socket.set_reuse_port(true)?;
         }
-        let socket = Self { fd: socket.into(), family: address.into() };
+        let socket = Self {
+            fd: socket.into(),
+            family: address.into(),
+        };
         // The address may be assigned only later.
         socket.set_free(true);
         socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
@@ -61,30 +71,54 @@ impl Socket {
     ///
     /// # Errors
     /// It is another socket.
-    pub fn inherit(fd: OwnedFd, address: IpAddr, port: u16, features: &Features) -> Result<Self, EngineError> {
-        let bound = socket2::SockRef::from(&fd).local_addr().map(|address| address.as_socket());
+    pub fn inherit(
+        fd: OwnedFd,
+        address: IpAddr,
+        port: u16,
+        features: &Features,
+    ) -> Result<Self, EngineError> {
+        let bound = socket2::SockRef::from(&fd)
+            .local_addr()
+            .map(|address| address.as_socket());
         match bound {
             Ok(Some(bound)) if bound.ip() == address && bound.port() == port => {
-                let socket = Self { fd, family: address.into() };
-                let _ = nix::fcntl::fcntl(&socket.fd, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK));
+                let socket = Self {
+                    fd,
+                    family: address.into(),
+                };
+                let _ = nix::fcntl::fcntl(
+                    &socket.fd,
+                    nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
+                );
                 socket.prepare(features, true, address.is_unspecified());
                 Ok(socket)
             }
-            Ok(found) => Err(EngineError::OtherSocket { wanted: SocketAddr::new(address, port), found }),
-            Err(error) => Err(EngineError::NotSocket { errno: error.into() }),
+            Ok(found) => Err(EngineError::OtherSocket {
+                wanted: SocketAddr::new(address, port),
+                found,
+            }),
+            Err(error) => Err(EngineError::NotSocket {
+                errno: error.into(),
+            }),
         }
     }
 
     /// Whether it may use addresses that this host does not have.
     fn set_free(&self, free: bool) {
-        let (level, freebind) = self.family.pick((libc::IPPROTO_IP, libc::IP_FREEBIND), (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND));
+        let (level, freebind) = self.family.pick(
+            (libc::IPPROTO_IP, libc::IP_FREEBIND),
+            (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
+        );
         let _ = self.set(level, freebind, libc::c_int::from(free));
     }
 
     /// Sets buffer sizes and kernel features. `any` tells that it has all addresses of this host.
     fn prepare(&self, features: &Features, receives: bool, any: bool) {
         // With CAP_NET_ADMIN the limit net.core.*mem_max does not apply.
-        let sizes = [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, true), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receives)];
+        let sizes = [
+            (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, true),
+            (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receives),
+        ];
         for (force, plain, _) in sizes.into_iter().filter(|(_, _, wanted)| *wanted) {
             if self.set(libc::SOL_SOCKET, force, BUFFER).is_err() {
                 let _ = self.set(libc::SOL_SOCKET, plain, BUFFER);
@@ -95,14 +129,23 @@ impl Socket {
             self.set_free(false);
         }
         // An outer packet that is too large for a part of the path is fragmented there and not lost.
-        let (level, discover) = self.family.pick((libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER));
+        let (level, discover) = self.family.pick(
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+        );
         let _ = self.set(level, discover, libc::IP_PMTUDISC_DONT);
         if receives {
-            let (level, tos) = self.family.pick((libc::IPPROTO_IP, libc::IP_RECVTOS), (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS));
+            let (level, tos) = self.family.pick(
+                (libc::IPPROTO_IP, libc::IP_RECVTOS),
+                (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+            );
             let _ = self.set(level, tos, 1);
             // Set in any case: an adopted socket may have it enabled.
             let _ = self.set(libc::SOL_UDP, UDP_GRO, libc::c_int::from(features.gro));
-            let (level, info) = self.family.pick((libc::IPPROTO_IP, libc::IP_PKTINFO), (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO));
+            let (level, info) = self.family.pick(
+                (libc::IPPROTO_IP, libc::IP_PKTINFO),
+                (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+            );
             let _ = self.set(level, info, libc::c_int::from(any));
         }
     }
@@ -110,8 +153,20 @@ impl Socket {
     fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
         let size = size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: the option's value is one int, which lives until the call returns.
-        let result = unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const value).cast(), size) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                size,
+            )
+        };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether it is an IPv6 socket.
@@ -121,7 +176,9 @@ impl Socket {
 
     /// The size of the receive buffer as the kernel counts it (twice the requested size).
     pub fn receive_buffer(&self) -> usize {
-        socket2::SockRef::from(&self.fd).recv_buffer_size().unwrap_or(0)
+        socket2::SockRef::from(&self.fd)
+            .recv_buffer_size()
+            .unwrap_or(0)
     }
 }
 
@@ -185,14 +242,26 @@ unsafe impl Send for Sender {}
 impl Sender {
     /// Sends the messages through `socket` until one fails. Returns how many were sent, and the error. The pieces are in `made`
     /// and `read`. What cannot leave from its source leaves from the route's.
-    pub fn send(&mut self, socket: &Socket, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {
+    pub fn send(
+        &mut self,
+        socket: &Socket,
+        messages: &[Message],
+        pieces: &[Piece],
+        made: &[u8],
+        read: &[u8],
+    ) -> (usize, Option<io::Error>) {
         let (mut done, mut error) = self.attempt(socket, messages, pieces, made, read);
         // From an address that is not this host's: IPv4, and IPv6.
-        let lost = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EINVAL));
+        let lost = |error: &io::Error| {
+            matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EINVAL))
+        };
         while let (Some(failed), true) = (messages.get(done), error.as_ref().is_some_and(lost))
             && failed.to.source.is_some()
         {
-            let plain = Message { to: failed.to.to.into(), ..failed.clone() };
+            let plain = Message {
+                to: failed.to.to.into(),
+                ..failed.clone()
+            };
             (_, error) = self.attempt(socket, std::slice::from_ref(&plain), pieces, made, read);
             // Otherwise it was not the source.
             if error.is_some() {
@@ -216,13 +285,21 @@ impl Sender {
         std::mem::take(&mut self.refused)
     }
 
-    fn attempt(&mut self, socket: &Socket, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {
+    fn attempt(
+        &mut self,
+        socket: &Socket,
+        messages: &[Message],
+        pieces: &[Piece],
+        made: &[u8],
+        read: &[u8],
+    ) -> (usize, Option<io::Error>) {
         self.vectors.clear();
         self.controls.clear();
         self.names.clear();
         self.headers.clear();
         // Reserved in advance, because the headers point into these.
-        self.vectors.reserve(messages.iter().map(|message| message.pieces.len()).sum());
+        self.vectors
+            .reserve(messages.iter().map(|message| message.pieces.len()).sum());
         self.controls.reserve(messages.len());
         self.names.reserve(messages.len());
         self.headers.reserve(messages.len());
@@ -230,8 +307,13 @@ impl Sender {
             let from = self.vectors.len();
             for piece in pieces.get(message.pieces.clone()).unwrap_or_default() {
                 let source = if piece.made { made } else { read };
-                let bytes = source.get(piece.at as usize..(piece.at + piece.len) as usize).unwrap_or_default();
-                self.vectors.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
+                let bytes = source
+                    .get(piece.at as usize..(piece.at + piece.len) as usize)
+                    .unwrap_or_default();
+                self.vectors.push(libc::iovec {
+                    iov_base: bytes.as_ptr().cast_mut().cast(),
+                    iov_len: bytes.len(),
+                });
             }
             let length = self.vectors.len() - from;
             let mut control = Control([0; CONTROL]);
@@ -256,7 +338,11 @@ impl Sender {
         if let [one] = self.headers.as_slice() {
             // SAFETY: the header points at names, vectors and controls of this object and at the caller's slices, alive until here.
             let sent = unsafe { libc::sendmsg(fd, &raw const one.msg_hdr, 0) };
-            return if sent < 0 { (0, Some(io::Error::last_os_error())) } else { (1, None) };
+            return if sent < 0 {
+                (0, Some(io::Error::last_os_error()))
+            } else {
+                (1, None)
+            };
         }
         let mut done = 0;
         while let Some(rest) = self.headers.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -276,11 +362,28 @@ impl Sender {
 fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
     let mut used = 0;
     if message.count > 1 {
-        used = push(control, used, libc::SOL_UDP, UDP_SEGMENT, &u16::try_from(message.segment).unwrap_or(u16::MAX).to_ne_bytes());
+        used = push(
+            control,
+            used,
+            libc::SOL_UDP,
+            UDP_SEGMENT,
+            &u16::try_from(message.segment)
+                .unwrap_or(u16::MAX)
+                .to_ne_bytes(),
+        );
     }
     if message.ecn != 0 {
-        let (level, name) = family.pick((libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS));
-        used = push(control, used, level, name, &libc::c_int::from(message.ecn).to_ne_bytes());
+        let (level, name) = family.pick(
+            (libc::IPPROTO_IP, libc::IP_TOS),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        );
+        used = push(
+            control,
+            used,
+            level,
+            name,
+            &libc::c_int::from(message.ecn).to_ne_bytes(),
+        );
     }
     // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface is the route's.
     match message.to.source {
@@ -306,7 +409,13 @@ const fn aligned(length: usize) -> usize {
 }
 
 /// Appends a control message (cmsg(3)).
-fn push(control: &mut Control, at: usize, level: libc::c_int, name: libc::c_int, data: &[u8]) -> usize {
+fn push(
+    control: &mut Control,
+    at: usize,
+    level: libc::c_int,
+    name: libc::c_int,
+    data: &[u8],
+) -> usize {
     // SAFETY: all zeros is a value of cmsghdr; musl's has padding that cannot be set otherwise.
     let mut head: libc::cmsghdr = unsafe { std::mem::zeroed() };
     head.cmsg_len = (aligned(HEADER) + data.len()) as _;
@@ -315,9 +424,16 @@ fn push(control: &mut Control, at: usize, level: libc::c_int, name: libc::c_int,
     // SAFETY: a cmsghdr is plain data of HEADER bytes without uninitialised padding: it began as zeros.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const head).cast::<u8>(), HEADER) };
     let end = at + aligned(HEADER) + aligned(data.len());
-    let Some(room) = control.0.get_mut(at..end) else { return at };
-    room.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    room.iter_mut().skip(aligned(HEADER)).zip(data).for_each(|(to, from)| *to = *from);
+    let Some(room) = control.0.get_mut(at..end) else {
+        return at;
+    };
+    room.iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = *from);
+    room.iter_mut()
+        .skip(aligned(HEADER))
+        .zip(data)
+        .for_each(|(to, from)| *to = *from);
     end
 }
 
@@ -353,7 +469,8 @@ impl Receiver {
     /// A receiver with room for this many receipts in one call.
     pub fn new(slots: usize) -> Self {
         // SAFETY: all zeros is a value of these structures of the kernel.
-        let (name, header): (libc::sockaddr_storage, libc::mmsghdr) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        let (name, header): (libc::sockaddr_storage, libc::mmsghdr) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         Self {
             buffer: vec![0; slots * STRIDE],
             slots,
@@ -376,9 +493,16 @@ impl Receiver {
     pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
         self.vectors.clear();
         for slot in self.buffer.chunks_exact_mut(STRIDE) {
-            self.vectors.push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT });
+            self.vectors.push(libc::iovec {
+                iov_base: slot.as_mut_ptr().cast(),
+                iov_len: SLOT,
+            });
         }
-        let rest = self.names.iter_mut().zip(&mut self.controls).zip(&mut self.vectors);
+        let rest = self
+            .names
+            .iter_mut()
+            .zip(&mut self.controls)
+            .zip(&mut self.vectors);
         for (header, ((name, control), vector)) in self.headers.iter_mut().zip(rest) {
             header.msg_len = 0;
             header.msg_hdr.msg_name = (&raw mut *name).cast();
@@ -397,7 +521,15 @@ impl Receiver {
             return Ok(1);
         }
         // SAFETY: each header points at its own name, control and slot of this object; there are `slots` of each.
-        let count = unsafe { libc::recvmmsg(fd, self.headers.as_mut_ptr(), self.slots.min(most) as libc::c_uint, 0, std::ptr::null_mut()) };
+        let count = unsafe {
+            libc::recvmmsg(
+                fd,
+                self.headers.as_mut_ptr(),
+                self.slots.min(most) as libc::c_uint,
+                0,
+                std::ptr::null_mut(),
+            )
+        };
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
@@ -419,15 +551,23 @@ impl Receiver {
             // SAFETY: there are HEADER bytes, read without regard to alignment.
             let head: libc::cmsghdr = unsafe { std::ptr::read_unaligned(rest.as_ptr().cast()) };
             let length = usize::try_from(head.cmsg_len).unwrap_or(0);
-            let Some(data) = rest.get(aligned(HEADER)..length) else { break };
+            let Some(data) = rest.get(aligned(HEADER)..length) else {
+                break;
+            };
             match (head.cmsg_level, head.cmsg_type) {
                 (libc::SOL_UDP, UDP_GRO) => {
-                    let size = data.first_chunk::<4>().map_or(0, |size| u32::from_ne_bytes(*size));
+                    let size = data
+                        .first_chunk::<4>()
+                        .map_or(0, |size| u32::from_ne_bytes(*size));
                     meta.segment = usize::try_from(size).ok().filter(|size| *size > 0)?;
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     // One byte in IPv4, an int in IPv6.
-                    let byte = if cfg!(target_endian = "big") { data.last() } else { data.first() };
+                    let byte = if cfg!(target_endian = "big") {
+                        data.last()
+                    } else {
+                        data.first()
+                    };
                     meta.ecn = byte.map_or(0, |tos| tos & 3);
                 }
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
@@ -451,12 +591,26 @@ fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
         libc::AF_INET => {
             // SAFETY: the kernel wrote a sockaddr_in, as the family says; a storage is large enough and aligned for it.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
-            Some(SocketAddrV4::new(Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)), u16::from_be(name.sin_port)).into())
+            Some(
+                SocketAddrV4::new(
+                    Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)),
+                    u16::from_be(name.sin_port),
+                )
+                .into(),
+            )
         }
         libc::AF_INET6 => {
             // SAFETY: the same for a sockaddr_in6.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
-            Some(SocketAddrV6::new(Ipv6Addr::from(name.sin6_addr.s6_addr), u16::from_be(name.sin6_port), 0, name.sin6_scope_id).into())
+            Some(
+                SocketAddrV6::new(
+                    Ipv6Addr::from(name.sin6_addr.s6_addr),
+                    u16::from_be(name.sin6_port),
+                    0,
+                    name.sin6_scope_id,
+                )
+                .into(),
+            )
         }
         _ => None,
     }

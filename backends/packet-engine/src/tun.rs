@@ -56,24 +56,43 @@ impl Tun {
             return Self::by_tun_tap(name).map(|tun| vec![tun]);
         }
         let multi = features.queues > 1;
-        let flags = IFF_TUN | IFF_NO_PI | if features.vnet { IFF_VNET_HDR } else { 0 } | if multi { IFF_MULTI_QUEUE } else { 0 };
-        (0..features.queues.max(1)).map(|_| Self::queue(name, flags, features)).collect()
+        let flags = IFF_TUN
+            | IFF_NO_PI
+            | if features.vnet { IFF_VNET_HDR } else { 0 }
+            | if multi { IFF_MULTI_QUEUE } else { 0 };
+        (0..features.queues.max(1))
+            .map(|_| Self::queue(name, flags, features))
+            .collect()
     }
 
     fn queue(name: &str, flags: libc::c_short, features: &Features) -> Result<Self, EngineError> {
-        let file = File::options().read(true).write(true).open("/dev/net/tun").map_err(|error| refused(name, &error))?;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun")
+            .map_err(|error| refused(name, &error))?;
         let mut request = request(name, flags);
-        ioctl(file.as_fd(), TUNSETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong).map_err(|error| refused(name, &error))?;
+        ioctl(
+            file.as_fd(),
+            TUNSETIFF,
+            std::ptr::from_mut(&mut request) as libc::c_ulong,
+        )
+        .map_err(|error| refused(name, &error))?;
         Self::adopt(file.into(), name, features, features.vnet)
     }
 
     /// Creates the device with the `tun-tap` crate: no offloads, one packet for each call.
     fn by_tun_tap(name: &str) -> Result<Self, EngineError> {
         use std::os::fd::IntoRawFd;
-        let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun).map_err(|error| refused(name, &error))?;
+        let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun)
+            .map_err(|error| refused(name, &error))?;
         // SAFETY: into_raw_fd gives up the descriptor, which is open and owned only here.
         let fd = unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) };
-        let tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload::default() };
+        let tun = Self {
+            file: fd.into(),
+            name: name.to_owned(),
+            offload: Offload::default(),
+        };
         tun.prepare().map_err(|error| refused(name, &error))?;
         // Offloads belong to the device and would persist on an existing one.
         let _ = ioctl(tun.file.as_fd(), TUNSETOFFLOAD, 0);
@@ -85,27 +104,60 @@ impl Tun {
     /// # Errors
     /// It is not a TUN queue of that name.
     pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, EngineError> {
-        let (found, flags) = identity(fd.as_fd()).map_err(|error| EngineError::NotTun { device: name.to_owned(), errno: error.into() })?;
+        let (found, flags) = identity(fd.as_fd()).map_err(|error| EngineError::NotTun {
+            device: name.to_owned(),
+            errno: error.into(),
+        })?;
         if found != name {
-            return Err(EngineError::OtherTun { device: name.to_owned(), found });
+            return Err(EngineError::OtherTun {
+                device: name.to_owned(),
+                found,
+            });
         }
         Self::adopt(fd, name, features, flags & IFF_VNET_HDR != 0)
     }
 
-    fn adopt(fd: OwnedFd, name: &str, features: &Features, vnet: bool) -> Result<Self, EngineError> {
-        let mut tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload { vnet, ..Offload::default() } };
+    fn adopt(
+        fd: OwnedFd,
+        name: &str,
+        features: &Features,
+        vnet: bool,
+    ) -> Result<Self, EngineError> {
+        let mut tun = Self {
+            file: fd.into(),
+            name: name.to_owned(),
+            offload: Offload {
+                vnet,
+                ..Offload::default()
+            },
+        };
         tun.prepare().map_err(|error| refused(name, &error))?;
         let fd = tun.file.as_fd();
         if vnet {
             let size: libc::c_int = virtio::LEN as libc::c_int;
-            ioctl(fd, TUNSETVNETHDRSZ, std::ptr::from_ref(&size) as libc::c_ulong).map_err(|error| refused(name, &error))?;
+            ioctl(
+                fd,
+                TUNSETVNETHDRSZ,
+                std::ptr::from_ref(&size) as libc::c_ulong,
+            )
+            .map_err(|error| refused(name, &error))?;
             let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
             if !features.vnet {
                 ioctl(fd, TUNSETOFFLOAD, 0).map_err(|error| refused(name, &error))?;
-            } else if features.uso && ioctl(fd, TUNSETOFFLOAD, tcp | TUN_F_USO4 | TUN_F_USO6).is_ok() {
-                tun.offload = Offload { vnet, tcp: true, udp: true };
+            } else if features.uso
+                && ioctl(fd, TUNSETOFFLOAD, tcp | TUN_F_USO4 | TUN_F_USO6).is_ok()
+            {
+                tun.offload = Offload {
+                    vnet,
+                    tcp: true,
+                    udp: true,
+                };
             } else if ioctl(fd, TUNSETOFFLOAD, tcp).is_ok() {
-                tun.offload = Offload { vnet, tcp: true, udp: false };
+                tun.offload = Offload {
+                    vnet,
+                    tcp: true,
+                    udp: false,
+                };
             } else {
                 ioctl(fd, TUNSETOFFLOAD, 0).map_err(|error| refused(name, &error))?;
             }
@@ -168,7 +220,11 @@ impl AsFd for Tun {
 fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
     // SAFETY: ifreq is plain data for which all zeros is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)).for_each(|(to, from)| *to = libc::c_char::from_ne_bytes([from]));
+    request
+        .ifr_name
+        .iter_mut()
+        .zip(name.bytes().take(libc::IFNAMSIZ - 1))
+        .for_each(|(to, from)| *to = libc::c_char::from_ne_bytes([from]));
     request.ifr_ifru.ifru_flags = flags;
     request
 }
@@ -176,8 +232,17 @@ fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
 /// Name and flags of the device that a file refers to.
 fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
     let mut request = request("", 0);
-    ioctl(fd, TUNGETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)?;
-    let bytes: Vec<u8> = request.ifr_name.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
+    ioctl(
+        fd,
+        TUNGETIFF,
+        std::ptr::from_mut(&mut request) as libc::c_ulong,
+    )?;
+    let bytes: Vec<u8> = request
+        .ifr_name
+        .iter()
+        .take_while(|c| **c != 0)
+        .map(|c| c.to_ne_bytes()[0])
+        .collect();
     let name = String::from_utf8_lossy(&bytes).into_owned();
     // SAFETY: TUNGETIFF has filled in the flags.
     Ok((name, unsafe { request.ifr_ifru.ifru_flags }))
@@ -186,7 +251,11 @@ fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
 fn ioctl(fd: BorrowedFd<'_>, what: u32, argument: libc::c_ulong) -> io::Result<()> {
     // SAFETY: callers pass a number, or the address of a live ifreq or int, as the request demands.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), what as libc::Ioctl, argument) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn refused(name: &str, error: &io::Error) -> EngineError {

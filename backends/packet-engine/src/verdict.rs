@@ -31,7 +31,12 @@ pub enum Outbound<'t> {
 
 /// Decides about a packet from the TUN device. For a super-packet, `segment_len` is the length of its largest segment.
 #[inline]
-pub fn outbound<'t>(header: &Header, packet: &[u8], table: &'t Table, segment_len: Option<usize>) -> Outbound<'t> {
+pub fn outbound<'t>(
+    header: &Header,
+    packet: &[u8],
+    table: &'t Table,
+    segment_len: Option<usize>,
+) -> Outbound<'t> {
     if is_nested(header, packet, table) {
         return Outbound::Drop(Reason::Loop);
     }
@@ -65,7 +70,11 @@ pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> R
     if header.ttl == 0 {
         return Err(Reason::TtlExceeded);
     }
-    if is_nested(header, packet, table) { Err(Reason::Loop) } else { Ok(()) }
+    if is_nested(header, packet, table) {
+        Err(Reason::Loop)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether a packet is itself a datagram of the tunnel: a pod builds it, or the route to a node leads into the tunnel.
@@ -77,12 +86,18 @@ fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
 #[inline]
 fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(), Reason> {
     // Most packets come from a pod of the sending peer, so this lookup finds the peer too.
-    let of_sender = table.lookup(header.source).is_some_and(|peer| peer.address.ip() == from);
+    let of_sender = table
+        .lookup(header.source)
+        .is_some_and(|peer| peer.address.ip() == from);
     if !of_sender && !table.knows(from) {
         return Err(Reason::UnknownPeer);
     }
     if !table.is_own(header.destination) {
-        return Err(if martian(&header.destination) { Reason::Martian } else { Reason::NotOurs });
+        return Err(if martian(&header.destination) {
+            Reason::Martian
+        } else {
+            Reason::NotOurs
+        });
     }
     // A broadcast would reach the host's own programs and cause replies.
     if martian(&header.source) || table.is_broadcast(header.destination) {

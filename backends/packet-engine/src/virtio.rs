@@ -44,7 +44,9 @@ pub struct VnetHeader {
 impl VnetHeader {
     /// Parses the header. None for a short buffer, and for kinds that were not requested (UFO).
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let [flags, kind, h0, h1, g0, g1, s0, s1, o0, o1, ..] = *bytes else { return None };
+        let [flags, kind, h0, h1, g0, g1, s0, s1, o0, o1, ..] = *bytes else {
+            return None;
+        };
         let gso = match kind & !GSO_ECN {
             GSO_NONE => Gso::None,
             GSO_TCP4 => Gso::Tcp4,
@@ -74,7 +76,18 @@ impl VnetHeader {
         let [g0, g1] = self.gso_size.to_ne_bytes();
         let [s0, s1] = self.csum_start.to_ne_bytes();
         let [o0, o1] = self.csum_offset.to_ne_bytes();
-        [if self.needs_csum { NEEDS_CSUM } else { 0 }, kind, h0, h1, g0, g1, s0, s1, o0, o1]
+        [
+            if self.needs_csum { NEEDS_CSUM } else { 0 },
+            kind,
+            h0,
+            h1,
+            g0,
+            g1,
+            s0,
+            s1,
+            o0,
+            o1,
+        ]
     }
 }
 
@@ -85,10 +98,21 @@ mod tests {
     #[test]
     fn there_and_back() {
         for gso in [Gso::None, Gso::Tcp4, Gso::Tcp6, Gso::Udp] {
-            let header = VnetHeader { needs_csum: true, gso, header_len: 52, gso_size: 1400, csum_start: 20, csum_offset: 16 };
+            let header = VnetHeader {
+                needs_csum: true,
+                gso,
+                header_len: 52,
+                gso_size: 1400,
+                csum_start: 20,
+                csum_offset: 16,
+            };
             assert_eq!(VnetHeader::parse(&header.bytes()), Some(header));
         }
         assert_eq!(VnetHeader::parse(&[0; 9]), None);
-        assert_eq!(VnetHeader::parse(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0]), None, "UFO was not asked for");
+        assert_eq!(
+            VnetHeader::parse(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0]),
+            None,
+            "UFO was not asked for"
+        );
     }
 }

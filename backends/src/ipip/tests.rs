@@ -26,12 +26,20 @@ fn plan(direct: bool) -> IpipPlan {
     );
     let backend = ipip(&text).unwrap();
     let scope = backend.setup.scope(vec![backend.device]);
-    IpipPlan { scope, own: lease(1, KIND).subnets, device: backend.device, direct_routing: backend.direct_routing }
+    IpipPlan {
+        scope,
+        own: lease(1, KIND).subnets,
+        device: backend.device,
+        direct_routing: backend.direct_routing,
+    }
 }
 
 fn lease(n: u8, backend: &str) -> Lease {
     Lease {
-        subnets: Dual::Both(format!("10.244.{n}.0/24").parse().unwrap(), format!("fd10:244:0:{n}::/64").parse().unwrap()),
+        subnets: Dual::Both(
+            format!("10.244.{n}.0/24").parse().unwrap(),
+            format!("fd10:244:0:{n}::/64").parse().unwrap(),
+        ),
         attrs: LeaseAttrs {
             public_ip: Some([192, 168, 56, n].into()),
             public_ipv6: Some(format!("fd00:56::{n:x}").parse().unwrap()),
@@ -47,13 +55,32 @@ fn underlay() -> Underlay {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
     // Behind NAT: packets leave with the interface's address.
     let public = Addresses::Both([203, 0, 113, 1].into(), "fd00:56::1".parse().unwrap());
-    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public, local: Vec::new(), links: Vec::new() }
+    Underlay {
+        index: 2,
+        name: "eth0".into(),
+        mtu: 1500,
+        addresses,
+        public,
+        local: Vec::new(),
+        links: Vec::new(),
+    }
 }
 
 fn state(plan: &IpipPlan, near: bool) -> KernelState {
-    let leases = LeaseTable::of([lease(1, KIND), lease(2, KIND), lease(3, "vxlan")], BTreeSet::new());
-    let near = if near { on_link_queries(plan, &leases) } else { Vec::new() };
-    let facts = Facts { underlay: underlay(), on_link: near.into_iter().collect(), accepted_macs: BTreeMap::new() };
+    let leases = LeaseTable::of(
+        [lease(1, KIND), lease(2, KIND), lease(3, "vxlan")],
+        BTreeSet::new(),
+    );
+    let near = if near {
+        on_link_queries(plan, &leases)
+    } else {
+        Vec::new()
+    };
+    let facts = Facts {
+        underlay: underlay(),
+        on_link: near.into_iter().collect(),
+        accepted_macs: BTreeMap::new(),
+    };
     Desired::whole(plan, &leases, &facts).state
 }
 
@@ -62,20 +89,56 @@ fn a_device_and_a_route_for_each_peer() {
     let plan = plan(false);
     let state = state(&plan, false);
     let keys: Vec<String> = state.0.keys().map(ToString::to_string).collect();
-    assert_eq!(keys, ["link flannel.ipip", "address 10.244.1.0/32 on flannel.ipip", "route to 10.244.2.0/24"]);
+    assert_eq!(
+        keys,
+        [
+            "link flannel.ipip",
+            "address 10.244.1.0/32 on flannel.ipip",
+            "route to 10.244.2.0/24"
+        ]
+    );
     let link = state.link(plan.device).unwrap();
-    let want = IpipSpec { local: Some([192, 168, 56, 1].into()), remote: None, ttl: 0, pmtudisc: false };
-    assert_eq!((&link.kind, link.mtu, link.up), (&LinkKind::Ipip(want), 1480, true));
-    let Some(Value::Route(route)) = state.0.get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0)) else { panic!("{keys:?}") };
-    assert_eq!((route.via, route.dev, route.onlink), (Some([192, 168, 56, 2].into()), plan.device, true));
+    let want = IpipSpec {
+        local: Some([192, 168, 56, 1].into()),
+        remote: None,
+        ttl: 0,
+        pmtudisc: false,
+    };
+    assert_eq!(
+        (&link.kind, link.mtu, link.up),
+        (&LinkKind::Ipip(want), 1480, true)
+    );
+    let Some(Value::Route(route)) = state
+        .0
+        .get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0))
+    else {
+        panic!("{keys:?}")
+    };
+    assert_eq!(
+        (route.via, route.dev, route.onlink),
+        (Some([192, 168, 56, 2].into()), plan.device, true)
+    );
 }
 
 #[test]
 fn peers_on_the_link_need_no_tunnel() {
-    for (direct, near, dev) in [(true, true, "eth0"), (true, false, "flannel.ipip"), (false, true, "flannel.ipip")] {
+    for (direct, near, dev) in [
+        (true, true, "eth0"),
+        (true, false, "flannel.ipip"),
+        (false, true, "flannel.ipip"),
+    ] {
         let state = state(&plan(direct), near);
-        let Some(Value::Route(route)) = state.0.get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0)) else { panic!("{direct} {near}") };
-        assert_eq!((route.dev.as_str(), route.onlink, route.via), (dev, true, Some([192, 168, 56, 2].into())), "{direct} {near}");
+        let Some(Value::Route(route)) = state
+            .0
+            .get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0))
+        else {
+            panic!("{direct} {near}")
+        };
+        assert_eq!(
+            (route.dev.as_str(), route.onlink, route.via),
+            (dev, true, Some([192, 168, 56, 2].into())),
+            "{direct} {near}"
+        );
     }
 }
 
@@ -83,23 +146,70 @@ fn peers_on_the_link_need_no_tunnel() {
 async fn what_it_announces_and_refuses() {
     let v4 = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip"}}"#;
     let announced = ipip(v4).unwrap().announce(&underlay(), None).await.unwrap();
-    assert_eq!(announced, Announced { backend: "ipip".into(), data: None, v6_data: None, mtu: 1480 });
+    assert_eq!(
+        announced,
+        Announced {
+            backend: "ipip".into(),
+            data: None,
+            v6_data: None,
+            mtu: 1480
+        }
+    );
     for (mtu, fits) in [(88, true), (87, false), (10, false)] {
-        let said = ipip(v4).unwrap().announce(&Underlay { mtu, ..underlay() }, None).await;
+        let said = ipip(v4)
+            .unwrap()
+            .announce(&Underlay { mtu, ..underlay() }, None)
+            .await;
         assert_eq!(said.is_ok(), fits, "{mtu}");
-        assert!(fits || said.unwrap_err().to_string().contains("is too small for ipip mode to work"));
+        assert!(
+            fits || said
+                .unwrap_err()
+                .to_string()
+                .contains("is too small for ipip mode to work")
+        );
     }
     let only_v6 = Addresses::V6("fd00:56::1".parse().unwrap());
-    let said = ipip(v4).unwrap().announce(&Underlay { addresses: only_v6, public: only_v6, ..underlay() }, None).await;
-    assert!(said.unwrap_err().to_string().contains("ipip needs an IPv4 address on the interface eth0"));
+    let said = ipip(v4)
+        .unwrap()
+        .announce(
+            &Underlay {
+                addresses: only_v6,
+                public: only_v6,
+                ..underlay()
+            },
+            None,
+        )
+        .await;
+    assert!(
+        said.unwrap_err()
+            .to_string()
+            .contains("ipip needs an IPv4 address on the interface eth0")
+    );
     let text = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"ipip"}}"#;
-    assert!(ipip(text).err().unwrap().to_string().contains("ipip carries IPv4 only"));
+    assert!(
+        ipip(text)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("ipip carries IPv4 only")
+    );
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip","DirectRouting":"x"}}"#;
-    assert!(ipip(text).err().unwrap().to_string().contains("error decoding IPIP backend config: DirectRouting"));
+    assert!(
+        ipip(text)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("error decoding IPIP backend config: DirectRouting")
+    );
 
     let accepts = ipip(v4).unwrap().accepts();
     assert!(accepts(&lease(2, KIND)).is_ok());
     let mut other = lease(2, KIND);
     other.attrs.public_ip = None;
-    assert!(accepts(&other).unwrap_err().to_string().contains("no public IPv4 address"));
+    assert!(
+        accepts(&other)
+            .unwrap_err()
+            .to_string()
+            .contains("no public IPv4 address")
+    );
 }

@@ -23,11 +23,27 @@ impl Config {
     /// # Errors
     /// Go flannel's text, the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let bad = |fault| ConfigError::Key { backend: "UDP", fault };
+        let bad = |fault| ConfigError::Key {
+            backend: "UDP",
+            fault,
+        };
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let port = object.read::<i64>("Port").map_err(|error| bad(Fault::Member(error)))?.unwrap_or(0);
-        let port = u16::try_from(port).map_err(|_| bad(Fault::Range { key: "Port", value: port, least: 1, most: 65535 }))?;
-        Ok(Self { port: if port == 0 { PORT } else { port }, checks: checks(&object).map_err(bad)? })
+        let port = object
+            .read::<i64>("Port")
+            .map_err(|error| bad(Fault::Member(error)))?
+            .unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| {
+            bad(Fault::Range {
+                key: "Port",
+                value: port,
+                least: 1,
+                most: 65535,
+            })
+        })?;
+        Ok(Self {
+            port: if port == 0 { PORT } else { port },
+            checks: checks(&object).map_err(bad)?,
+        })
     }
 }
 
@@ -37,8 +53,20 @@ mod tests {
 
     #[test]
     fn defaults_keys_and_mistakes() {
-        assert_eq!(Config::parse("{}"), Ok(Config { port: 8285, checks: Checks::Cluster }));
-        assert_eq!(Config::parse(r#"{"type":"udp","port":8286,"CHECKS":"Strict"}"#), Ok(Config { port: 8286, checks: Checks::Strict }));
+        assert_eq!(
+            Config::parse("{}"),
+            Ok(Config {
+                port: 8285,
+                checks: Checks::Cluster
+            })
+        );
+        assert_eq!(
+            Config::parse(r#"{"type":"udp","port":8286,"CHECKS":"Strict"}"#),
+            Ok(Config {
+                port: 8286,
+                checks: Checks::Strict
+            })
+        );
         for (text, part) in [
             (r#"{"Port":65536}"#, "Port is 65536"),
             (r#"{"Port":-1}"#, "Port is -1"),
@@ -46,7 +74,10 @@ mod tests {
             (r#"{"Checks":"some"}"#, "Checks"),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
-            assert!(error.starts_with("error decoding UDP backend config: ") && error.contains(part), "{text}: {error}");
+            assert!(
+                error.starts_with("error decoding UDP backend config: ") && error.contains(part),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -9,10 +9,20 @@ use subnet_lease::json::Object;
 /// # Errors
 /// The key and the remedy.
 pub fn checks(object: &Object) -> Result<Checks, Fault> {
-    match object.read::<String>("Checks").map_err(Fault::Member)?.unwrap_or_default().to_ascii_lowercase().as_str() {
+    match object
+        .read::<String>("Checks")
+        .map_err(Fault::Member)?
+        .unwrap_or_default()
+        .to_ascii_lowercase()
+        .as_str()
+    {
         "" | "cluster" => Ok(Checks::Cluster),
         "strict" => Ok(Checks::Strict),
         "off" => Ok(Checks::Off),
-        other => Err(Fault::Word { key: "Checks", value: other.to_owned(), words: &["cluster", "strict", "off"] }),
+        other => Err(Fault::Word {
+            key: "Checks",
+            value: other.to_owned(),
+            words: &["cluster", "strict", "off"],
+        }),
     }
 }

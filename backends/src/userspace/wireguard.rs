@@ -61,7 +61,8 @@ impl Tunnel {
     fn store(&mut self, files: &Files) {
         let (queues, sockets) = self.engine.files();
         self.queues.update(files, &queue_name(self.name), &queues);
-        self.sockets.update(files, &socket_name(self.name), &sockets);
+        self.sockets
+            .update(files, &socket_name(self.name), &sockets);
     }
 
     /// Opens the device, or what is missing of it, and starts to move packets.
@@ -107,22 +108,40 @@ impl Tunnel {
         for status in self.device.peers() {
             let key = status.key;
             let session = Session {
-                handshake: status.handshake.map(|at| now.duration_since(at).unwrap_or_default()),
-                shaken: status.handshake.map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()),
+                handshake: status
+                    .handshake
+                    .map(|at| now.duration_since(at).unwrap_or_default()),
+                shaken: status.handshake.map(|at| {
+                    at.duration_since(SystemTime::UNIX_EPOCH)
+                        .unwrap_or_default()
+                }),
                 received: status.received,
                 sent: status.sent,
             };
-            let peer = WireguardPeer { endpoint: status.state.endpoint, preshared: status.state.preshared, keepalive: status.state.keepalive };
+            let peer = WireguardPeer {
+                endpoint: status.state.endpoint,
+                preshared: status.state.preshared,
+                keepalive: status.state.keepalive,
+            };
             found.sessions.insert((self.name, key), session);
-            found.ours.set(Key::WireguardPeer(self.name, key), Value::WireguardPeer(Box::new(peer)));
-            status.state.allowed.into_iter().for_each(|net| found.ours.set(Key::AllowedIp(self.name, net), Value::AllowedIp(key)));
+            found.ours.set(
+                Key::WireguardPeer(self.name, key),
+                Value::WireguardPeer(Box::new(peer)),
+            );
+            status.state.allowed.into_iter().for_each(|net| {
+                found
+                    .ours
+                    .set(Key::AllowedIp(self.name, net), Value::AllowedIp(key))
+            });
         }
     }
 
     /// Presents the device as the kernel's would be, or what is there in its place as what it is not.
     fn present(&self, found: &mut ExistingState) {
         let held = self.held();
-        let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(self.name)) else { return };
+        let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(self.name)) else {
+            return;
+        };
         match &mut spec.kind {
             kind @ LinkKind::Tun(_) if held => *kind = LinkKind::Wireguard(self.spec.clone()),
             // The kernel's own interface of that name, which a former configuration left: it is replaced.
@@ -147,7 +166,8 @@ impl Tunnel {
                 | Op::Replace(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) => {
                     change.set_peer(*key, peer.endpoint, peer.preshared.clone(), peer.keepalive)
                 }
-                Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key)) | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
+                Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key))
+                | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
                     change.set_allowed_ip(*net, *key)
                 }
                 Op::Delete(Key::WireguardPeer(_, key), _) => {
@@ -160,22 +180,38 @@ impl Tunnel {
                 }
                 _ => Ok(()),
             };
-            errors.extend(result.err().map(|error| failed(op, FailureKind::Other, error)));
+            errors.extend(
+                result
+                    .err()
+                    .map(|error| failed(op, FailureKind::Other, error)),
+            );
         }
         errors
     }
 }
 
 fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
-    OpError { verb: op.verb(), key: *op.key(), kind, why: Failure::userspace(error) }
+    OpError {
+        verb: op.verb(),
+        key: *op.key(),
+        kind,
+        why: Failure::userspace(error),
+    }
 }
 
 /// An interface as the wrapped kernel knows it.
 fn as_tun(op: &Op) -> Op {
-    let tun = |spec: &LinkSpec| Value::Link(Box::new(LinkSpec { kind: LinkKind::Tun(TunSpec { held: true }), ..spec.clone() }));
+    let tun = |spec: &LinkSpec| {
+        Value::Link(Box::new(LinkSpec {
+            kind: LinkKind::Tun(TunSpec { held: true }),
+            ..spec.clone()
+        }))
+    };
     match op {
         // Its properties are set as on any existing link: the engine made it.
-        Op::Add(key, Value::Link(spec)) | Op::Replace(key, Value::Link(spec)) => Op::Replace(*key, tun(spec)),
+        Op::Add(key, Value::Link(spec)) | Op::Replace(key, Value::Link(spec)) => {
+            Op::Replace(*key, tun(spec))
+        }
         Op::Delete(key, Value::Link(spec)) => Op::Delete(*key, tun(spec)),
         other => other.clone(),
     }
@@ -191,7 +227,11 @@ pub struct WireguardUserspace<K> {
 impl<K: Kernel> WireguardUserspace<K> {
     /// A kernel without engines.
     pub fn new(kernel: K, files: Files) -> Self {
-        Self { kernel, tunnels: Vec::new(), files }
+        Self {
+            kernel,
+            tunnels: Vec::new(),
+            files,
+        }
     }
 
     /// Adds an interface, which listens on this port of these addresses. `sources` are its addresses, from which pods are told of errors. Its
@@ -199,10 +239,27 @@ impl<K: Kernel> WireguardUserspace<K> {
     ///
     /// # Errors
     /// This build has no WireGuard in user space.
-    pub fn device(&mut self, name: LinkName, port: u16, listen: Addresses, features: Features, sources: Option<Addresses>) -> Result<(), Error> {
-        let inherited = Inheritance { queues: self.files.take(&queue_name(name)), sockets: self.files.take(&socket_name(name)) };
+    pub fn device(
+        &mut self,
+        name: LinkName,
+        port: u16,
+        listen: Addresses,
+        features: Features,
+        sources: Option<Addresses>,
+    ) -> Result<(), Error> {
+        let inherited = Inheritance {
+            queues: self.files.take(&queue_name(name)),
+            sockets: self.files.take(&socket_name(name)),
+        };
         let left = (inherited.queues.len(), inherited.sockets.len());
-        let config = EngineConfig { device: name.to_string(), framing: Framing::WireGuard, port, spread: false, features, sources };
+        let config = EngineConfig {
+            device: name.to_string(),
+            framing: Framing::WireGuard,
+            port,
+            spread: false,
+            features,
+            sources,
+        };
         // Who may send what is decided by keys.
         let settings = TableSettings {
             networks: Networks::default(),
@@ -214,7 +271,10 @@ impl<K: Kernel> WireguardUserspace<K> {
             address: None,
         };
         let mut engine = Engine::new(config, Table::build(settings, []), inherited);
-        let device = engine.wireguard().cloned().ok_or(Error::NoUserspaceWireguard)?;
+        let device = engine
+            .wireguard()
+            .cloned()
+            .ok_or(Error::NoUserspaceWireguard)?;
         let waits = engine.adopt(listen);
         if waits {
             tracing::info!("{name}: adopted the device and sockets of the previous process");
@@ -224,13 +284,26 @@ impl<K: Kernel> WireguardUserspace<K> {
         queues.inherited(left.0, &used.0);
         sockets.inherited(left.1, &used.1);
         let spec = WireguardSpec { key: None, port };
-        self.tunnels.push(Tunnel { name, engine, device, listen, spec, waits, problem: None, queues, sockets });
+        self.tunnels.push(Tunnel {
+            name,
+            engine,
+            device,
+            listen,
+            spec,
+            waits,
+            problem: None,
+            queues,
+            sockets,
+        });
         Ok(())
     }
 
     /// The counters of the engines, by device.
     pub fn counters(&self) -> Vec<(String, Arc<Counters>)> {
-        self.tunnels.iter().map(|tunnel| (tunnel.name.to_string(), tunnel.engine.counters().clone())).collect()
+        self.tunnels
+            .iter()
+            .map(|tunnel| (tunnel.name.to_string(), tunnel.engine.counters().clone()))
+            .collect()
     }
 
     /// The place of the interface that an operation concerns, if it is an engine's.
@@ -243,13 +316,19 @@ impl<K: Kernel> WireguardUserspace<K> {
     }
 
     async fn apply_link(&mut self, place: usize, op: &Op) -> Vec<OpError> {
-        let Some(tunnel) = self.tunnels.get_mut(place) else { return Vec::new() };
+        let Some(tunnel) = self.tunnels.get_mut(place) else {
+            return Vec::new();
+        };
         let result = match op {
-            Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) => match (&spec.kind, op) {
-                (LinkKind::Wireguard(own), Op::Add(..)) => tunnel.set(own, spec.mtu, &self.files).and_then(|()| tunnel.open(&self.files)),
-                (LinkKind::Wireguard(own), _) => tunnel.set(own, spec.mtu, &self.files),
-                _ => Ok(()),
-            },
+            Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) => {
+                match (&spec.kind, op) {
+                    (LinkKind::Wireguard(own), Op::Add(..)) => tunnel
+                        .set(own, spec.mtu, &self.files)
+                        .and_then(|()| tunnel.open(&self.files)),
+                    (LinkKind::Wireguard(own), _) => tunnel.set(own, spec.mtu, &self.files),
+                    _ => Ok(()),
+                }
+            }
             Op::Delete(..) => {
                 tunnel.engine.close();
                 tunnel.device.change().clear();
@@ -259,7 +338,11 @@ impl<K: Kernel> WireguardUserspace<K> {
             _ => Ok(()),
         };
         // The device exists also when its port is taken.
-        let mut errors: Vec<OpError> = result.err().into_iter().map(|error| failed(op, FailureKind::Conflict, error)).collect();
+        let mut errors: Vec<OpError> = result
+            .err()
+            .into_iter()
+            .map(|error| failed(op, FailureKind::Conflict, error))
+            .collect();
         if errors.is_empty() || tunnel.held() {
             errors.extend(self.kernel.apply(&[as_tun(op)]).await);
         }
@@ -271,13 +354,18 @@ impl<K: Kernel> WireguardUserspace<K> {
 impl<K: Kernel> Kernel for WireguardUserspace<K> {
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = self.kernel.read(scope).await?;
-        self.tunnels.iter().for_each(|tunnel| tunnel.present(&mut found));
+        self.tunnels
+            .iter()
+            .for_each(|tunnel| tunnel.present(&mut found));
         Ok(found)
     }
 
     async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = self.kernel.read_peers(scope).await?;
-        self.tunnels.iter().filter(|tunnel| tunnel.held()).for_each(|tunnel| tunnel.tell(&mut found));
+        self.tunnels
+            .iter()
+            .filter(|tunnel| tunnel.held())
+            .for_each(|tunnel| tunnel.tell(&mut found));
         Ok(found)
     }
 
@@ -285,7 +373,11 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
         self.kernel.survey(scope).await
     }
 
-    async fn facts(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
+    async fn facts(
+        &mut self,
+        underlay: &Underlay,
+        queries: &[IpAddr],
+    ) -> Result<Facts, KernelError> {
         for tunnel in &mut self.tunnels {
             // The port may be free again by now. A device that is not open is opened when its link is added.
             if tunnel.problem.is_some() && tunnel.held() && !tunnel.waits {
@@ -304,7 +396,10 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
             // A run of one interface's peers, one link, or a run of what is not ours.
             let run = match place {
                 Some(_) if is_link(first) => 1,
-                _ => rest.iter().take_while(|op| self.place(op) == place && (place.is_none() || !is_link(op))).count(),
+                _ => rest
+                    .iter()
+                    .take_while(|op| self.place(op) == place && (place.is_none() || !is_link(op)))
+                    .count(),
             };
             let (now, later) = rest.split_at(run.max(1));
             match place {
@@ -312,13 +407,22 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
                 Some(place) if is_link(first) => errors.extend(self.apply_link(place, first).await),
                 Some(place) => {
                     let ops: Vec<&Op> = now.iter().collect();
-                    errors.extend(self.tunnels.get(place).into_iter().flat_map(|tunnel| tunnel.apply(&ops)));
+                    errors.extend(
+                        self.tunnels
+                            .get(place)
+                            .into_iter()
+                            .flat_map(|tunnel| tunnel.apply(&ops)),
+                    );
                 }
             }
             rest = later;
         }
         // Before now, packets that wait in an adopted device and its sockets would not have found their peers.
-        for tunnel in self.tunnels.iter_mut().filter(|tunnel| tunnel.waits && tunnel.spec.key.is_some()) {
+        for tunnel in self
+            .tunnels
+            .iter_mut()
+            .filter(|tunnel| tunnel.waits && tunnel.spec.key.is_some())
+        {
             let _ = tunnel.open(&self.files);
         }
         errors
@@ -334,6 +438,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
 
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
         // A full pass retries what could not be bound.
-        self.kernel.change_pending(scope, known) || self.tunnels.iter().any(|tunnel| tunnel.problem.is_some())
+        self.kernel.change_pending(scope, known)
+            || self.tunnels.iter().any(|tunnel| tunnel.problem.is_some())
     }
 }

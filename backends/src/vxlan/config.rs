@@ -56,32 +56,82 @@ impl Config {
     /// # Errors
     /// Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
-        let bad = |fault| ConfigError::Key { backend: "VXLAN", fault };
+        let bad = |fault| ConfigError::Key {
+            backend: "VXLAN",
+            fault,
+        };
         let member = |error| bad(Fault::Member(error));
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let number = |key: &'static str, most: u32| -> Result<u32, ConfigError> {
             let value = object.read::<i64>(key).map_err(member)?.unwrap_or(0);
-            u32::try_from(value).ok().filter(|value| *value <= most).ok_or_else(|| bad(Fault::Range { key, value, least: 0, most }))
+            u32::try_from(value)
+                .ok()
+                .filter(|value| *value <= most)
+                .ok_or_else(|| {
+                    bad(Fault::Range {
+                        key,
+                        value,
+                        least: 0,
+                        most,
+                    })
+                })
         };
-        let switch = |name: &str| object.read::<bool>(name).map_err(member).map(Option::unwrap_or_default);
-        let vni = if object.read::<i64>("VNI").map_err(member)?.is_some() { number("VNI", 0x00ff_ffff)? } else { 1 };
+        let switch = |name: &str| {
+            object
+                .read::<bool>(name)
+                .map_err(member)
+                .map(Option::unwrap_or_default)
+        };
+        let vni = if object.read::<i64>("VNI").map_err(member)?.is_some() {
+            number("VNI", 0x00ff_ffff)?
+        } else {
+            1
+        };
         let port = number("Port", 65535)?;
         let mtu = number("MTU", 65535)?;
-        let least = if networks.v6().is_some() { 1280 + OVERHEAD_V6 } else { 68 + OVERHEAD_V4 };
+        let least = if networks.v6().is_some() {
+            1280 + OVERHEAD_V6
+        } else {
+            68 + OVERHEAD_V4
+        };
         if mtu != 0 && mtu < least {
             return Err(bad(Fault::Mtu { mtu, least }));
         }
-        let checksum_offload = match object.read::<String>("ChecksumOffload").map_err(member)?.unwrap_or_default().to_ascii_lowercase().as_str() {
+        let checksum_offload = match object
+            .read::<String>("ChecksumOffload")
+            .map_err(member)?
+            .unwrap_or_default()
+            .to_ascii_lowercase()
+            .as_str()
+        {
             "" | "auto" => None,
             "on" => Some(true),
             "off" => Some(false),
-            other => return Err(bad(Fault::Word { key: "ChecksumOffload", value: other.to_owned(), words: &["auto", "on", "off"] })),
+            other => {
+                return Err(bad(Fault::Word {
+                    key: "ChecksumOffload",
+                    value: other.to_owned(),
+                    words: &["auto", "on", "off"],
+                }));
+            }
         };
-        let mode = match object.read::<String>("Mode").map_err(member)?.unwrap_or_default().to_ascii_lowercase().as_str() {
+        let mode = match object
+            .read::<String>("Mode")
+            .map_err(member)?
+            .unwrap_or_default()
+            .to_ascii_lowercase()
+            .as_str()
+        {
             "" | "kernel" => Mode::Kernel,
             "userspace" => Mode::Userspace,
             "auto" => Mode::Auto,
-            other => return Err(bad(Fault::Word { key: "Mode", value: other.to_owned(), words: &["kernel", "userspace", "auto"] })),
+            other => {
+                return Err(bad(Fault::Word {
+                    key: "Mode",
+                    value: other.to_owned(),
+                    words: &["kernel", "userspace", "auto"],
+                }));
+            }
         };
         let name = |text: String, used: bool| match LinkName::parse(&text) {
             Some(name) => Ok(name),
@@ -111,7 +161,10 @@ impl Config {
 
     /// The MTU of a family's device. The kernel refuses more than the underlay's MTU.
     pub fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
-        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(family.pick(OVERHEAD_V4, OVERHEAD_V6))
+        self.mtu
+            .unwrap_or(underlay)
+            .min(underlay)
+            .saturating_sub(family.pick(OVERHEAD_V4, OVERHEAD_V6))
     }
 }
 
@@ -120,22 +173,40 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
-        Config::parse(text, &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()))
+        Config::parse(
+            text,
+            &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()),
+        )
     }
 
     #[test]
     fn defaults_and_keys_in_any_case() {
         let config = parse("{}").unwrap();
-        assert_eq!((config.vni, config.port, config.mtu, config.checksum_offload), (1, None, None, None));
-        assert_eq!((config.link(Family::V4).as_str(), config.link(Family::V6).as_str()), ("flannel.1", "flannel-v6.1"));
+        assert_eq!(
+            (config.vni, config.port, config.mtu, config.checksum_offload),
+            (1, None, None, None)
+        );
+        assert_eq!(
+            (
+                config.link(Family::V4).as_str(),
+                config.link(Family::V6).as_str()
+            ),
+            ("flannel.1", "flannel-v6.1")
+        );
         assert!(!config.gbp && !config.learning && !config.direct_routing);
-        let text =
-            r#"{"type":"vxlan","vni":7,"PORT":4789,"mtu":1400,"gbp":true,"Learning":true,"directrouting":true,"ChecksumOffload":"OFF","Other":{}}"#;
+        let text = r#"{"type":"vxlan","vni":7,"PORT":4789,"mtu":1400,"gbp":true,"Learning":true,"directrouting":true,"ChecksumOffload":"OFF","Other":{}}"#;
         let config = parse(text).unwrap();
-        assert_eq!((config.vni, config.port, config.mtu, config.checksum_offload), (7, Some(4789), Some(1400), Some(false)));
+        assert_eq!(
+            (config.vni, config.port, config.mtu, config.checksum_offload),
+            (7, Some(4789), Some(1400), Some(false))
+        );
         assert!(config.gbp && config.learning && config.direct_routing);
         assert_eq!(
-            (config.device_mtu(1500, Family::V4), config.device_mtu(1500, Family::V6), config.device_mtu(1300, Family::V4)),
+            (
+                config.device_mtu(1500, Family::V4),
+                config.device_mtu(1500, Family::V6),
+                config.device_mtu(1300, Family::V4)
+            ),
             (1350, 1330, 1250)
         );
     }
@@ -156,7 +227,10 @@ mod tests {
             ("[]", "a JSON object"),
         ] {
             let error = parse(text).unwrap_err().to_string();
-            assert!(error.starts_with("error decoding VXLAN backend config: ") && error.contains(part), "{text}: {error}");
+            assert!(
+                error.starts_with("error decoding VXLAN backend config: ") && error.contains(part),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -11,7 +11,9 @@ use subnet_lease::{Addresses, NetworkConfig, Term};
 use types::Family;
 
 fn vxlan(backend: &str) -> Vxlan {
-    let text = format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{backend}}}"#);
+    let text = format!(
+        r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{backend}}}"#
+    );
     let setup = Setup {
         config: NetworkConfig::parse(&text).unwrap(),
         node_id: "n".into(),
@@ -27,7 +29,9 @@ fn vxlan(backend: &str) -> Vxlan {
 }
 
 fn plan(backend: &str) -> VxlanPlan {
-    vxlan(backend).plan(lease(1, 1, 1).subnets, Dual::Both(mac(200), mac(201))).unwrap()
+    vxlan(backend)
+        .plan(lease(1, 1, 1).subnets, Dual::Both(mac(200), mac(201)))
+        .unwrap()
 }
 
 fn encapsulating() -> VxlanPlan {
@@ -39,9 +43,17 @@ fn mac(n: u8) -> Mac {
 }
 
 fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
-    let data = |prefix| RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"02:{prefix}:00:00:00:{hardware:02x}"}}"#)).unwrap();
+    let data = |prefix| {
+        RawJson::parse(&format!(
+            r#"{{"VNI":1,"VtepMAC":"02:{prefix}:00:00:00:{hardware:02x}"}}"#
+        ))
+        .unwrap()
+    };
     Lease {
-        subnets: Dual::Both(format!("10.244.{n}.0/24").parse().unwrap(), format!("fd10:244:0:{n}::/64").parse().unwrap()),
+        subnets: Dual::Both(
+            format!("10.244.{n}.0/24").parse().unwrap(),
+            format!("fd10:244:0:{n}::/64").parse().unwrap(),
+        ),
         attrs: LeaseAttrs {
             public_ip: Some([192, 168, 56, ip].into()),
             public_ipv6: Some(format!("fd00:56::{ip:x}").parse().unwrap()),
@@ -57,8 +69,20 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
 
 fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
-    let underlay = Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new(), links: Vec::new() };
-    Facts { underlay, on_link: on_link.into_iter().collect(), accepted_macs: BTreeMap::new() }
+    let underlay = Underlay {
+        index: 2,
+        name: "eth0".into(),
+        mtu: 1500,
+        addresses,
+        public: addresses,
+        local: Vec::new(),
+        links: Vec::new(),
+    };
+    Facts {
+        underlay,
+        on_link: on_link.into_iter().collect(),
+        accepted_macs: BTreeMap::new(),
+    }
 }
 
 fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
@@ -76,7 +100,11 @@ fn text(state: &KernelState) -> Vec<String> {
 
 #[test]
 fn a_peer_has_three_objects_for_each_family() {
-    let state = desired(&encapsulating(), &table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
+    let state = desired(
+        &encapsulating(),
+        &table([lease(1, 1, 1), lease(2, 2, 2)]),
+        &facts([]),
+    );
     assert_eq!(
         text(&state),
         [
@@ -96,7 +124,13 @@ fn a_peer_has_three_objects_for_each_family() {
 
 /// What takes a node from one configuration to the other.
 fn change(from: &str, to: &str) -> Vec<Op> {
-    let state = |keys: &str| desired(&plan(&format!(r#"{{"Type":"vxlan"{keys}}}"#)), &table([]), &facts([]));
+    let state = |keys: &str| {
+        desired(
+            &plan(&format!(r#"{{"Type":"vxlan"{keys}}}"#)),
+            &table([]),
+            &facts([]),
+        )
+    };
     diff(&state(to), &state(from))
 }
 
@@ -113,17 +147,43 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
         for (from, to) in [(keys, ""), ("", keys)] {
             let ops = change(from, to);
             // One device for each family.
-            let made = ops.iter().filter(|op| matches!(op, Op::Add(Key::Link(_), _))).count();
-            let changed = ops.iter().filter(|op| matches!(op, Op::Replace(Key::Link(_), _))).count();
-            assert_eq!((made, changed), if rebuilds { (2, 0) } else { (0, 2) }, "{from:?} to {to:?}: {ops:?}");
+            let made = ops
+                .iter()
+                .filter(|op| matches!(op, Op::Add(Key::Link(_), _)))
+                .count();
+            let changed = ops
+                .iter()
+                .filter(|op| matches!(op, Op::Replace(Key::Link(_), _)))
+                .count();
+            assert_eq!(
+                (made, changed),
+                if rebuilds { (2, 0) } else { (0, 2) },
+                "{from:?} to {to:?}: {ops:?}"
+            );
         }
     }
-    for keys in [r#","Port":8472"#, r#","Port":0"#, r#","VNI":1"#, r#","GBP":false"#, r#","Learning":false"#, r#","MTU":1500"#, r#","MTU":0"#] {
+    for keys in [
+        r#","Port":8472"#,
+        r#","Port":0"#,
+        r#","VNI":1"#,
+        r#","GBP":false"#,
+        r#","Learning":false"#,
+        r#","MTU":1500"#,
+        r#","MTU":0"#,
+    ] {
         assert_eq!(change(keys, ""), [], "{keys} is the default");
     }
     // By default it is the operator's, whose workaround must not be undone.
-    for (from, to, changes) in [("off", "auto", false), ("off", "on", true), ("on", "auto", false), ("on", "off", true)] {
-        let ops = change(&format!(r#","ChecksumOffload":"{from}""#), &format!(r#","ChecksumOffload":"{to}""#));
+    for (from, to, changes) in [
+        ("off", "auto", false),
+        ("off", "on", true),
+        ("on", "auto", false),
+        ("on", "off", true),
+    ] {
+        let ops = change(
+            &format!(r#","ChecksumOffload":"{from}""#),
+            &format!(r#","ChecksumOffload":"{to}""#),
+        );
         assert_eq!(!ops.is_empty(), changes, "{from} to {to}: {ops:?}");
     }
 }
@@ -143,8 +203,15 @@ fn direct_peers_need_a_route_only() {
 fn the_oldest_lease_keeps_its_mac() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let state = desired(&plan, &table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
-    assert_eq!(state.0.get(&Key::Fdb(plan.config.link(Family::V4), mac(7))), Some(&Value::Fdb([192, 168, 56, 2].into())));
-    assert!(!state.0.contains_key(&Key::Route("10.244.3.0/24".parse().unwrap(), 0)));
+    assert_eq!(
+        state.0.get(&Key::Fdb(plan.config.link(Family::V4), mac(7))),
+        Some(&Value::Fdb([192, 168, 56, 2].into()))
+    );
+    assert!(
+        !state
+            .0
+            .contains_key(&Key::Route("10.244.3.0/24".parse().unwrap(), 0))
+    );
 }
 
 #[test]
@@ -159,8 +226,19 @@ fn unusable_leases_are_not_peers() {
     outside.subnets = Dual::V4("10.99.4.0/24".parse().unwrap());
     let mut overlapping = lease(5, 5, 5);
     overlapping.subnets = Dual::V4("10.244.0.0/22".parse().unwrap());
-    for unusable in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
-        assert_eq!(desired(&plan, &table([unusable.clone()]), &facts([])), bare, "{unusable:?}");
+    for unusable in [
+        lease(1, 9, 9),
+        own_mac,
+        other_kind,
+        outside,
+        overlapping,
+        lease(6, 6, 1),
+    ] {
+        assert_eq!(
+            desired(&plan, &table([unusable.clone()]), &facts([])),
+            bare,
+            "{unusable:?}"
+        );
     }
 }
 
@@ -168,21 +246,43 @@ fn unusable_leases_are_not_peers() {
 fn accepted_macs_are_desired_and_announced() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
     let mut facts = facts([]);
-    facts.accepted_macs.insert(plan.config.link(Family::V4), mac(99));
-    assert_eq!(desired(&plan, &table([]), &facts).link(plan.config.link(Family::V4)).unwrap().mac, Some(mac(99)));
+    facts
+        .accepted_macs
+        .insert(plan.config.link(Family::V4), mac(99));
+    assert_eq!(
+        desired(&plan, &table([]), &facts)
+            .link(plan.config.link(Family::V4))
+            .unwrap()
+            .mac,
+        Some(mac(99))
+    );
     let announced = plan.announced(&facts);
-    assert_eq!(announced.data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:63"}"#);
-    assert_eq!(announced.v6_data.unwrap().as_str(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:c9"}"#);
+    assert_eq!(
+        announced.data.unwrap().as_str(),
+        r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:63"}"#
+    );
+    assert_eq!(
+        announced.v6_data.unwrap().as_str(),
+        r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:c9"}"#
+    );
 }
 
 #[test]
 fn derived_macs_are_stable_and_differ() {
-    let macs: BTreeSet<Mac> = [("a", 1, Family::V4), ("a", 1, Family::V6), ("a", 2, Family::V4), ("b", 1, Family::V4)]
-        .map(|(node, vni, family)| derived_mac(node, vni, family))
-        .into();
+    let macs: BTreeSet<Mac> = [
+        ("a", 1, Family::V4),
+        ("a", 1, Family::V6),
+        ("a", 2, Family::V4),
+        ("b", 1, Family::V4),
+    ]
+    .map(|(node, vni, family)| derived_mac(node, vni, family))
+    .into();
     assert_eq!(macs.len(), 4);
     assert!(macs.iter().all(|mac| mac.is_station() && mac.0[0] & 2 == 2));
-    assert_eq!(derived_mac("a", 1, Family::V4), derived_mac("a", 1, Family::V4));
+    assert_eq!(
+        derived_mac("a", 1, Family::V4),
+        derived_mac("a", 1, Family::V4)
+    );
 }
 
 #[test]
@@ -200,16 +300,32 @@ fn unusable_leases_are_refused_with_their_reason() {
     assert_eq!(with(None, Some(good)), Ok(()));
     assert_eq!(with(Some("null"), Some(good)), Ok(()));
     for (bad, part) in [
-        (r#"{"VtepMAC":"02:00:00:00:00:00:00:02"}"#, "is not a MAC address"),
+        (
+            r#"{"VtepMAC":"02:00:00:00:00:00:00:02"}"#,
+            "is not a MAC address",
+        ),
         (r#"{"VtepMAC":""}"#, "is not a MAC address"),
-        (r#"{"VtepMAC":"01:00:5e:00:00:01"}"#, "is not a valid device address"),
-        (r#"{"VtepMAC":"00:00:00:00:00:00"}"#, "is not a valid device address"),
+        (
+            r#"{"VtepMAC":"01:00:5e:00:00:01"}"#,
+            "is not a valid device address",
+        ),
+        (
+            r#"{"VtepMAC":"00:00:00:00:00:00"}"#,
+            "is not a valid device address",
+        ),
         (r#"{"VtepMAC":7}"#, "VtepMAC"),
         (r#"{"VNI":1}"#, "has no VtepMAC"),
         ("[]", "not a JSON object"),
     ] {
-        for result in [with(Some(bad), Some(good)), with(Some(good), Some(bad)), with(Some(bad), None)] {
-            assert!(result.clone().unwrap_err().contains(part), "{bad}: {result:?}");
+        for result in [
+            with(Some(bad), Some(good)),
+            with(Some(good), Some(bad)),
+            with(Some(bad), None),
+        ] {
+            assert!(
+                result.clone().unwrap_err().contains(part),
+                "{bad}: {result:?}"
+            );
         }
     }
     assert!(with(None, None).is_err());
@@ -288,8 +404,14 @@ fn peers_without_shared_objects_change_alone() {
     let known = Desired::whole(&plan, &before, &facts([]));
     let change = known.change(&plan, &before, &after, &facts([])).unwrap();
     // One removed, one moved, five new: three objects for each family.
-    assert_eq!((change.before.len(), change.after.len()), (2 * 2 * 3, 6 * 2 * 3));
-    assert_eq!(new_on_link_queries(&plan, &before, &after), Vec::<IpAddr>::new());
+    assert_eq!(
+        (change.before.len(), change.after.len()),
+        (2 * 2 * 3, 6 * 2 * 3)
+    );
+    assert_eq!(
+        new_on_link_queries(&plan, &before, &after),
+        Vec::<IpAddr>::new()
+    );
     // Two peers with one MAC affect each other's objects.
     let conflicting = table((2..20).map(|n| lease(n, n.min(18), n)));
     assert_eq!(known.change(&plan, &before, &conflicting, &facts([])), None);
@@ -298,7 +420,10 @@ fn peers_without_shared_objects_change_alone() {
 #[test]
 fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-    let former = Some(Subnets::Both("10.244.0.0/16".parse().unwrap(), "fd10:244::/48".parse().unwrap()));
+    let former = Some(Subnets::Both(
+        "10.244.0.0/16".parse().unwrap(),
+        "fd10:244::/48".parse().unwrap(),
+    ));
     let setup = Setup {
         config: NetworkConfig::parse(text).unwrap(),
         node_id: "n".into(),
@@ -311,7 +436,10 @@ fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
         files: crate::handover::Files::default(),
     };
     let own = Subnets::V4("10.244.1.0/24".parse().unwrap());
-    let plan = Vxlan::new(&setup).unwrap().plan(own, Dual::V4(mac(200))).unwrap();
+    let plan = Vxlan::new(&setup)
+        .unwrap()
+        .plan(own, Dual::V4(mac(200)))
+        .unwrap();
     let names: Vec<&str> = plan.scope.links.iter().map(LinkName::as_str).collect();
     assert_eq!(names, ["flannel.1", "flannel-v6.1"]);
 }
@@ -319,11 +447,35 @@ fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
 #[test]
 fn forwarding_names_the_device_the_mtu_and_the_vtep_of_each_family() {
     let plan = plan(r#"{"Type":"vxlan","Mode":"userspace"}"#);
-    let plan = VxlanPlan { userspace: true, ..plan };
+    let plan = VxlanPlan {
+        userspace: true,
+        ..plan
+    };
     let forwarding = plan.forwarding(&table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
-    let told: Vec<_> = forwarding.iter().map(|family| (family.device.to_string(), family.mtu, family.peers.len())).collect();
-    assert_eq!(told, [("flannel.1".to_owned(), 1450, 1), ("flannel-v6.1".to_owned(), 1430, 1)]);
+    let told: Vec<_> = forwarding
+        .iter()
+        .map(|family| (family.device.to_string(), family.mtu, family.peers.len()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("flannel.1".to_owned(), 1450, 1),
+            ("flannel-v6.1".to_owned(), 1430, 1)
+        ]
+    );
     let [(subnet, hop)] = <[_; 1]>::try_from(forwarding[0].peers.clone()).unwrap();
-    assert_eq!((subnet.to_string(), hop.address.to_string(), hop.mac), ("10.244.2.0/24".to_owned(), "192.168.56.2:8472".to_owned(), Some(mac(2))));
-    assert!(encapsulating().forwarding(&table([lease(2, 2, 2)]), &facts([])).is_empty(), "the kernel does it all");
+    assert_eq!(
+        (subnet.to_string(), hop.address.to_string(), hop.mac),
+        (
+            "10.244.2.0/24".to_owned(),
+            "192.168.56.2:8472".to_owned(),
+            Some(mac(2))
+        )
+    );
+    assert!(
+        encapsulating()
+            .forwarding(&table([lease(2, 2, 2)]), &facts([]))
+            .is_empty(),
+        "the kernel does it all"
+    );
 }

@@ -70,21 +70,43 @@ impl Config {
     /// # Errors
     /// Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
-        let bad = |fault| ConfigError::Key { backend: "WireGuard", fault };
+        let bad = |fault| ConfigError::Key {
+            backend: "WireGuard",
+            fault,
+        };
         let member = |error| bad(Fault::Member(error));
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let number = |key: &'static str, default: u16, least: u16| -> Result<u16, ConfigError> {
-            let value = object.read::<i64>(key).map_err(member)?.unwrap_or(i64::from(default));
+            let value = object
+                .read::<i64>(key)
+                .map_err(member)?
+                .unwrap_or(i64::from(default));
             let fits = u16::try_from(value).ok().filter(|value| *value >= least);
-            fits.ok_or_else(|| bad(Fault::Range { key, value, least: least.into(), most: 65535 }))
+            fits.ok_or_else(|| {
+                bad(Fault::Range {
+                    key,
+                    value,
+                    least: least.into(),
+                    most: 65535,
+                })
+            })
         };
-        let word = |name: &str| object.read::<String>(name).map_err(member).map(Option::unwrap_or_default);
+        let word = |name: &str| {
+            object
+                .read::<String>(name)
+                .map_err(member)
+                .map(Option::unwrap_or_default)
+        };
         let mode = match word("Mode")?.as_str() {
             "" | "separate" => Mode::Separate,
             "auto" => Mode::Auto,
             "ipv4" => Mode::Ipv4,
             "ipv6" => Mode::Ipv6,
-            other => return Err(ConfigError::WireguardMode { found: other.to_owned() }),
+            other => {
+                return Err(ConfigError::WireguardMode {
+                    found: other.to_owned(),
+                });
+            }
         };
         let lacks = match mode {
             Mode::Ipv4 if networks.v4().is_none() => Some(Family::V4),
@@ -92,19 +114,38 @@ impl Config {
             _ => None,
         };
         if let Some(family) = lacks {
-            return Err(bad(Fault::ModeNeeds { family, networks: *networks }));
+            return Err(bad(Fault::ModeNeeds {
+                family,
+                networks: *networks,
+            }));
         }
-        let (port, port_v6) = (number("ListenPort", PORT, 1)?, number("ListenPortV6", PORT_V6, 1)?);
-        if mode == Mode::Separate && networks.v4().is_some() && networks.v6().is_some() && port == port_v6 {
+        let (port, port_v6) = (
+            number("ListenPort", PORT, 1)?,
+            number("ListenPortV6", PORT_V6, 1)?,
+        );
+        if mode == Mode::Separate
+            && networks.v4().is_some()
+            && networks.v6().is_some()
+            && port == port_v6
+        {
             return Err(bad(Fault::SamePort { port }));
         }
         let mtu = u32::from(number("MTU", 0, 0)?);
-        let least = if networks.v6().is_some() { 1280 + OVERHEAD } else { 68 + OVERHEAD };
+        let least = if networks.v6().is_some() {
+            1280 + OVERHEAD
+        } else {
+            68 + OVERHEAD
+        };
         if mtu != 0 && mtu < least {
             return Err(bad(Fault::Mtu { mtu, least }));
         }
         // Whatever it is, it may be a secret.
-        let preshared = match object.read::<String>("PSK").map_err(|_| ConfigError::Psk)?.unwrap_or_default().as_str() {
+        let preshared = match object
+            .read::<String>("PSK")
+            .map_err(|_| ConfigError::Psk)?
+            .unwrap_or_default()
+            .as_str()
+        {
             "" => None,
             text => Some(Secret::parse(text).ok_or(ConfigError::Psk)?),
         };
@@ -112,15 +153,25 @@ impl Config {
             "" | "auto" => Implementation::Auto,
             "kernel" => Implementation::Kernel,
             "userspace" => Implementation::Userspace,
-            other => return Err(bad(Fault::Word { key: "Implementation", value: other.to_owned(), words: &["auto", "kernel", "userspace"] })),
+            other => {
+                return Err(bad(Fault::Word {
+                    key: "Implementation",
+                    value: other.to_owned(),
+                    words: &["auto", "kernel", "userspace"],
+                }));
+            }
         };
-        let name = |name: &'static str| LinkName::parse(name).ok_or_else(|| bad(Fault::DeviceName { name }));
+        let name = |name: &'static str| {
+            LinkName::parse(name).ok_or_else(|| bad(Fault::DeviceName { name }))
+        };
         Ok(Self {
             port,
             port_v6,
             mtu: Some(mtu).filter(|mtu| *mtu != 0),
             preshared,
-            preshared_file: Some(word("PSKFile")?).filter(|path| !path.is_empty()).map(PathBuf::from),
+            preshared_file: Some(word("PSKFile")?)
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
             keepalive: number("PersistentKeepaliveInterval", 0, 0)?,
             mode,
             implementation,
@@ -135,7 +186,11 @@ impl Config {
 
     /// The device that carries a family's packets.
     pub fn device(&self, family: Family) -> LinkName {
-        if self.second(family) { self.names.1 } else { self.names.0 }
+        if self.second(family) {
+            self.names.1
+        } else {
+            self.names.0
+        }
     }
 
     /// All devices that a configuration may lead to.
@@ -145,12 +200,19 @@ impl Config {
 
     /// The port on which a family's device listens.
     pub fn port(&self, family: Family) -> u16 {
-        if self.second(family) { self.port_v6 } else { self.port }
+        if self.second(family) {
+            self.port_v6
+        } else {
+            self.port
+        }
     }
 
     /// The MTU of the devices.
     pub fn device_mtu(&self, underlay: u32) -> u32 {
-        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(OVERHEAD)
+        self.mtu
+            .unwrap_or(underlay)
+            .min(underlay)
+            .saturating_sub(OVERHEAD)
     }
 
     /// The family of a device's own packets, if one serves all peers.
@@ -177,12 +239,16 @@ impl Config {
 /// too, then IPv4.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
-    let (own_v4, own_v6) = own.as_ref().map_or((None, None), |own| (own.v4(), own.v6()));
+    let (own_v4, own_v6) = own
+        .as_ref()
+        .map_or((None, None), |own| (own.v4(), own.v6()));
     match peer {
         None | Some(Dual::V4(_)) => Family::V4,
         Some(Dual::V6(_)) => Family::V6,
         Some(Dual::Both(v4, _)) if !v4.is_private() && own_v4.is_some() => Family::V4,
-        Some(Dual::Both(_, v6)) if !is_local(&v6) && own_v6.is_some_and(|own| !is_local(own)) => Family::V6,
+        Some(Dual::Both(_, v6)) if !is_local(&v6) && own_v6.is_some_and(|own| !is_local(own)) => {
+            Family::V6
+        }
         Some(Dual::Both(..)) => Family::V4,
     }
 }
@@ -193,19 +259,54 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
-        Config::parse(text, &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()))
+        Config::parse(
+            text,
+            &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()),
+        )
     }
 
     #[test]
     fn defaults_and_keys_in_any_case() {
         let config = parse("{}").unwrap();
-        assert_eq!((config.port(Family::V4), config.port(Family::V6), config.keepalive, config.mode), (51820, 51821, 0, Mode::Separate));
-        assert_eq!((config.device(Family::V4).as_str(), config.device(Family::V6).as_str()), ("flannel-wg", "flannel-wg-v6"));
-        assert_eq!((config.device_mtu(1500), config.implementation, config.preshared), (1420, Implementation::Auto, None));
+        assert_eq!(
+            (
+                config.port(Family::V4),
+                config.port(Family::V6),
+                config.keepalive,
+                config.mode
+            ),
+            (51820, 51821, 0, Mode::Separate)
+        );
+        assert_eq!(
+            (
+                config.device(Family::V4).as_str(),
+                config.device(Family::V6).as_str()
+            ),
+            ("flannel-wg", "flannel-wg-v6")
+        );
+        assert_eq!(
+            (
+                config.device_mtu(1500),
+                config.implementation,
+                config.preshared
+            ),
+            (1420, Implementation::Auto, None)
+        );
         let text = r#"{"listenport":7,"ListenPortV6":8,"MTU":1400,"PSK":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","PersistentKeepaliveInterval":25,"Mode":"auto","Implementation":"Userspace","PSKFile":"/etc/psk"}"#;
         let config = parse(text).unwrap();
-        assert_eq!((config.port(Family::V4), config.port(Family::V6), config.keepalive, config.device_mtu(1500)), (7, 7, 25, 1320));
-        assert_eq!((config.device(Family::V6).as_str(), config.implementation), ("flannel-wg", Implementation::Userspace));
+        assert_eq!(
+            (
+                config.port(Family::V4),
+                config.port(Family::V6),
+                config.keepalive,
+                config.device_mtu(1500)
+            ),
+            (7, 7, 25, 1320)
+        );
+        assert_eq!(
+            (config.device(Family::V6).as_str(), config.implementation),
+            ("flannel-wg", Implementation::Userspace)
+        );
         assert_eq!(config.preshared.clone().unwrap().bytes()[31], 31);
         assert!(!format!("{config:?}").contains("AAECAw"));
     }
@@ -216,7 +317,10 @@ mod tests {
             (r#"{"ListenPort":0}"#, "ListenPort is 0"),
             (r#"{"ListenPort":65536}"#, "ListenPort is 65536"),
             (r#"{"ListenPortV6":51820}"#, "both 51820"),
-            (r#"{"PersistentKeepaliveInterval":-1}"#, "PersistentKeepaliveInterval is -1"),
+            (
+                r#"{"PersistentKeepaliveInterval":-1}"#,
+                "PersistentKeepaliveInterval is -1",
+            ),
             (r#"{"MTU":1000}"#, "MTU is 1000"),
             (r#"{"PSK":"short"}"#, "could not parse psk"),
             (r#"{"PSK":["secret"]}"#, "could not parse psk: PSK must be"),
@@ -228,7 +332,12 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         }
         let v6 = Subnets::V6("fd00::/48".parse().unwrap());
-        assert!(Config::parse(r#"{"Mode":"ipv4"}"#, &v6).unwrap_err().to_string().contains("Mode needs IPv4"));
+        assert!(
+            Config::parse(r#"{"Mode":"ipv4"}"#, &v6)
+                .unwrap_err()
+                .to_string()
+                .contains("Mode needs IPv4")
+        );
         assert!(Config::parse(r#"{"ListenPortV6":51820}"#, &v6).is_ok());
     }
 
@@ -236,7 +345,10 @@ mod tests {
     fn addresses_are_chosen_as_by_go_flannel() {
         let v4 = |text: &str| text.parse::<Ipv4Addr>().ok();
         let v6 = |text: &str| text.parse::<Ipv6Addr>().ok();
-        let (inner, local) = ((v4("10.0.0.1"), v6("fd00::1")), (v4("10.0.0.2"), v6("fd00::2")));
+        let (inner, local) = (
+            (v4("10.0.0.1"), v6("fd00::1")),
+            (v4("10.0.0.2"), v6("fd00::2")),
+        );
         let global = (v4("192.0.2.1"), v6("2001:db8::1"));
         for (peer, own, family) in [
             (inner, local, Family::V4),

@@ -55,19 +55,33 @@ pub fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     // With room for all of it from the start: a vector that grows leaves a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST as usize));
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() as u64 <= LONGEST);
-    Ok(text.and_then(Secret::parse).map_or(Content::Garbled, Content::Key))
+    let text = std::str::from_utf8(&bytes)
+        .ok()
+        .filter(|text| text.len() as u64 <= LONGEST);
+    Ok(text
+        .and_then(Secret::parse)
+        .map_or(Content::Garbled, Content::Key))
 }
 
 fn open(path: &Path, links: Links) -> io::Result<File> {
-    let no_links = if links == Links::Refused { libc::O_NOFOLLOW } else { 0 };
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | no_links).open(path)
+    let no_links = if links == Links::Refused {
+        libc::O_NOFOLLOW
+    } else {
+        0
+    };
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | no_links)
+        .open(path)
 }
 
 /// A file, if others than its owner can read it.
 pub fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
-    is_open.then(|| Exposed { what, path: path.to_owned() })
+    is_open.then(|| Exposed {
+        what,
+        path: path.to_owned(),
+    })
 }
 
 /// Writes a private key, as Go flannel does: base64 without a line end. No reader sees half of it, and nobody else sees it at all.
@@ -75,20 +89,33 @@ pub fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
 /// # Errors
 /// The folder cannot be written.
 pub fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let name = name(path)?;
     // Another daemon that starts with this folder takes the temporary file for one that a crash left.
     match write_in(folder, &name, path, key) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(write_in(folder, &name, path, key)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(write_in(folder, &name, path, key)?)
+        }
         result => Ok(result?),
     }
 }
 
 fn write_in(folder: &Path, name: &str, path: &Path, key: &Secret) -> io::Result<()> {
-    let temporary = folder.join(format!("{}{:0DIGITS$x}", temporary_prefix(name), rand::random::<u64>()));
+    let temporary = folder.join(format!(
+        "{}{:0DIGITS$x}",
+        temporary_prefix(name),
+        rand::random::<u64>()
+    ));
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(key.text().as_bytes())?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
@@ -110,18 +137,33 @@ fn temporary_prefix(name: &str) -> String {
 /// Removes the temporary files that a crash left while a key was written.
 fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     let prefix = temporary_prefix(&name(path)?);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
     for entry in entries {
         let entry = entry?;
-        let digits = entry.file_name().to_str().and_then(|name| name.strip_prefix(&prefix)).map(str::to_owned);
-        let ours = digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')));
+        let digits = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_prefix(&prefix))
+            .map(str::to_owned);
+        let ours = digits.is_some_and(|digits| {
+            digits.len() == DIGITS
+                && digits
+                    .bytes()
+                    .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+        });
         if ours && entry.file_type()?.is_file() {
             fs::remove_file(entry.path())?;
-            tracing::info!("removed {}, which a crash left while a WireGuard key was written", entry.path().display());
+            tracing::info!(
+                "removed {}, which a crash left while a WireGuard key was written",
+                entry.path().display()
+            );
         }
     }
     Ok(())
@@ -144,7 +186,9 @@ pub fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
 }
 
 fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
-    path.file_name().map(|name| name.to_string_lossy()).ok_or(FileError::NotAPath)
+    path.file_name()
+        .map(|name| name.to_string_lossy())
+        .ok_or(FileError::NotAPath)
 }
 
 /// The private key of this host: that of the file, or a new one, which is written there. A file that holds none is set aside.
@@ -153,7 +197,10 @@ fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
 /// The file cannot be read or written.
 pub fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     if let Err(error) = remove_leftovers(path) {
-        tracing::warn!("cannot remove temporary WireGuard keys beside {}: {error}", path.display());
+        tracing::warn!(
+            "cannot remove temporary WireGuard keys beside {}: {error}",
+            path.display()
+        );
     }
     match read(path, links)? {
         Content::Key(key) => return Ok(key.clamped()),
@@ -175,9 +222,14 @@ pub fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
 /// # Errors
 /// The file cannot be written.
 pub fn renew(path: &Path) -> Result<Secret, FileError> {
-    let key = Secret::generate().map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
+    let key = Secret::generate()
+        .map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
     write(path, &key)?;
-    tracing::info!("new WireGuard key in {}: public key {}", path.display(), key.public());
+    tracing::info!(
+        "new WireGuard key in {}: public key {}",
+        path.display(),
+        key.public()
+    );
     Ok(key)
 }
 
@@ -186,7 +238,8 @@ mod tests {
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("flannel-keys-{}-{name}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("flannel-keys-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         folder
     }
@@ -198,15 +251,28 @@ mod tests {
         let key = Secret::generate().unwrap();
         fs::write(&target, &*key.text()).unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        for result in [read(&path, Links::Refused).map(drop), own(&path, Links::Refused).map(drop)] {
+        for result in [
+            read(&path, Links::Refused).map(drop),
+            own(&path, Links::Refused).map(drop),
+        ] {
             let error = result.unwrap_err().to_string();
-            assert!(error.contains("symbolic link") && error.contains(crate::secret_error::KEY_VARIABLE), "{error}");
+            assert!(
+                error.contains("symbolic link")
+                    && error.contains(crate::secret_error::KEY_VARIABLE),
+                "{error}"
+            );
         }
         // A Secret of Kubernetes is mounted as links.
         assert_eq!(own(&path, Links::Followed).unwrap(), key.clamped());
         // A new key replaces the link, not what it points to.
         let other = renew(&path).unwrap();
-        assert_eq!((read(&path, Links::Refused).unwrap(), read(&target, Links::Refused).unwrap()), (Content::Key(other), Content::Key(key)));
+        assert_eq!(
+            (
+                read(&path, Links::Refused).unwrap(),
+                read(&target, Links::Refused).unwrap()
+            ),
+            (Content::Key(other), Content::Key(key))
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -217,13 +283,25 @@ mod tests {
         let path = folder.join("wgkey");
         let left = [".wgkey.0123456789abcdef", ".wgkey.fedcba9876543210"];
         // Of others: another file's, a backup's, a folder.
-        let others = [".wgkey2.0123456789abcdef", ".wgkey.0123456789abcdeg", ".wgkey.123", "wgkey.0123456789abcdef"];
-        left.iter().chain(&others).for_each(|name| fs::write(folder.join(name), "secret").unwrap());
+        let others = [
+            ".wgkey2.0123456789abcdef",
+            ".wgkey.0123456789abcdeg",
+            ".wgkey.123",
+            "wgkey.0123456789abcdef",
+        ];
+        left.iter()
+            .chain(&others)
+            .for_each(|name| fs::write(folder.join(name), "secret").unwrap());
         fs::create_dir(folder.join(".wgkey.0000000000000000")).unwrap();
         for _ in 0..2 {
             own(&path, Links::Refused).unwrap();
             assert!(left.iter().all(|name| !folder.join(name).exists()));
-            assert!(others.iter().chain(&[".wgkey.0000000000000000"]).all(|name| folder.join(name).exists()));
+            assert!(
+                others
+                    .iter()
+                    .chain(&[".wgkey.0000000000000000"])
+                    .all(|name| folder.join(name).exists())
+            );
             fs::write(folder.join(left[0]), "secret").unwrap();
         }
         fs::remove_dir_all(folder).unwrap();
@@ -236,14 +314,20 @@ mod tests {
         fs::write(&path, "half a key").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let aside = set_aside(&path).unwrap();
-        assert_eq!(fs::metadata(&aside).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&aside).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         // Of a link, the link alone.
         let target = folder.join("target");
         fs::write(&target, "no key").unwrap();
         fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
         set_aside(&path).unwrap();
-        assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(
+            fs::metadata(&target).unwrap().permissions().mode() & 0o777,
+            0o644
+        );
         assert!(fs::symlink_metadata(&aside).unwrap().is_symlink());
         fs::remove_dir_all(folder).unwrap();
     }
@@ -254,9 +338,16 @@ mod tests {
         let path = folder.join("new/wgkey");
         let key = own(&path, Links::Refused).unwrap();
         assert_eq!(own(&path, Links::Refused).unwrap(), key);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert_eq!(fs::read(&path).unwrap().len(), 44, "no line end");
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file");
+        assert_eq!(
+            fs::read_dir(path.parent().unwrap()).unwrap().count(),
+            1,
+            "no temporary file"
+        );
         // As `wg genkey > file` writes it.
         fs::write(&path, format!("{}\n", &*key.text())).unwrap();
         assert_eq!(own(&path, Links::Refused).unwrap(), key);
@@ -267,7 +358,13 @@ mod tests {
     fn what_is_no_key_is_set_aside_and_what_is_no_file_is_an_error() {
         let folder = folder("bad");
         let path = folder.join("wgkey");
-        for bad in [&b""[..], b"QUJD", b"\xff\xff", &[b'A'; 100_000], b" oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k="] {
+        for bad in [
+            &b""[..],
+            b"QUJD",
+            b"\xff\xff",
+            &[b'A'; 100_000],
+            b" oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=",
+        ] {
             fs::write(&path, bad).unwrap();
             let key = own(&path, Links::Refused).unwrap();
             assert_eq!(read(&path, Links::Refused).unwrap(), Content::Key(key));
@@ -276,7 +373,10 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(own(&path, Links::Refused).is_err());
-        assert!(own(Path::new("/proc/flannel/wgkey"), Links::Refused).is_err() && own(Path::new(""), Links::Refused).is_err());
+        assert!(
+            own(Path::new("/proc/flannel/wgkey"), Links::Refused).is_err()
+                && own(Path::new(""), Links::Refused).is_err()
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 }

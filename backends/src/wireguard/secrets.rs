@@ -47,7 +47,11 @@ pub struct Secrets(ArcSwap<Keys>);
 impl Secrets {
     fn new(private: &Secret, preshared: Option<Secret>) -> Self {
         let private = private.clamped();
-        Self(ArcSwap::from_pointee(Keys { public: private.public(), private, preshared }))
+        Self(ArcSwap::from_pointee(Keys {
+            public: private.public(),
+            private,
+            preshared,
+        }))
     }
 
     /// The present keys.
@@ -62,28 +66,54 @@ impl Secrets {
     }
 
     fn set(&self, private: Secret, preshared: Option<Secret>) {
-        self.0.store(Arc::new(Keys { public: private.public(), private, preshared }));
+        self.0.store(Arc::new(Keys {
+            public: private.public(),
+            private,
+            preshared,
+        }));
     }
 }
 
 impl Files {
     /// Those that the environment or the configuration names.
     pub fn of(config: &Config, refuse_insecure: bool) -> Self {
-        let files = Self::from(std::env::var_os(KEY_VARIABLE), std::env::var_os(PRESHARED_VARIABLE), config);
-        Self { refuse_insecure, ..files }
+        let files = Self::from(
+            std::env::var_os(KEY_VARIABLE),
+            std::env::var_os(PRESHARED_VARIABLE),
+            config,
+        );
+        Self {
+            refuse_insecure,
+            ..files
+        }
     }
 
     fn from(key: Option<OsString>, preshared: Option<OsString>, config: &Config) -> Self {
-        let preshared = preshared.map(PathBuf::from).or_else(|| config.preshared_file.clone());
+        let preshared = preshared
+            .map(PathBuf::from)
+            .or_else(|| config.preshared_file.clone());
         // A variable that is set and empty names no file, as for Go flannel.
-        let key_links = if key.is_some() { Links::Followed } else { Links::Refused };
-        Self { key: key.map_or_else(|| keys::KEY_FILE.into(), PathBuf::from), key_links, preshared, refuse_insecure: false }
+        let key_links = if key.is_some() {
+            Links::Followed
+        } else {
+            Links::Refused
+        };
+        Self {
+            key: key.map_or_else(|| keys::KEY_FILE.into(), PathBuf::from),
+            key_links,
+            preshared,
+            refuse_insecure: false,
+        }
     }
 
     /// Warns of files that others can read, or refuses them.
     fn guard(&self) -> Result<(), SecretError> {
         let private = keys::exposed(SecretKind::Private, &self.key);
-        for exposed in private.into_iter().chain(self.preshared.as_ref().and_then(|path| keys::exposed(SecretKind::Preshared, path))) {
+        for exposed in private.into_iter().chain(
+            self.preshared
+                .as_ref()
+                .and_then(|path| keys::exposed(SecretKind::Preshared, path)),
+        ) {
             if self.refuse_insecure {
                 return Err(SecretError::Exposed(exposed));
             }
@@ -97,8 +127,14 @@ impl Files {
         match (keys::exposed(what, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
             (Some(text), false, _) => (text.to_string(), true),
-            (Some(text), true, false) => (format!("{text}; --refuse-insecure refuses it at the next start"), true),
-            (Some(text), true, true) => (format!("{text}; keeping the present key, because --refuse-insecure was given"), false),
+            (Some(text), true, false) => (
+                format!("{text}; --refuse-insecure refuses it at the next start"),
+                true,
+            ),
+            (Some(text), true, true) => (
+                format!("{text}; keeping the present key, because --refuse-insecure was given"),
+                false,
+            ),
         }
     }
 
@@ -109,14 +145,26 @@ impl Files {
     pub fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
-        let private = keys::own(&self.key, self.key_links).map_err(|why| SecretError::Private { path: self.key.clone(), why })?;
+        let private = keys::own(&self.key, self.key_links).map_err(|why| SecretError::Private {
+            path: self.key.clone(),
+            why,
+        })?;
         let preshared = match &self.preshared {
             None => configured,
             Some(path) => match keys::read(path, Links::Followed) {
                 Ok(Content::Key(key)) => Some(key),
-                Ok(Content::Garbled) => return Err(SecretError::PresharedGarbled { path: path.clone() }),
-                Ok(Content::Missing) => return Err(SecretError::PresharedMissing { path: path.clone() }),
-                Err(why) => return Err(SecretError::Preshared { path: path.clone(), why }),
+                Ok(Content::Garbled) => {
+                    return Err(SecretError::PresharedGarbled { path: path.clone() });
+                }
+                Ok(Content::Missing) => {
+                    return Err(SecretError::PresharedMissing { path: path.clone() });
+                }
+                Err(why) => {
+                    return Err(SecretError::Preshared {
+                        path: path.clone(),
+                        why,
+                    });
+                }
             },
         };
         Ok(Secrets::new(&private, preshared))
@@ -126,7 +174,9 @@ impl Files {
 /// Keeps the memory of this process, which holds keys until its end, from core dumps and from debuggers without CAP_SYS_PTRACE.
 fn hide_memory() {
     if let Err(error) = prctl::set_dumpable(false) {
-        tracing::warn!("cannot exclude WireGuard keys from core dumps: prctl(PR_SET_DUMPABLE): {error}");
+        tracing::warn!(
+            "cannot exclude WireGuard keys from core dumps: prctl(PR_SET_DUMPABLE): {error}"
+        );
     }
 }
 
@@ -181,10 +231,16 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     };
     let changed = (private != now.private, preshared != now.preshared);
     if changed.0 {
-        tracing::info!("{} holds another WireGuard key: public key {}", files.key.display(), private.public());
+        tracing::info!(
+            "{} holds another WireGuard key: public key {}",
+            files.key.display(),
+            private.public()
+        );
     }
     if changed.1 {
-        tracing::info!("another preshared key of WireGuard; sessions continue, and the next handshakes use it");
+        tracing::info!(
+            "another preshared key of WireGuard; sessions continue, and the next handshakes use it"
+        );
     }
     if changed.0 || changed.1 {
         secrets.set(private, preshared);
@@ -195,7 +251,12 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
 /// The private key that the file holds now. A file that is gone or holds none is written anew with the present key.
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
-    let kept = |why: FileError| format!("cannot read {}: {why}; keeping the present WireGuard key", path.display());
+    let kept = |why: FileError| {
+        format!(
+            "cannot read {}: {why}; keeping the present WireGuard key",
+            path.display()
+        )
+    };
     match keys::read(path, files.key_links) {
         Ok(Content::Key(key)) => {
             notices.lost = false;
@@ -211,7 +272,11 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
         }
         Ok(Content::Missing) => {}
         Ok(Content::Garbled) => match keys::set_aside(path) {
-            Ok(aside) => tracing::warn!("{} held no WireGuard key and was moved to {}", path.display(), aside.display()),
+            Ok(aside) => tracing::warn!(
+                "{} held no WireGuard key and was moved to {}",
+                path.display(),
+                aside.display()
+            ),
             Err(error) => {
                 tell(&mut notices.key, kept(error));
                 return present.clone();
@@ -223,17 +288,28 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
         }
     }
     match keys::write(path, present) {
-        Ok(()) => tracing::warn!("the WireGuard key in {} was lost; the present one was written there again", path.display()),
+        Ok(()) => tracing::warn!(
+            "the WireGuard key in {} was lost; the present one was written there again",
+            path.display()
+        ),
         Err(error) => tell(
             &mut notices.key,
-            format!("cannot write the WireGuard key to {}: {error}; after a restart this node has another one", path.display()),
+            format!(
+                "cannot write the WireGuard key to {}: {error}; after a restart this node has another one",
+                path.display()
+            ),
         ),
     }
     present.clone()
 }
 
 /// The preshared key that the file holds now, or else the present one.
-fn preshared(files: &Files, path: &Path, present: Option<&Secret>, notices: &mut Notices) -> Option<Secret> {
+fn preshared(
+    files: &Files,
+    path: &Path,
+    present: Option<&Secret>,
+    notices: &mut Notices,
+) -> Option<Secret> {
     let why = match keys::read(path, Links::Followed) {
         Ok(Content::Key(key)) => {
             let (text, taken) = files.trust(SecretKind::Preshared, path, present != Some(&key));
@@ -244,7 +320,13 @@ fn preshared(files: &Files, path: &Path, present: Option<&Secret>, notices: &mut
         Ok(Content::Missing) => "there is no such file".to_owned(),
         Err(error) => error.to_string(),
     };
-    tell(&mut notices.preshared, format!("cannot read the preshared key of {}: {why}; keeping the present one", path.display()));
+    tell(
+        &mut notices.preshared,
+        format!(
+            "cannot read the preshared key of {}: {why}; keeping the present one",
+            path.display()
+        ),
+    );
     present.cloned()
 }
 
@@ -257,17 +339,30 @@ mod tests {
     #[test]
     fn a_process_with_keys_leaves_no_core_dump() {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config::parse("{}", &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
+        let config = Config::parse(
+            "{}",
+            &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap()),
+        )
+        .unwrap();
         prctl::set_dumpable(true).unwrap();
-        Files::from(Some(folder.path().join("key").into()), None, &config).load(None).unwrap();
+        Files::from(Some(folder.path().join("key").into()), None, &config)
+            .load(None)
+            .unwrap();
         assert_eq!(prctl::get_dumpable(), Ok(false));
     }
 
     #[test]
     fn only_a_key_file_that_an_operator_named_may_be_a_link() {
-        let config = Config::parse("{}", &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
+        let config = Config::parse(
+            "{}",
+            &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap()),
+        )
+        .unwrap();
         assert_eq!(Files::from(None, None, &config).key_links, Links::Refused);
-        assert_eq!(Files::from(Some("/etc/flannel/key".into()), None, &config).key_links, Links::Followed);
+        assert_eq!(
+            Files::from(Some("/etc/flannel/key".into()), None, &config).key_links,
+            Links::Followed
+        );
     }
 
     /// Where secrets that others can read are refused, they are neither loaded nor taken while the daemon runs.
@@ -275,19 +370,38 @@ mod tests {
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let config = Config::parse("{}", &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
-        let lax = Files::from(Some(folder.join("key").into()), Some(folder.join("psk").into()), &config);
-        let strict = Files { refuse_insecure: true, ..lax.clone() };
+        let config = Config::parse(
+            "{}",
+            &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap()),
+        )
+        .unwrap();
+        let lax = Files::from(
+            Some(folder.join("key").into()),
+            Some(folder.join("psk").into()),
+            &config,
+        );
+        let strict = Files {
+            refuse_insecure: true,
+            ..lax.clone()
+        };
         let write = |name: &str, key: &Secret, mode| {
             fs::write(folder.join(name), &*key.text()).unwrap();
             fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
         };
         let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
-        for (modes, named) in [((0o600, 0o640), "the preshared key"), ((0o604, 0o600), "the WireGuard private key")] {
+        for (modes, named) in [
+            ((0o600, 0o640), "the preshared key"),
+            ((0o604, 0o600), "the WireGuard private key"),
+        ] {
             write("key", &first, modes.0);
             write("psk", &first, modes.1);
             let error = strict.load(None).err().unwrap().to_string();
-            assert!(error.contains(named) && error.contains("chmod 600") && error.contains("--refuse-insecure"), "{error}");
+            assert!(
+                error.contains(named)
+                    && error.contains("chmod 600")
+                    && error.contains("--refuse-insecure"),
+                "{error}"
+            );
             assert!(lax.load(None).is_ok());
         }
         write("key", &first, 0o600);
@@ -296,14 +410,30 @@ mod tests {
         write("key", &second, 0o644);
         write("psk", &second, 0o644);
         assert!(!reread(&secrets, &strict, &mut notices));
-        assert!(notices.key.contains("keeping the present key") && notices.preshared.contains("keeping the present key"));
+        assert!(
+            notices.key.contains("keeping the present key")
+                && notices.preshared.contains("keeping the present key")
+        );
         write("key", &first, 0o644);
         assert!(!reread(&secrets, &strict, &mut notices));
-        assert!(notices.key.contains("--refuse-insecure refuses it at the next start"), "{}", notices.key);
+        assert!(
+            notices
+                .key
+                .contains("--refuse-insecure refuses it at the next start"),
+            "{}",
+            notices.key
+        );
         write("key", &second, 0o600);
         write("psk", &second, 0o600);
         assert!(reread(&secrets, &strict, &mut notices));
-        assert_eq!((secrets.now().public, notices.key.as_str(), notices.preshared.as_str()), (second.public(), "", ""));
+        assert_eq!(
+            (
+                secrets.now().public,
+                notices.key.as_str(),
+                notices.preshared.as_str()
+            ),
+            (second.public(), "", "")
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -311,9 +441,24 @@ mod tests {
     fn keys_follow_their_files() {
         let folder = std::env::temp_dir().join(format!("flannel-secrets-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let config = Config::parse("{}", &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
-        let files = Files::from(Some(folder.join("key").into()), Some(folder.join("psk").into()), &config);
-        assert!(files.load(None).err().unwrap().to_string().contains("there is no such file"));
+        let config = Config::parse(
+            "{}",
+            &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap()),
+        )
+        .unwrap();
+        let files = Files::from(
+            Some(folder.join("key").into()),
+            Some(folder.join("psk").into()),
+            &config,
+        );
+        assert!(
+            files
+                .load(None)
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("there is no such file")
+        );
         let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
         fs::write(folder.join("psk"), &*first.text()).unwrap();
         let secrets = files.load(None).unwrap();
@@ -323,24 +468,39 @@ mod tests {
         assert!(!reread(&secrets, &files, &mut notices), "nothing changed");
         // Another preshared key; half of one, and none, are no reason to lose it.
         fs::write(folder.join("psk"), format!("{}\n", &*second.text())).unwrap();
-        assert!(reread(&secrets, &files, &mut notices) && secrets.now().preshared == Some(second.clone()));
+        assert!(
+            reread(&secrets, &files, &mut notices)
+                && secrets.now().preshared == Some(second.clone())
+        );
         fs::write(folder.join("psk"), "AAAA").unwrap();
         assert!(!reread(&secrets, &files, &mut notices) && notices.preshared.contains("32 bytes"));
         fs::remove_file(folder.join("psk")).unwrap();
         assert!(!reread(&secrets, &files, &mut notices) && secrets.now().preshared == Some(second));
         // A private key that is lost is written again; another one is taken.
         fs::remove_file(folder.join("key")).unwrap();
-        assert!(!reread(&secrets, &files, &mut notices) && !folder.join("key").exists(), "somebody may be writing it");
+        assert!(
+            !reread(&secrets, &files, &mut notices) && !folder.join("key").exists(),
+            "somebody may be writing it"
+        );
         assert!(!reread(&secrets, &files, &mut notices));
         assert!(!reread(&secrets, &files, &mut notices), "it is there again");
-        assert_eq!(keys::read(&folder.join("key"), Links::Refused).unwrap(), Content::Key(made.clone()));
+        assert_eq!(
+            keys::read(&folder.join("key"), Links::Refused).unwrap(),
+            Content::Key(made.clone())
+        );
         fs::write(folder.join("key"), "").unwrap();
         assert!(!reread(&secrets, &files, &mut notices) && !folder.join("key.bad").exists());
         assert!(!reread(&secrets, &files, &mut notices) && folder.join("key.bad").exists());
-        assert_eq!(keys::read(&folder.join("key"), Links::Refused).unwrap(), Content::Key(made));
+        assert_eq!(
+            keys::read(&folder.join("key"), Links::Refused).unwrap(),
+            Content::Key(made)
+        );
         fs::write(folder.join("key"), &*first.text()).unwrap();
         assert!(reread(&secrets, &files, &mut notices));
-        assert_eq!((secrets.now().private.clone(), secrets.now().public), (first.clone(), first.public()));
+        assert_eq!(
+            (secrets.now().private.clone(), secrets.now().public),
+            (first.clone(), first.public())
+        );
         assert!(!reread(&secrets, &files, &mut notices), "nothing changed");
         fs::remove_dir_all(folder).unwrap();
     }

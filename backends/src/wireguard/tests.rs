@@ -13,7 +13,10 @@ const DUAL: &str = r#""EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":
 
 fn backend(families: &str, keys: &str) -> Wireguard {
     let setup = Setup {
-        config: NetworkConfig::parse(&format!(r#"{{{families},"Backend":{{"Type":"wireguard"{keys}}}}}"#)).unwrap(),
+        config: NetworkConfig::parse(&format!(
+            r#"{{{families},"Backend":{{"Type":"wireguard"{keys}}}}}"#
+        ))
+        .unwrap(),
         node_id: "n".into(),
         route_protocol: 241,
         options: Default::default(),
@@ -33,9 +36,19 @@ fn key(n: u8) -> PublicKey {
 /// A lease as Go flannel writes it: in all modes with the port of IPv6's device.
 fn lease(n: u8, data: Option<String>) -> Lease {
     let given = data;
-    let data = |port: u16| RawJson::parse(&given.clone().unwrap_or_else(|| format!(r#"{{"PublicKey":"{}","Port":{port}}}"#, key(n)))).ok();
+    let data = |port: u16| {
+        RawJson::parse(
+            &given
+                .clone()
+                .unwrap_or_else(|| format!(r#"{{"PublicKey":"{}","Port":{port}}}"#, key(n))),
+        )
+        .ok()
+    };
     Lease {
-        subnets: Dual::Both(format!("10.244.{n}.0/24").parse().unwrap(), format!("fd10:244:0:{n}::/64").parse().unwrap()),
+        subnets: Dual::Both(
+            format!("10.244.{n}.0/24").parse().unwrap(),
+            format!("fd10:244:0:{n}::/64").parse().unwrap(),
+        ),
         attrs: LeaseAttrs {
             public_ip: Some([192, 168, 56, n].into()),
             public_ipv6: Some(format!("fd00:56::{n:x}").parse().unwrap()),
@@ -53,30 +66,63 @@ fn plan(families: &str, keys: &str) -> WireguardPlan {
     let backend = backend(families, keys);
     let networks = backend.setup.config.networks;
     let own = lease(1, None).subnets;
-    let own = Dual::from_options(own.v4().copied().filter(|_| networks.v4().is_some()), own.v6().copied().filter(|_| networks.v6().is_some()));
-    let secrets = Arc::new(Secrets::with(&Secret::new([1; 32]), Some(Secret::new([77; 32]))));
-    WireguardPlan { scope: backend.setup.scope(backend.config.devices()), own: own.unwrap(), config: backend.config, secrets }
+    let own = Dual::from_options(
+        own.v4().copied().filter(|_| networks.v4().is_some()),
+        own.v6().copied().filter(|_| networks.v6().is_some()),
+    );
+    let secrets = Arc::new(Secrets::with(
+        &Secret::new([1; 32]),
+        Some(Secret::new([77; 32])),
+    ));
+    WireguardPlan {
+        scope: backend.setup.scope(backend.config.devices()),
+        own: own.unwrap(),
+        config: backend.config,
+        secrets,
+    }
 }
 
 fn underlay() -> Underlay {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
-    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new(), links: Vec::new() }
+    Underlay {
+        index: 2,
+        name: "eth0".into(),
+        mtu: 1500,
+        addresses,
+        public: addresses,
+        local: Vec::new(),
+        links: Vec::new(),
+    }
 }
 
 fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
-    let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: Default::default() };
+    let facts = Facts {
+        underlay: underlay(),
+        on_link: BTreeSet::new(),
+        accepted_macs: Default::default(),
+    };
     Desired::whole(plan, &LeaseTable::of(leases, BTreeSet::new()), &facts).state
 }
 
 /// The lines of a state, without the secrets.
 fn lines(state: &KernelState) -> Vec<String> {
-    let words = netstate::text::Words { protocol: &|number| number.to_string(), interface: &|_| None };
-    state.0.iter().map(|(key, value)| words.object(key, value)).collect()
+    let words = netstate::text::Words {
+        protocol: &|number| number.to_string(),
+        interface: &|_| None,
+    };
+    state
+        .0
+        .iter()
+        .map(|(key, value)| words.object(key, value))
+        .collect()
 }
 
 #[test]
 fn a_device_for_each_family() {
-    let found = lines(&state(&plan(DUAL, ""), vec![lease(1, None), lease(2, None)]));
+    let found = lines(&state(
+        &plan(DUAL, ""),
+        vec![lease(1, None), lease(2, None)],
+    ));
     let (own, peer) = (key(1), key(2));
     assert_eq!(
         found,
@@ -101,14 +147,33 @@ fn a_device_for_each_family() {
 fn attribute_that_left_the_configuration_returns_to_its_default() {
     let with = |keys: &str, preshared: bool| {
         let plan = plan(DUAL, keys);
-        let secrets = Secrets::with(&Secret::new([1; 32]), preshared.then(|| Secret::new([77; 32])));
-        state(&WireguardPlan { secrets: Arc::new(secrets), ..plan }, vec![lease(2, None)])
+        let secrets = Secrets::with(
+            &Secret::new([1; 32]),
+            preshared.then(|| Secret::new([77; 32])),
+        );
+        state(
+            &WireguardPlan {
+                secrets: Arc::new(secrets),
+                ..plan
+            },
+            vec![lease(2, None)],
+        )
     };
     for (what, from, of_peers, count) in [
         ("ListenPort", with(r#","ListenPort":4500"#, false), false, 1),
-        ("ListenPortV6", with(r#","ListenPortV6":4501"#, false), false, 1),
+        (
+            "ListenPortV6",
+            with(r#","ListenPortV6":4501"#, false),
+            false,
+            1,
+        ),
         ("MTU", with(r#","MTU":1400"#, false), false, 2),
-        ("PersistentKeepaliveInterval", with(r#","PersistentKeepaliveInterval":25"#, false), true, 2),
+        (
+            "PersistentKeepaliveInterval",
+            with(r#","PersistentKeepaliveInterval":25"#, false),
+            true,
+            2,
+        ),
         ("PSK", with("", true), true, 2),
     ] {
         let default = with("", false);
@@ -125,17 +190,44 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
 
 #[test]
 fn one_device_for_both() {
-    for (mode, endpoint) in [("auto", "192.168.56.2:51820"), ("ipv4", "192.168.56.2:51820"), ("ipv6", "[fd00:56::2]:51820")] {
-        let plan = plan(DUAL, &format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#));
+    for (mode, endpoint) in [
+        ("auto", "192.168.56.2:51820"),
+        ("ipv4", "192.168.56.2:51820"),
+        ("ipv6", "[fd00:56::2]:51820"),
+    ] {
+        let plan = plan(
+            DUAL,
+            &format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#),
+        );
         let found = lines(&state(&plan, vec![lease(2, None)]));
         // Go flannel's port for IPv6 is one that nobody listens on.
-        let peer = format!("flannel-wg peer {} preshared-key (hidden) endpoint {endpoint} persistent-keepalive 25", key(2));
-        assert!(found.contains(&peer) && !found.iter().any(|line| line.contains("flannel-wg-v6")), "{mode}: {found:#?}");
-        assert_eq!(found.iter().filter(|line| line.contains("allowed-ips")).count(), 2, "{mode}: {found:#?}");
-        let told = plan.announced(&Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: Default::default() });
+        let peer = format!(
+            "flannel-wg peer {} preshared-key (hidden) endpoint {endpoint} persistent-keepalive 25",
+            key(2)
+        );
+        assert!(
+            found.contains(&peer) && !found.iter().any(|line| line.contains("flannel-wg-v6")),
+            "{mode}: {found:#?}"
+        );
+        assert_eq!(
+            found
+                .iter()
+                .filter(|line| line.contains("allowed-ips"))
+                .count(),
+            2,
+            "{mode}: {found:#?}"
+        );
+        let told = plan.announced(&Facts {
+            underlay: underlay(),
+            on_link: BTreeSet::new(),
+            accepted_macs: Default::default(),
+        });
         let data = Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(1)));
         assert_eq!(
-            (told.data.map(|data| data.as_str().to_owned()), told.v6_data.map(|data| data.as_str().to_owned())),
+            (
+                told.data.map(|data| data.as_str().to_owned()),
+                told.v6_data.map(|data| data.as_str().to_owned())
+            ),
             (data.clone(), data),
             "{mode}"
         );
@@ -144,10 +236,28 @@ fn one_device_for_both() {
 
 #[test]
 fn one_family_alone() {
-    let v4 = lines(&state(&plan(r#""Network":"10.244.0.0/16""#, r#","Mode":"auto""#), vec![lease(2, None)]));
-    assert!(v4.iter().any(|line| line.contains("allowed-ips 10.244.2.0/24")) && !v4.iter().any(|line| line.contains("::/")), "{v4:#?}");
-    let v6 = lines(&state(&plan(r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48""#, ""), vec![lease(2, None)]));
-    assert!(v6.iter().any(|line| line.starts_with("flannel-wg-v6 mtu")) && !v6.iter().any(|line| line.contains("0.0.0.0")), "{v6:#?}");
+    let v4 = lines(&state(
+        &plan(r#""Network":"10.244.0.0/16""#, r#","Mode":"auto""#),
+        vec![lease(2, None)],
+    ));
+    assert!(
+        v4.iter()
+            .any(|line| line.contains("allowed-ips 10.244.2.0/24"))
+            && !v4.iter().any(|line| line.contains("::/")),
+        "{v4:#?}"
+    );
+    let v6 = lines(&state(
+        &plan(
+            r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48""#,
+            "",
+        ),
+        vec![lease(2, None)],
+    ));
+    assert!(
+        v6.iter().any(|line| line.starts_with("flannel-wg-v6 mtu"))
+            && !v6.iter().any(|line| line.contains("0.0.0.0")),
+        "{v6:#?}"
+    );
 }
 
 /// Whatever leases say: no two peers share what they may send, and nobody but a subnet's holder gets its packets.
@@ -163,20 +273,63 @@ fn hostile_leases_take_nothing_from_others() {
         (r#"{"PublicKey":7}"#, "not a string"),
         (r#"{"PublicKey":"AAAA"}"#, "32 bytes"),
         (&format!(r#"{{"PublicKey":"{zero}"}}"#), "shares no secret"),
-        (&format!(r#"{{"PublicKey":"{}","Port":70000}}"#, key(2)), "its Port is 70000"),
-        (&format!(r#"{{"PublicKey":"{}","Port":-1}}"#, key(2)), "its Port is -1"),
+        (
+            &format!(r#"{{"PublicKey":"{}","Port":70000}}"#, key(2)),
+            "its Port is 70000",
+        ),
+        (
+            &format!(r#"{{"PublicKey":"{}","Port":-1}}"#, key(2)),
+            "its Port is -1",
+        ),
     ] {
         let error = accepts(&lease(2, Some(data.to_owned()))).unwrap_err();
         assert!(error.to_string().contains(why), "{data}: {error}");
     }
-    assert!(accepts(&lease(2, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(2))))).is_ok(), "the port is that of our own device then");
-    assert!(accepts(&Lease { attrs: LeaseAttrs { v6_data: None, ..lease(2, None).attrs }, ..lease(2, None) }).is_ok(), "IPv4 can be used");
-    assert!(accepts(&Lease { attrs: LeaseAttrs { backend: "vxlan".into(), ..LeaseAttrs::default() }, ..lease(2, None) }).is_ok());
+    assert!(
+        accepts(&lease(2, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(2))))).is_ok(),
+        "the port is that of our own device then"
+    );
+    assert!(
+        accepts(&Lease {
+            attrs: LeaseAttrs {
+                v6_data: None,
+                ..lease(2, None).attrs
+            },
+            ..lease(2, None)
+        })
+        .is_ok(),
+        "IPv4 can be used"
+    );
+    assert!(
+        accepts(&Lease {
+            attrs: LeaseAttrs {
+                backend: "vxlan".into(),
+                ..LeaseAttrs::default()
+            },
+            ..lease(2, None)
+        })
+        .is_ok()
+    );
     // A later lease with the key of another node, in another spelling, gets none of its packets; nor does one with our own.
-    let copied = format!(r#"{{"PublicKey":"{}"}}"#, key(2).to_string().replace('=', "=\\r\\n"));
+    let copied = format!(
+        r#"{{"PublicKey":"{}"}}"#,
+        key(2).to_string().replace('=', "=\\r\\n")
+    );
     let alone = state(&plan, vec![lease(2, None)]);
-    assert_eq!(state(&plan, vec![lease(2, None), lease(3, Some(copied))]), alone);
-    assert_eq!(state(&plan, vec![lease(2, None), lease(3, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(1))))]), alone);
+    assert_eq!(
+        state(&plan, vec![lease(2, None), lease(3, Some(copied))]),
+        alone
+    );
+    assert_eq!(
+        state(
+            &plan,
+            vec![
+                lease(2, None),
+                lease(3, Some(format!(r#"{{"PublicKey":"{}"}}"#, key(1))))
+            ]
+        ),
+        alone
+    );
 }
 
 #[test]
@@ -186,14 +339,38 @@ fn nodes_behind_one_address_are_peers() {
     // NAT: our own published address, which no interface here has.
     behind.attrs.public_ip = Some([203, 0, 113, 9].into());
     let addresses = Addresses::V4([10, 0, 0, 1].into());
-    let underlay = Underlay { addresses, public: Addresses::V4([203, 0, 113, 9].into()), ..underlay() };
-    let facts = Facts { underlay, on_link: BTreeSet::new(), accepted_macs: Default::default() };
-    let found = lines(&Desired::whole(&plan, &LeaseTable::of([behind.clone()], BTreeSet::new()), &facts).state);
-    assert!(found.iter().any(|line| line.contains("endpoint 203.0.113.9:51820")), "{found:#?}");
+    let underlay = Underlay {
+        addresses,
+        public: Addresses::V4([203, 0, 113, 9].into()),
+        ..underlay()
+    };
+    let facts = Facts {
+        underlay,
+        on_link: BTreeSet::new(),
+        accepted_macs: Default::default(),
+    };
+    let found = lines(
+        &Desired::whole(
+            &plan,
+            &LeaseTable::of([behind.clone()], BTreeSet::new()),
+            &facts,
+        )
+        .state,
+    );
+    assert!(
+        found
+            .iter()
+            .any(|line| line.contains("endpoint 203.0.113.9:51820")),
+        "{found:#?}"
+    );
     // An address of an interface here leads nowhere else.
     behind.attrs.public_ip = Some([10, 0, 0, 1].into());
-    let found = lines(&Desired::whole(&plan, &LeaseTable::of([behind], BTreeSet::new()), &facts).state);
-    assert!(!found.iter().any(|line| line.contains("10.0.0.1:")), "{found:#?}");
+    let found =
+        lines(&Desired::whole(&plan, &LeaseTable::of([behind], BTreeSet::new()), &facts).state);
+    assert!(
+        !found.iter().any(|line| line.contains("10.0.0.1:")),
+        "{found:#?}"
+    );
 }
 
 #[test]
@@ -242,10 +419,17 @@ proptest! {
 fn a_node_that_joins_costs_nobody_anything() {
     for keys in ["", r#","Mode":"auto""#] {
         let plan = plan(DUAL, keys);
-        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: Default::default() };
+        let facts = Facts {
+            underlay: underlay(),
+            on_link: BTreeSet::new(),
+            accepted_macs: Default::default(),
+        };
         let before = LeaseTable::of((2..6).map(|n| lease(n, None)), BTreeSet::new());
         let after = LeaseTable::of((3..8).map(|n| lease(n, None)), BTreeSet::new());
         let known = Desired::whole(&plan, &before, &facts);
-        assert!(known.change(&plan, &before, &after, &facts).is_some(), "{keys}");
+        assert!(
+            known.change(&plan, &before, &after, &facts).is_some(),
+            "{keys}"
+        );
     }
 }

@@ -28,8 +28,16 @@ pub(super) fn kernel<K: Kernel>(
         }
         done.push(name);
         // The addresses of the families that this device has, from which it tells pods of errors.
-        let sources = own.only(|family| config.device(family) == name).map(|own| own.network_addresses());
-        kernel.device(name, config.port(family), listen(config, family, underlay), setup.features, sources)?;
+        let sources = own
+            .only(|family| config.device(family) == name)
+            .map(|own| own.network_addresses());
+        kernel.device(
+            name,
+            config.port(family),
+            listen(config, family, underlay),
+            setup.features,
+            sources,
+        )?;
     }
     Ok(kernel)
 }
@@ -43,5 +51,7 @@ fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
         // A host may have IPv6 disabled altogether.
         Mode::Auto => underlay.tunnel_source(of).is_some(),
     };
-    Addresses::UNSPECIFIED.only(listens).unwrap_or(Addresses::UNSPECIFIED)
+    Addresses::UNSPECIFIED
+        .only(listens)
+        .unwrap_or(Addresses::UNSPECIFIED)
 }

@@ -13,38 +13,56 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use subnet_lease::{Addresses, Lease, LeaseAttrs, LeaseTable, NetworkConfig, RawJson, Subnets, Term};
+use subnet_lease::{
+    Addresses, Lease, LeaseAttrs, LeaseTable, NetworkConfig, RawJson, Subnets, Term,
+};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 pub const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":BACKEND}"#;
-pub const V6: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
+pub const V6: &str =
+    r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 
 /// Removes the namespace when dropped.
 struct Namespace(String);
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
+        let _ = Command::new("ip")
+            .args(["netns", "delete", &self.0])
+            .status();
     }
 }
 
 /// Runs a test in a namespace with an underlay `eth0` (192.168.56.101, fd00:56::101, MTU 1500).
 pub fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    assert!(nix::unistd::geteuid().is_root(), "this test needs root: it makes network namespaces");
-    let namespace = Namespace(format!("fl-be-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed)));
+    assert!(
+        nix::unistd::geteuid().is_root(),
+        "this test needs root: it makes network namespaces"
+    );
+    let namespace = Namespace(format!(
+        "fl-be-{}-{}",
+        std::process::id(),
+        NUMBER.fetch_add(1, Relaxed)
+    ));
     sh(&format!("ip netns add {}", namespace.0));
     let path = format!("/run/netns/{}", namespace.0);
     let thread = std::thread::spawn(move || {
         let file = std::fs::File::open(&path).unwrap();
         setns(file, CloneFlags::CLONE_NEWNET).unwrap();
-        sh("ip link set lo up; sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0");
+        sh(
+            "ip link set lo up; sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0",
+        );
         sh("ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up");
         sh("ip addr add 192.168.56.101/24 dev eth0; ip addr add fd00:56::101/64 dev eth0 nodad");
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test());
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(test());
     });
     if let Err(panic) = thread.join() {
         drop(namespace);
@@ -55,21 +73,33 @@ pub fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 's
 /// Runs a shell command that must succeed and returns its output.
 pub fn sh(command: &str) -> String {
     let output = Command::new("sh").args(["-ec", command]).output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The JSON output of a command.
 pub fn json(command: &str) -> Vec<Value> {
     let text = sh(command);
-    if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
+    if text.trim().is_empty() {
+        Vec::new()
+    } else {
+        serde_json::from_str(&text).unwrap()
+    }
 }
 
 /// Waits until a condition holds.
 pub async fn until(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !condition() {
-        assert!(Instant::now() < end, "never came true: {what}\n{}", state().into_iter().collect::<Vec<_>>().join("\n"));
+        assert!(
+            Instant::now() < end,
+            "never came true: {what}\n{}",
+            state().into_iter().collect::<Vec<_>>().join("\n")
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -79,7 +109,10 @@ pub fn state() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for link in json("ip -d -j link show type vxlan") {
         let data = &link["linkinfo"]["info_data"];
-        let local = data.get("local").or(data.get("local6")).unwrap_or(&Value::Null);
+        let local = data
+            .get("local")
+            .or(data.get("local6"))
+            .unwrap_or(&Value::Null);
         let flags = link["flags"].to_string().contains("\"UP\"");
         lines.insert(format!(
             "link {} mtu {} mac {} up {flags} vni {} local {} lower {} port {} learning {} txqlen {}",
@@ -95,39 +128,76 @@ pub fn state() -> BTreeSet<String> {
         ));
     }
     for link in json("ip -j addr show") {
-        for address in link["addr_info"].as_array().unwrap().iter().filter(|address| address["scope"] == "global") {
-            lines.insert(format!("address {} {}/{}", link["ifname"], address["local"], address["prefixlen"]));
+        for address in link["addr_info"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|address| address["scope"] == "global")
+        {
+            lines.insert(format!(
+                "address {} {}/{}",
+                link["ifname"], address["local"], address["prefixlen"]
+            ));
         }
     }
     for family in ["-4", "-6"] {
         for route in json(&format!("ip {family} -d -j route show table main")) {
             lines.insert(format!(
                 "route {} {} via {} dev {} proto {} scope {} metric {} {}",
-                route["type"], route["dst"], route["gateway"], route["dev"], route["protocol"], route["scope"], route["metric"], route["flags"]
+                route["type"],
+                route["dst"],
+                route["gateway"],
+                route["dev"],
+                route["protocol"],
+                route["scope"],
+                route["metric"],
+                route["flags"]
             ));
         }
     }
     for neighbor in json("ip -j neigh show nud permanent") {
-        lines.insert(format!("neighbour {} {} {}", neighbor["dev"], neighbor["dst"], neighbor["lladdr"]));
+        lines.insert(format!(
+            "neighbour {} {} {}",
+            neighbor["dev"], neighbor["dst"], neighbor["lladdr"]
+        ));
     }
-    for entry in json("bridge -j fdb show").iter().filter(|entry| entry.get("dst").is_some()) {
-        lines.insert(format!("fdb {} {} {} {} {}", entry["ifname"], entry["mac"], entry["dst"], entry["flags"], entry["state"]));
+    for entry in json("bridge -j fdb show")
+        .iter()
+        .filter(|entry| entry.get("dst").is_some())
+    {
+        lines.insert(format!(
+            "fdb {} {} {} {} {}",
+            entry["ifname"], entry["mac"], entry["dst"], entry["flags"], entry["state"]
+        ));
     }
-    lines.into_iter().map(|line| line.replace('"', "")).collect()
+    lines
+        .into_iter()
+        .map(|line| line.replace('"', ""))
+        .collect()
 }
 
 /// The underlay in the form that the daemon provides.
 pub fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
-    let (v4, v6) = ("192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap());
-    let addresses = if dual { Addresses::Both(v4, v6) } else { Addresses::V4(v4) };
+    let (v4, v6) = (
+        "192.168.56.101".parse().unwrap(),
+        "fd00:56::101".parse().unwrap(),
+    );
+    let addresses = if dual {
+        Addresses::Both(v4, v6)
+    } else {
+        Addresses::V4(v4)
+    };
     Underlay {
         index: u32::try_from(link["ifindex"].as_u64().unwrap()).unwrap(),
         name: "eth0".to_owned(),
         mtu: u32::try_from(link["mtu"].as_u64().unwrap()).unwrap(),
         addresses,
         public: addresses,
-        local: vec!["192.168.56.101/24".parse().unwrap(), "fd00:56::101/64".parse().unwrap()],
+        local: vec![
+            "192.168.56.101/24".parse().unwrap(),
+            "fd00:56::101/64".parse().unwrap(),
+        ],
         links: Vec::new(),
     }
 }
@@ -151,19 +221,40 @@ pub fn setup(template: &str, backend: &str) -> Setup {
 /// A lease of node `n`. Subnets, addresses and MACs are derived from the number.
 pub fn lease(setup: &Setup, n: u16) -> Lease {
     let [high, low] = n.to_be_bytes();
-    let v4 = setup.config.networks.v4().map(|_| format!("10.{}.{low}.0/24", 244 + high).parse().unwrap());
-    let v6 = setup.config.networks.v6().map(|_| format!("fd10:244:0:{n:x}::/64").parse().unwrap());
-    let data = |family: u8| RawJson::of(&serde_json::json!({"VNI": 1, "VtepMAC": format!("02:00:0{family}:00:{high:02x}:{low:02x}")}));
+    let v4 = setup
+        .config
+        .networks
+        .v4()
+        .map(|_| format!("10.{}.{low}.0/24", 244 + high).parse().unwrap());
+    let v6 = setup
+        .config
+        .networks
+        .v6()
+        .map(|_| format!("fd10:244:0:{n:x}::/64").parse().unwrap());
+    let data = |family: u8| {
+        RawJson::of(
+            &serde_json::json!({"VNI": 1, "VtepMAC": format!("02:00:0{family}:00:{high:02x}:{low:02x}")}),
+        )
+    };
     let vxlan = setup.config.backend == "vxlan";
     let attrs = LeaseAttrs {
         public_ip: v4.map(|_| format!("192.168.{}.{low}", 56 + high).parse().unwrap()),
         public_ipv6: v6.map(|_| format!("fd00:56::{:x}", 0x1000 + n).parse().unwrap()),
-        backend: if setup.config.backend == "alloc" { String::new() } else { setup.config.backend.clone() },
+        backend: if setup.config.backend == "alloc" {
+            String::new()
+        } else {
+            setup.config.backend.clone()
+        },
         data: v4.filter(|_| vxlan).map(|_| data(4)),
         v6_data: v6.filter(|_| vxlan).map(|_| data(6)),
         ..LeaseAttrs::default()
     };
-    Lease { subnets: Subnets::from_options(v4, v6).unwrap(), attrs, term: Term::Leased, since: i64::from(n) }
+    Lease {
+        subnets: Subnets::from_options(v4, v6).unwrap(),
+        attrs,
+        term: Term::Leased,
+        since: i64::from(n),
+    }
 }
 
 /// A running node, number 1 in the network.
@@ -203,14 +294,29 @@ impl Node {
         let (underlay, underlay_seen) = watch::channel(under);
         let (out_tell, out) = watch::channel(announced.clone());
         let stop = CancellationToken::new();
-        let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
+        let inputs = Inputs {
+            leases: leases_seen,
+            underlay: underlay_seen,
+            stop: stop.clone(),
+        };
         let task = tokio::spawn(network.run(inputs, out_tell));
-        Self { setup, announced, leases, underlay, out, observer, kernel_audit, stop, task }
+        Self {
+            setup,
+            announced,
+            leases,
+            underlay,
+            out,
+            observer,
+            kernel_audit,
+            stop,
+            task,
+        }
     }
 
     /// Sets the node's peers.
     pub fn peers(&self, peers: impl IntoIterator<Item = u16>) {
-        self.leases.send_replace(Arc::new(table(&self.setup, peers)));
+        self.leases
+            .send_replace(Arc::new(table(&self.setup, peers)));
     }
 
     pub fn status(&self) -> Status {
@@ -219,7 +325,10 @@ impl Node {
 
     /// What the kernel has beside what is wanted.
     pub async fn inspect(&self) -> Inspection {
-        inspect(&self.kernel_audit.look().await.unwrap(), &Protocols::default())
+        inspect(
+            &self.kernel_audit.look().await.unwrap(),
+            &Protocols::default(),
+        )
     }
 
     pub fn writes(&self) -> u64 {
@@ -238,7 +347,11 @@ impl Node {
                 last = (passes, Instant::now());
             }
         }
-        assert!(self.status().kernel.in_step, "{}", self.status().kernel.trouble_text());
+        assert!(
+            self.status().kernel.in_step,
+            "{}",
+            self.status().kernel.trouble_text()
+        );
     }
 
     /// Stops the node. The kernel keeps its objects.

@@ -4,13 +4,23 @@ use crate::bed::*;
 use backends::{Options, Setup};
 
 fn with(template: &str, backend: &str) -> Setup {
-    Setup { options: Options { audit: None, blackhole: true }, ..setup(template, backend) }
+    Setup {
+        options: Options {
+            audit: None,
+            blackhole: true,
+        },
+        ..setup(template, backend)
+    }
 }
 
 /// The blackhole routes.
 fn holes() -> Vec<String> {
     let lines = ["-4", "-6"].map(|family| sh(&format!("ip {family} route show type blackhole")));
-    lines.iter().flat_map(|text| text.lines()).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    lines
+        .iter()
+        .flat_map(|text| text.lines())
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
 }
 
 const V4_HOLE: &str = "blackhole 10.244.1.0/24 proto 241 metric 65535";
@@ -23,7 +33,12 @@ fn way(ip: &str) -> String {
 
 #[test]
 fn every_backend_adds_them_only_with_the_flag() {
-    for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"host-gw"}"#, r#"{"Type":"alloc"}"#, r#"{"Type":"udp"}"#] {
+    for backend in [
+        r#"{"Type":"vxlan"}"#,
+        r#"{"Type":"host-gw"}"#,
+        r#"{"Type":"alloc"}"#,
+        r#"{"Type":"udp"}"#,
+    ] {
         in_namespace(move || async move {
             sh("ip route add default via 192.168.56.9; ip -6 route add default via fd00:56::9");
             let node = Node::start(with(DUAL, backend), [1, 2]).await;
@@ -37,7 +52,10 @@ fn every_backend_adds_them_only_with_the_flag() {
             let node = Node::start(with(DUAL, backend), [1, 2]).await;
             node.idle().await;
             // A TUN device is deleted with its process.
-            assert!(node.writes() == 0 || backend.contains("udp"), "a warm restart writes nothing");
+            assert!(
+                node.writes() == 0 || backend.contains("udp"),
+                "a warm restart writes nothing"
+            );
             node.stop().await;
             let node = Node::start(setup(DUAL, backend), [1, 2]).await;
             node.idle().await;
@@ -49,8 +67,7 @@ fn every_backend_adds_them_only_with_the_flag() {
 
 #[test]
 fn the_bridge_wins_in_any_order() {
-    const BRIDGE: &str =
-        "ip link add cni0 type bridge; ip link set cni0 up; ip addr add 10.244.1.1/24 dev cni0; ip addr add fd10:244:0:1::1/64 dev cni0 nodad";
+    const BRIDGE: &str = "ip link add cni0 type bridge; ip link set cni0 up; ip addr add 10.244.1.1/24 dev cni0; ip addr add fd10:244:0:1::1/64 dev cni0 nodad";
     for bridge_first in [true, false] {
         in_namespace(move || async move {
             sh("ip route add default via 192.168.56.9; ip -6 route add default via fd00:56::9");
@@ -83,7 +100,8 @@ fn the_bridge_wins_in_any_order() {
 #[test]
 fn routes_of_go_flannel_are_replaced_and_others_stay() {
     // Without a metric, Go flannel's route would win over a bridge that comes later.
-    const LEFT: &str = "ip route add blackhole 10.244.1.0/24; ip -6 route add blackhole fd10:244:0:1::/64";
+    const LEFT: &str =
+        "ip route add blackhole 10.244.1.0/24; ip -6 route add blackhole fd10:244:0:1::/64";
     const OTHERS: &str = "ip route add blackhole 10.244.50.0/24; ip route add blackhole 10.244.1.64/26; ip route add blackhole 10.244.1.0/24 metric 7 proto 80; \
          ip -6 route add blackhole fd10:244:0:1::/64 metric 7 proto 80";
     in_namespace(|| async {
@@ -91,7 +109,10 @@ fn routes_of_go_flannel_are_replaced_and_others_stay() {
         let node = Node::start(with(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         node.idle().await;
         let mut after = holes();
-        assert!(after.contains(&V4_HOLE.to_owned()) && after.contains(&V6_HOLE.to_owned()), "{after:#?}");
+        assert!(
+            after.contains(&V4_HOLE.to_owned()) && after.contains(&V6_HOLE.to_owned()),
+            "{after:#?}"
+        );
         after.retain(|line| !line.contains("proto 241"));
         assert_eq!(
             after,
@@ -104,7 +125,14 @@ fn routes_of_go_flannel_are_replaced_and_others_stay() {
         );
         // It is added again while the node runs, and replaced again, by event.
         sh(LEFT);
-        until("it is replaced", || holes().iter().filter(|line| line.contains(" 10.244.1.0/24")).count() == 2).await;
+        until("it is replaced", || {
+            holes()
+                .iter()
+                .filter(|line| line.contains(" 10.244.1.0/24"))
+                .count()
+                == 2
+        })
+        .await;
         node.idle().await;
         node.stop().await;
     });
@@ -113,7 +141,11 @@ fn routes_of_go_flannel_are_replaced_and_others_stay() {
         let before = holes();
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
         node.idle().await;
-        assert_eq!(holes(), before, "without the flag it stays: it may be an operator's");
+        assert_eq!(
+            holes(),
+            before,
+            "without the flag it stays: it may be an operator's"
+        );
         node.stop().await;
     });
 }

@@ -8,8 +8,12 @@ use backends::{Error, create};
 fn foreign_objects_stay() {
     in_namespace(|| async {
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        sh("ip route add 10.9.0.0/16 dev flannel.1; ip route add 10.244.200.0/24 via 192.168.56.9 dev eth0 proto static");
-        sh("ip route add 10.8.0.0/16 via 192.168.56.9 proto 241; ip addr add 10.9.0.1/32 dev flannel.1");
+        sh(
+            "ip route add 10.9.0.0/16 dev flannel.1; ip route add 10.244.200.0/24 via 192.168.56.9 dev eth0 proto static",
+        );
+        sh(
+            "ip route add 10.8.0.0/16 via 192.168.56.9 proto 241; ip addr add 10.9.0.1/32 dev flannel.1",
+        );
         sh(
             "ip neigh add 10.9.0.7 lladdr 02:00:00:00:00:07 nud permanent dev flannel.1; ip neigh add 192.168.56.9 lladdr 02:00:00:00:00:08 nud permanent dev eth0",
         );
@@ -40,16 +44,55 @@ fn a_foreign_route_is_reported_as_a_conflict() {
         );
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
         // One peer, in both families. The node itself and the other peer are well.
-        let named = || node.status().kernel.failed_peers.iter().map(|failed| failed.peer.subnet.to_string()).collect::<Vec<_>>();
-        until("it is reported", || named() == ["10.244.2.0/24", "fd10:244:0:2::/64"]).await;
+        let named = || {
+            node.status()
+                .kernel
+                .failed_peers
+                .iter()
+                .map(|failed| failed.peer.subnet.to_string())
+                .collect::<Vec<_>>()
+        };
+        until("it is reported", || {
+            named() == ["10.244.2.0/24", "fd10:244:0:2::/64"]
+        })
+        .await;
         let kernel = node.status().kernel;
-        assert!(kernel.in_step && kernel.trouble.is_none(), "{}", kernel.trouble_text());
-        let told = ["find it with `ip route show 10.244.2.0/24`", "no other route to fd10:244:0:2:: takes precedence"];
-        assert!(kernel.failed_peers.iter().zip(told).all(|(failed, told)| failed.why.to_string().contains(told)), "{:?}", kernel.failed_peers);
-        assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static")));
-        assert!(state().iter().any(|line| line.contains("10.244.3.0/24 via 10.244.3.0 dev flannel.1")), "others are not affected");
+        assert!(
+            kernel.in_step && kernel.trouble.is_none(),
+            "{}",
+            kernel.trouble_text()
+        );
+        let told = [
+            "find it with `ip route show 10.244.2.0/24`",
+            "no other route to fd10:244:0:2:: takes precedence",
+        ];
+        assert!(
+            kernel
+                .failed_peers
+                .iter()
+                .zip(told)
+                .all(|(failed, told)| failed.why.to_string().contains(told)),
+            "{:?}",
+            kernel.failed_peers
+        );
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.contains("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static"))
+        );
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.contains("10.244.3.0/24 via 10.244.3.0 dev flannel.1")),
+            "others are not affected"
+        );
         sh("ip route del 10.244.2.0/24; ip -6 route del fd10:244:0:2::/64");
-        until("our route is added", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2::"))).await;
+        until("our route is added", || {
+            state()
+                .iter()
+                .any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2::"))
+        })
+        .await;
         node.idle().await;
         assert_eq!(named(), Vec::<String>::new());
         node.stop().await;
@@ -66,15 +109,31 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
         let node = Node::start_with(setup, leases).await;
         // Admission refuses it where the links are known. A more specific route than that of a link shows here only.
         let kernel = node.status().kernel;
-        assert!(kernel.in_step && kernel.failed_peers.len() == 1, "{kernel:?}");
+        assert!(
+            kernel.in_step && kernel.failed_peers.len() == 1,
+            "{kernel:?}"
+        );
         let failed = &kernel.failed_peers[0];
         assert!(
-            failed.peer.subnet.to_string() == "10.244.3.0/24" && failed.why.to_string().contains("172.16.0.3 is not on the network of eth0"),
+            failed.peer.subnet.to_string() == "10.244.3.0/24"
+                && failed
+                    .why
+                    .to_string()
+                    .contains("172.16.0.3 is not on the network of eth0"),
             "{failed:?}"
         );
-        assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 192.168.56.2")));
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.contains("10.244.2.0/24 via 192.168.56.2"))
+        );
         sh("ip addr add 172.16.0.1/24 dev eth0");
-        until("it becomes reachable", || state().iter().any(|line| line.contains("10.244.3.0/24 via 172.16.0.3"))).await;
+        until("it becomes reachable", || {
+            state()
+                .iter()
+                .any(|line| line.contains("10.244.3.0/24 via 172.16.0.3"))
+        })
+        .await;
         node.idle().await;
         node.stop().await;
     });
@@ -83,20 +142,46 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
 /// Addresses that the kernel refuses as a gateway or as the far end of a tunnel, one by one and all at once.
 #[test]
 fn addresses_that_the_kernel_refuses_do_not_affect_others() {
-    for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
+    for backend in [
+        r#"{"Type":"vxlan"}"#,
+        r#"{"Type":"vxlan","DirectRouting":true}"#,
+        r#"{"Type":"host-gw"}"#,
+    ] {
         in_namespace(move || async move {
             let setup = setup(V4, backend);
-            let bad = ["172.16.0.9", "192.168.56.255", "192.168.56.0", "0.1.2.3", "240.0.0.1", "169.254.1.1", "100.64.0.1"];
+            let bad = [
+                "172.16.0.9",
+                "192.168.56.255",
+                "192.168.56.0",
+                "0.1.2.3",
+                "240.0.0.1",
+                "169.254.1.1",
+                "100.64.0.1",
+            ];
             let bad = (10..).zip(bad).map(|(n, address)| {
                 let mut lease = lease(&setup, n);
                 lease.attrs.public_ip = Some(address.parse().unwrap());
                 lease
             });
-            let leases = subnet_lease::LeaseTable::of([lease(&setup, 2), lease(&setup, 3)].into_iter().chain(bad), Default::default());
+            let leases = subnet_lease::LeaseTable::of(
+                [lease(&setup, 2), lease(&setup, 3)].into_iter().chain(bad),
+                Default::default(),
+            );
             let node = Node::start_with(setup.clone(), leases).await;
             let kernel = node.status().kernel;
-            assert!(kernel.in_step && kernel.trouble.is_none(), "{backend}: {}", kernel.trouble_text());
-            assert!(kernel.failed_peers.iter().all(|failed| failed.peer.subnet.to_string().starts_with("10.244.1")), "{backend}: {kernel:?}");
+            assert!(
+                kernel.in_step && kernel.trouble.is_none(),
+                "{backend}: {}",
+                kernel.trouble_text()
+            );
+            assert!(
+                kernel.failed_peers.iter().all(|failed| failed
+                    .peer
+                    .subnet
+                    .to_string()
+                    .starts_with("10.244.1")),
+                "{backend}: {kernel:?}"
+            );
             if setup.config.backend == "host-gw" {
                 assert!(kernel.failed_peers.len() > 2, "{kernel:?}");
             }
@@ -113,12 +198,18 @@ fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
         node.idle().await;
         for (breaks, mends) in [
             ("ip link set eth0 down", "ip link set eth0 up"),
-            ("ip address del 192.168.56.101/24 dev eth0; ip address add 172.16.0.1/24 dev eth0", "ip address add 192.168.56.101/24 dev eth0"),
+            (
+                "ip address del 192.168.56.101/24 dev eth0; ip address add 172.16.0.1/24 dev eth0",
+                "ip address add 192.168.56.101/24 dev eth0",
+            ),
         ] {
             sh(breaks);
             until("the node is not in sync", || !node.status().kernel.in_step).await;
             let kernel = node.status().kernel;
-            assert!(kernel.failed_peers.is_empty() && kernel.trouble.is_some(), "{kernel:?}");
+            assert!(
+                kernel.failed_peers.is_empty() && kernel.trouble.is_some(),
+                "{kernel:?}"
+            );
             sh(mends);
             until("all is well again", || node.status().kernel.in_step).await;
         }
@@ -130,7 +221,9 @@ fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
 fn routes_that_go_left_are_adopted() {
     in_namespace(|| async {
         // Routes of Go flannel's host-gw, and of its vxlan on our device.
-        sh("ip route add 10.244.2.0/24 via 192.168.56.2 dev eth0 proto boot; ip route add 10.244.9.0/24 via 192.168.56.9 dev eth0 proto boot");
+        sh(
+            "ip route add 10.244.2.0/24 via 192.168.56.2 dev eth0 proto boot; ip route add 10.244.9.0/24 via 192.168.56.9 dev eth0 proto boot",
+        );
         sh(
             "ip link add flannel.1 mtu 1450 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.101 dev eth0 dstport 8472 nolearning; ip link set flannel.1 up",
         );
@@ -139,7 +232,11 @@ fn routes_that_go_left_are_adopted() {
         );
         let index = json("ip -j link show flannel.1")[0]["ifindex"].clone();
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
-        assert_eq!(mac_of(node.announced.data.as_ref().unwrap()), "02:aa:aa:aa:aa:aa", "the device's MAC is kept");
+        assert_eq!(
+            mac_of(node.announced.data.as_ref().unwrap()),
+            "02:aa:aa:aa:aa:aa",
+            "the device's MAC is kept"
+        );
         let lines = state();
         for (line, there) in [
             ("10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241", true),
@@ -147,13 +244,30 @@ fn routes_that_go_left_are_adopted() {
             ("10.244.8.0/24", false),
             ("10.244.9.0/24 via 192.168.56.9 dev eth0 proto boot", true),
         ] {
-            assert_eq!(lines.iter().any(|known| known.contains(line)), there, "{line}\n{lines:#?}");
+            assert_eq!(
+                lines.iter().any(|known| known.contains(line)),
+                there,
+                "{line}\n{lines:#?}"
+            );
         }
-        assert_eq!(lines.iter().filter(|line| line.starts_with("route") && line.contains("10.244.2.0")).count(), 1);
+        assert_eq!(
+            lines
+                .iter()
+                .filter(|line| line.starts_with("route") && line.contains("10.244.2.0"))
+                .count(),
+            1
+        );
         assert_eq!(json("ip -j link show flannel.1")[0]["ifindex"], index);
         node.stop().await;
         let node = Node::start(setup(V4, r#"{"Type":"host-gw"}"#), [1, 2, 3]).await;
-        until("and back", || state().iter().filter(|line| line.contains("dev eth0 proto 241")).count() == 2).await;
+        until("and back", || {
+            state()
+                .iter()
+                .filter(|line| line.contains("dev eth0 proto 241"))
+                .count()
+                == 2
+        })
+        .await;
         node.stop().await;
     });
 }
@@ -166,7 +280,10 @@ fn ipv6_routes_that_go_left_are_adopted() {
         );
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
         node.idle().await;
-        let lines: Vec<String> = state().into_iter().filter(|line| line.contains("fd10:")).collect();
+        let lines: Vec<String> = state()
+            .into_iter()
+            .filter(|line| line.contains("fd10:"))
+            .collect();
         assert_eq!(
             lines,
             [
@@ -176,13 +293,19 @@ fn ipv6_routes_that_go_left_are_adopted() {
         );
         node.stop().await;
         // To the tunnel, and back to direct routes.
-        for (backend, dev) in
-            [(r#"{"Type":"vxlan"}"#, "flannel-v6.1"), (r#"{"Type":"vxlan","DirectRouting":true}"#, "eth0"), (r#"{"Type":"vxlan"}"#, "flannel-v6.1")]
-        {
+        for (backend, dev) in [
+            (r#"{"Type":"vxlan"}"#, "flannel-v6.1"),
+            (r#"{"Type":"vxlan","DirectRouting":true}"#, "eth0"),
+            (r#"{"Type":"vxlan"}"#, "flannel-v6.1"),
+        ] {
             let node = Node::start(setup(DUAL, backend), [1, 2]).await;
             node.idle().await;
             assert_eq!(
-                state().iter().filter(|line| line.contains(" fd10:244:0:2::/64 ") && line.contains(&format!("dev {dev} proto 241"))).count(),
+                state()
+                    .iter()
+                    .filter(|line| line.contains(" fd10:244:0:2::/64 ")
+                        && line.contains(&format!("dev {dev} proto 241")))
+                    .count(),
                 1
             );
             node.stop().await;
@@ -197,7 +320,8 @@ fn unreadable_subnets_keep_their_objects() {
         let node = Node::start(setup.clone(), [1, 2, 3]).await;
         let before = state();
         node.stop().await;
-        let leases = subnet_lease::LeaseTable::of([lease(&setup, 3)], [lease(&setup, 2).subnets].into());
+        let leases =
+            subnet_lease::LeaseTable::of([lease(&setup, 3)], [lease(&setup, 2).subnets].into());
         let node = Node::start_with(setup, leases).await;
         node.idle().await;
         assert_eq!((state(), node.writes()), (before, 0));
@@ -208,14 +332,22 @@ fn unreadable_subnets_keep_their_objects() {
 #[test]
 fn links_are_rebuilt_only_if_necessary() {
     in_namespace(|| async {
-        sh("ip link add flannel.1 mtu 1300 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.9 dev wire0 dstport 8472 learning");
+        sh(
+            "ip link add flannel.1 mtu 1300 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.9 dev wire0 dstport 8472 learning",
+        );
         let index = || json("ip -j link show flannel.1")[0]["ifindex"].clone();
         let first = index();
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         assert_eq!(index(), first);
-        assert!(state().iter().any(|line| line.starts_with("link flannel.1 mtu 1450")
-            && line.ends_with("local 192.168.56.101 lower eth0 port 8472 learning false txqlen 0")
-            || line.contains("txqlen 1000")));
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.starts_with("link flannel.1 mtu 1450")
+                    && line.ends_with(
+                        "local 192.168.56.101 lower eth0 port 8472 learning false txqlen 0"
+                    )
+                    || line.contains("txqlen 1000"))
+        );
         node.stop().await;
         let node = Node::start(setup(V4, r#"{"Type":"vxlan","Port":4789}"#), [1, 2]).await;
         assert_ne!(index(), first);
@@ -224,7 +356,11 @@ fn links_are_rebuilt_only_if_necessary() {
         // A TUN device of another mode is replaced.
         sh("ip link del flannel.1; ip tuntap add dev flannel.1 mode tun");
         let node = Node::start(setup(V4, r#"{"Type":"vxlan","Port":4789}"#), [1, 2]).await;
-        assert!(state().iter().any(|line| line.starts_with("link flannel.1") && line.contains("port 4789")));
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.starts_with("link flannel.1") && line.contains("port 4789"))
+        );
         node.stop().await;
     });
 }
@@ -267,7 +403,9 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
 fn device_that_go_flannel_made_without_a_port_stays() {
     in_namespace(|| async {
         // `dstport 0` leaves it to the kernel, as Go flannel does.
-        sh("ip link add flannel.1 mtu 1450 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.101 dev eth0 dstport 0 nolearning");
+        sh(
+            "ip link add flannel.1 mtu 1450 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.101 dev eth0 dstport 0 nolearning",
+        );
         let index = || json("ip -j link show flannel.1")[0]["ifindex"].clone();
         let first = index();
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
@@ -285,7 +423,10 @@ async fn refused(backend: &str) -> String {
     let mut backend = create(&setup).unwrap();
     let under = underlay(false);
     backend.announce(&under, None).await.unwrap();
-    match backend.join(lease(&setup, 1), &under, &table(&setup, [2])).await {
+    match backend
+        .join(lease(&setup, 1), &under, &table(&setup, [2]))
+        .await
+    {
         Ok(_) => panic!("it joined"),
         Err(error) => error.to_string(),
     }
@@ -294,24 +435,40 @@ async fn refused(backend: &str) -> String {
 #[test]
 fn another_kind_under_our_name_is_refused() {
     in_namespace(|| async {
-        sh("ip link add flannel.1 type bridge; ip link set flannel.1 up; ip route add 10.244.7.0/24 dev flannel.1 proto static");
+        sh(
+            "ip link add flannel.1 type bridge; ip link set flannel.1 up; ip route add 10.244.7.0/24 dev flannel.1 proto static",
+        );
         let text = refused(r#"{"Type":"vxlan"}"#).await;
-        assert!(text.contains("flannel.1") && text.contains("of kind bridge"), "{text}");
+        assert!(
+            text.contains("flannel.1") && text.contains("of kind bridge"),
+            "{text}"
+        );
         assert!(sh("ip -d link show flannel.1").contains("bridge"));
-        assert!(state().iter().any(|line| line.contains("10.244.7.0/24")), "objects on it are not ours");
+        assert!(
+            state().iter().any(|line| line.contains("10.244.7.0/24")),
+            "objects on it are not ours"
+        );
     });
 }
 
 #[test]
 fn a_taken_vni_or_port_is_named() {
     in_namespace(|| async {
-        sh("ip link add other type vxlan id 1 local 192.168.56.101 dev eth0 dstport 8472; ip link set other up");
+        sh(
+            "ip link add other type vxlan id 1 local 192.168.56.101 dev eth0 dstport 8472; ip link set other up",
+        );
         let text = refused(r#"{"Type":"vxlan"}"#).await;
-        assert!(text.contains("uses the VNI and UDP port of flannel.1"), "{text}");
+        assert!(
+            text.contains("uses the VNI and UDP port of flannel.1"),
+            "{text}"
+        );
         sh("ip link del other");
         let socket = std::net::UdpSocket::bind("0.0.0.0:8472").unwrap();
         let text = refused(r#"{"Type":"vxlan"}"#).await;
-        assert!(text.contains("another program uses UDP port 8472, which flannel.1 needs"), "{text}");
+        assert!(
+            text.contains("another program uses UDP port 8472, which flannel.1 needs"),
+            "{text}"
+        );
         drop(socket);
     });
 }
@@ -322,18 +479,31 @@ fn host_gw_behind_nat_is_refused() {
         let setup = setup(V4, r#"{"Type":"host-gw"}"#);
         let mut under = underlay(false);
         under.public = subnet_lease::Addresses::V4("203.0.113.7".parse().unwrap());
-        let error = create(&setup).unwrap().announce(&under, None).await.unwrap_err();
+        let error = create(&setup)
+            .unwrap()
+            .announce(&under, None)
+            .await
+            .unwrap_err();
         assert!(
             matches!(error, Error::Underlay(UnderlayError::Translated { .. }))
-                && error.to_string().starts_with("your PublicIP differs from interface IP, meaning that probably you're on a NAT"),
+                && error.to_string().starts_with(
+                    "your PublicIP differs from interface IP, meaning that probably you're on a NAT"
+                ),
             "{error}"
         );
         // vxlan uses the interface's address instead: the public one is not local.
         let setup = self::setup(V4, r#"{"Type":"vxlan"}"#);
         let mut backend = create(&setup).unwrap();
         backend.announce(&under, None).await.unwrap();
-        backend.join(lease(&setup, 1), &under, &table(&setup, [2])).await.unwrap();
-        assert!(state().iter().any(|line| line.contains("local 192.168.56.101")));
+        backend
+            .join(lease(&setup, 1), &under, &table(&setup, [2]))
+            .await
+            .unwrap();
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.contains("local 192.168.56.101"))
+        );
     });
 }
 
@@ -341,7 +511,11 @@ fn host_gw_behind_nat_is_refused() {
 fn checksum_offload_is_switched_and_kept() {
     in_namespace(|| async {
         let off = || sh("ethtool -k flannel.1").contains("tx-checksum-ip-generic: off");
-        let node = Node::start(setup(V4, r#"{"Type":"vxlan","ChecksumOffload":"off"}"#), [1, 2]).await;
+        let node = Node::start(
+            setup(V4, r#"{"Type":"vxlan","ChecksumOffload":"off"}"#),
+            [1, 2],
+        )
+        .await;
         assert!(off());
         sh("ethtool -K flannel.1 tx on");
         until("off again", off).await;
@@ -359,10 +533,25 @@ fn without_ipv6_on_the_device_ipv4_works() {
     in_namespace(|| async {
         sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        until("it is reported", || node.status().kernel.trouble_text().contains("IPv6 is disabled on this interface")).await;
-        assert!(state().iter().any(|line| line.contains("10.244.2.0/24 via 10.244.2.0 dev flannel.1")));
+        until("it is reported", || {
+            node.status()
+                .kernel
+                .trouble_text()
+                .contains("IPv6 is disabled on this interface")
+        })
+        .await;
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.contains("10.244.2.0/24 via 10.244.2.0 dev flannel.1"))
+        );
         sh("sysctl -qw net.ipv6.conf.flannel-v6/1.disable_ipv6=0");
-        until("IPv6 follows", || state().iter().any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1"))).await;
+        until("IPv6 follows", || {
+            state()
+                .iter()
+                .any(|line| line.contains("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1"))
+        })
+        .await;
         node.idle().await;
         node.stop().await;
     });
@@ -374,7 +563,9 @@ fn unrelated_changes_are_ignored() {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         node.idle().await;
         let passes = node.status().kernel.passes;
-        sh("ip link add pod0 type veth peer name pod1; ip link set pod0 up; ip link set pod1 up; ip addr add 172.16.0.1/16 dev pod0");
+        sh(
+            "ip link add pod0 type veth peer name pod1; ip link set pod0 up; ip link set pod1 up; ip addr add 172.16.0.1/16 dev pod0",
+        );
         sh(
             "for i in $(seq 1 200); do echo neigh add 172.16.0.$i lladdr 02:00:00:00:00:01 dev pod0; echo route add 172.17.$i.0/24 dev pod0; echo route add 10.244.1.$i/32 dev pod0; done | ip -batch -",
         );
@@ -387,7 +578,11 @@ fn unrelated_changes_are_ignored() {
 /// Notifications of our own writes are expected: they cause no full pass.
 #[test]
 fn own_changes_cause_no_full_pass() {
-    for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
+    for backend in [
+        r#"{"Type":"vxlan"}"#,
+        r#"{"Type":"vxlan","DirectRouting":true}"#,
+        r#"{"Type":"host-gw"}"#,
+    ] {
         in_namespace(move || async move {
             let node = Node::start(setup(DUAL, backend), [1, 2, 3]).await;
             node.idle().await;

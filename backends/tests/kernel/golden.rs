@@ -7,7 +7,9 @@ fn ours() -> Vec<String> {
     state()
         .into_iter()
         .filter(|line| !line.contains("fe80::"))
-        .filter(|line| line.contains("flannel") || line.contains("10.244") || line.contains("fd10:"))
+        .filter(|line| {
+            line.contains("flannel") || line.contains("10.244") || line.contains("fd10:")
+        })
         .collect()
 }
 
@@ -16,8 +18,18 @@ fn vxlan() {
     in_namespace(|| async {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         let mac = mac_of(node.announced.data.as_ref().unwrap());
-        assert_eq!((node.announced.mtu, node.announced.backend.as_str(), &node.announced.v6_data), (1450, "vxlan", &None));
-        assert_eq!(node.announced.data.as_ref().unwrap().as_str(), format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#));
+        assert_eq!(
+            (
+                node.announced.mtu,
+                node.announced.backend.as_str(),
+                &node.announced.v6_data
+            ),
+            (1450, "vxlan", &None)
+        );
+        assert_eq!(
+            node.announced.data.as_ref().unwrap().as_str(),
+            format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#)
+        );
         assert_eq!(
             ours(),
             [
@@ -41,7 +53,10 @@ fn vxlan() {
             assert_eq!(data[key].to_string(), value, "{key}");
         }
         assert_eq!(link["inet6_addr_gen_mode"], "eui64");
-        assert_eq!(sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra").trim(), "0");
+        assert_eq!(
+            sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra").trim(),
+            "0"
+        );
         node.stop().await;
     });
 }
@@ -50,7 +65,10 @@ fn vxlan() {
 fn vxlan_dual() {
     in_namespace(|| async {
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        let (mac, mac6) = (mac_of(node.announced.data.as_ref().unwrap()), mac_of(node.announced.v6_data.as_ref().unwrap()));
+        let (mac, mac6) = (
+            mac_of(node.announced.data.as_ref().unwrap()),
+            mac_of(node.announced.v6_data.as_ref().unwrap()),
+        );
         assert_ne!(mac, mac6);
         assert_eq!(node.announced.mtu, 1450);
         assert_eq!(
@@ -78,8 +96,17 @@ fn vxlan_dual() {
 fn vxlan_v6_only_has_the_v6_devices_mtu() {
     in_namespace(|| async {
         let node = Node::start(setup(V6, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        assert_eq!((node.announced.mtu, node.announced.data.is_none()), (1430, true));
-        assert_eq!(ours().iter().filter(|line| line.contains("flannel.1")).count(), 0);
+        assert_eq!(
+            (node.announced.mtu, node.announced.data.is_none()),
+            (1430, true)
+        );
+        assert_eq!(
+            ours()
+                .iter()
+                .filter(|line| line.contains("flannel.1"))
+                .count(),
+            0
+        );
         assert_eq!(ours().len(), 6);
         node.stop().await;
     });
@@ -90,7 +117,11 @@ fn vxlan_direct() {
     in_namespace(|| async {
         // Peer 2 is on the underlay's network, peer 0x102 (10.245.2.0, 192.168.57.2) is outside ours, and peer 3 is routed by a gateway.
         sh("ip route add 192.168.56.3/32 via 192.168.56.254 dev eth0");
-        let node = Node::start(setup(V4, r#"{"Type":"vxlan","DirectRouting":true}"#), [1, 2, 3, 0x102]).await;
+        let node = Node::start(
+            setup(V4, r#"{"Type":"vxlan","DirectRouting":true}"#),
+            [1, 2, 3, 0x102],
+        )
+        .await;
         let lines = ours();
         assert!(
             lines.contains(&"route unicast 10.244.2.0/24 via 192.168.56.2 dev eth0 proto 241 scope global metric null []".to_owned()),
@@ -100,10 +131,21 @@ fn vxlan_direct() {
             lines.contains(&"route unicast 10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 scope global metric null [onlink]".to_owned()),
             "{lines:#?}"
         );
-        assert_eq!((lines.iter().filter(|line| line.starts_with("fdb")).count(), lines.len()), (1, 6));
+        assert_eq!(
+            (
+                lines.iter().filter(|line| line.starts_with("fdb")).count(),
+                lines.len()
+            ),
+            (1, 6)
+        );
         // The underlay changes: the peer is on-link now.
         sh("ip route del 192.168.56.3/32");
-        until("peer 3 gets a plain route", || ours().iter().any(|line| line.contains("10.244.3.0/24 via 192.168.56.3 dev eth0"))).await;
+        until("peer 3 gets a plain route", || {
+            ours()
+                .iter()
+                .any(|line| line.contains("10.244.3.0/24 via 192.168.56.3 dev eth0"))
+        })
+        .await;
         until("its other objects are removed", || ours().len() == 4).await;
         node.stop().await;
     });
@@ -113,7 +155,14 @@ fn vxlan_direct() {
 fn host_gw_and_dual() {
     in_namespace(|| async {
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
-        assert_eq!((node.announced.mtu, node.announced.backend.as_str(), &node.announced.data), (1500, "host-gw", &None));
+        assert_eq!(
+            (
+                node.announced.mtu,
+                node.announced.backend.as_str(),
+                &node.announced.data
+            ),
+            (1500, "host-gw", &None)
+        );
         assert_eq!(
             ours(),
             [
@@ -122,7 +171,10 @@ fn host_gw_and_dual() {
             ]
         );
         node.peers([1]);
-        until("the routes are removed with the lease", || ours().is_empty()).await;
+        until("the routes are removed with the lease", || {
+            ours().is_empty()
+        })
+        .await;
         node.stop().await;
     });
 }
@@ -132,9 +184,15 @@ fn alloc_touches_nothing() {
     in_namespace(|| async {
         let before = state();
         let mut node = Node::start(setup(V4, r#"{"Type":"alloc"}"#), [1, 2]).await;
-        assert_eq!((node.announced.mtu, node.announced.backend.as_str()), (1500, ""));
+        assert_eq!(
+            (node.announced.mtu, node.announced.backend.as_str()),
+            (1500, "")
+        );
         sh("ip link set eth0 mtu 9000");
-        tokio::time::timeout(std::time::Duration::from_secs(10), node.out.changed()).await.unwrap().unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(10), node.out.changed())
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(node.out.borrow().mtu, 9000);
         assert_eq!((state(), node.writes()), (before, 0));
         node.stop().await;

@@ -6,29 +6,63 @@ use std::collections::BTreeSet;
 
 /// What `ip` and `bridge` print, a trimmed line an object, in all families.
 fn printed() -> BTreeSet<String> {
-    let all = sh("ip -4 route show; ip -6 route show; ip neigh show nud permanent; bridge fdb show");
-    let trimmed = |line: &str| line.split(" pref ").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    let all =
+        sh("ip -4 route show; ip -6 route show; ip neigh show nud permanent; bridge fdb show");
+    let trimmed = |line: &str| {
+        line.split(" pref ")
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
     all.lines().map(trimmed).collect()
 }
 
 /// The texts of what is not as wanted.
 fn wrong(inspection: &Inspection) -> Vec<&str> {
-    inspection.objects.iter().filter(|object| object.state != State::AsWanted).map(|object| object.text.as_str()).collect()
+    inspection
+        .objects
+        .iter()
+        .filter(|object| object.state != State::AsWanted)
+        .map(|object| object.text.as_str())
+        .collect()
 }
 
 /// The foreign objects whose text has this part.
 fn foreign(inspection: &Inspection, part: &str) -> Vec<(String, Vec<String>)> {
-    let named = inspection.foreign.iter().filter(|foreign| foreign.text.contains(part));
-    named.map(|foreign| (foreign.by.clone(), foreign.in_the_way_of.clone())).collect()
+    let named = inspection
+        .foreign
+        .iter()
+        .filter(|foreign| foreign.text.contains(part));
+    named
+        .map(|foreign| (foreign.by.clone(), foreign.in_the_way_of.clone()))
+        .collect()
 }
 
 #[test]
 fn every_backends_objects_are_as_wanted_and_read_as_they_are_printed() {
     for (backend, kinds) in [
-        (r#"{"Type":"vxlan"}"#, vec![Kind::Link, Kind::Address, Kind::Fdb, Kind::Neighbour, Kind::Route, Kind::Blackhole]),
-        (r#"{"Type":"vxlan","Mode":"userspace"}"#, vec![Kind::Link, Kind::Address, Kind::Route, Kind::Blackhole]),
+        (
+            r#"{"Type":"vxlan"}"#,
+            vec![
+                Kind::Link,
+                Kind::Address,
+                Kind::Fdb,
+                Kind::Neighbour,
+                Kind::Route,
+                Kind::Blackhole,
+            ],
+        ),
+        (
+            r#"{"Type":"vxlan","Mode":"userspace"}"#,
+            vec![Kind::Link, Kind::Address, Kind::Route, Kind::Blackhole],
+        ),
         (r#"{"Type":"host-gw"}"#, vec![Kind::Route, Kind::Blackhole]),
-        (r#"{"Type":"udp"}"#, vec![Kind::Link, Kind::Address, Kind::Route, Kind::Blackhole]),
+        (
+            r#"{"Type":"udp"}"#,
+            vec![Kind::Link, Kind::Address, Kind::Route, Kind::Blackhole],
+        ),
     ] {
         in_namespace(move || async move {
             let mut setup = setup(DUAL, backend);
@@ -42,12 +76,24 @@ fn every_backends_objects_are_as_wanted_and_read_as_they_are_printed() {
             let seen: BTreeSet<Kind> = found.objects.iter().map(|object| object.kind).collect();
             assert_eq!(seen, kinds.into_iter().collect(), "{backend}");
             let printed = printed();
-            for object in found.objects.iter().filter(|object| !matches!(object.kind, Kind::Link | Kind::Address)) {
+            for object in found
+                .objects
+                .iter()
+                .filter(|object| !matches!(object.kind, Kind::Link | Kind::Address))
+            {
                 // ip shows the device of an IPv6 route that drops.
                 let text = object.text.replace(" proto", " dev lo proto");
-                assert!(printed.contains(&object.text) || printed.contains(&text), "{backend}: {}\n{printed:#?}", object.text);
+                assert!(
+                    printed.contains(&object.text) || printed.contains(&text),
+                    "{backend}: {}\n{printed:#?}",
+                    object.text
+                );
             }
-            assert_eq!((node.status().kernel.passes, node.writes()), passes, "{backend}: looking changes nothing");
+            assert_eq!(
+                (node.status().kernel.passes, node.writes()),
+                passes,
+                "{backend}: looking changes nothing"
+            );
             node.stop().await;
         });
     }
@@ -59,36 +105,89 @@ fn what_others_have_is_told_apart() {
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
         node.idle().await;
         for (command, part, by, way) in [
-            ("ip route add 10.244.200.0/24 via 192.168.56.9 proto bird", "10.244.200.0/24", "bird", None),
-            ("ip route add 10.244.2.128/25 via 192.168.56.9 proto dhcp", "10.244.2.128/25", "a DHCP client", Some("10.244.2.0/24")),
-            ("ip route add 10.244.3.0/24 via 192.168.56.9 metric 50 proto static", "metric 50", "an operator, Net", None),
-            ("ip -6 route add fd10:244:0:2::/64 via fd00:56::9 metric 100 proto static", "metric 100", "an operator, Net", Some("fd10:244:0:2::/64")),
+            (
+                "ip route add 10.244.200.0/24 via 192.168.56.9 proto bird",
+                "10.244.200.0/24",
+                "bird",
+                None,
+            ),
+            (
+                "ip route add 10.244.2.128/25 via 192.168.56.9 proto dhcp",
+                "10.244.2.128/25",
+                "a DHCP client",
+                Some("10.244.2.0/24"),
+            ),
+            (
+                "ip route add 10.244.3.0/24 via 192.168.56.9 metric 50 proto static",
+                "metric 50",
+                "an operator, Net",
+                None,
+            ),
+            (
+                "ip -6 route add fd10:244:0:2::/64 via fd00:56::9 metric 100 proto static",
+                "metric 100",
+                "an operator, Net",
+                Some("fd10:244:0:2::/64"),
+            ),
             (
                 "ip link add cni0 type bridge; ip link set cni0 up; ip addr add 10.244.1.1/24 dev cni0",
                 "dev cni0 proto kernel",
                 "the kernel, for",
                 None,
             ),
-            ("bridge fdb add 02:00:00:00:00:77 dev flannel.1 dst 192.168.56.78 self dynamic", "02:00:00:00:00:77", "the kernel, which", None),
-            ("ip neigh add 10.244.9.9 lladdr 02:00:00:00:00:78 nud reachable dev flannel.1", "10.244.9.9", "the kernel, which", None),
-            ("ip neigh add 172.16.9.9 lladdr 02:00:00:00:00:79 nud permanent dev flannel.1", "172.16.9.9", "an operator or", None),
-            ("ip link add second type vxlan id 2 local 192.168.56.101 dev eth0 dstport 8472", "second mtu", "an operator or", None),
+            (
+                "bridge fdb add 02:00:00:00:00:77 dev flannel.1 dst 192.168.56.78 self dynamic",
+                "02:00:00:00:00:77",
+                "the kernel, which",
+                None,
+            ),
+            (
+                "ip neigh add 10.244.9.9 lladdr 02:00:00:00:00:78 nud reachable dev flannel.1",
+                "10.244.9.9",
+                "the kernel, which",
+                None,
+            ),
+            (
+                "ip neigh add 172.16.9.9 lladdr 02:00:00:00:00:79 nud permanent dev flannel.1",
+                "172.16.9.9",
+                "an operator or",
+                None,
+            ),
+            (
+                "ip link add second type vxlan id 2 local 192.168.56.101 dev eth0 dstport 8472",
+                "second mtu",
+                "an operator or",
+                None,
+            ),
         ] {
             sh(command);
             let found = node.inspect().await;
             assert_eq!(wrong(&found), [""; 0], "{command}");
-            let [(who, cut)] = &foreign(&found, part)[..] else { panic!("{command}: {:?}", found.foreign) };
+            let [(who, cut)] = &foreign(&found, part)[..] else {
+                panic!("{command}: {:?}", found.foreign)
+            };
             assert!(who.starts_with(by), "{command}: {who}");
             assert_eq!(cut.first().map(String::as_str), way, "{command}");
         }
-        assert!(node.inspect().await.foreign.iter().all(|foreign| foreign.own_subnet == foreign.text.contains("cni0")));
+        assert!(
+            node.inspect()
+                .await
+                .foreign
+                .iter()
+                .all(|foreign| foreign.own_subnet == foreign.text.contains("cni0"))
+        );
         node.stop().await;
     });
 }
 
 /// The subnets of peers that the kernel refuses.
 fn refused(node: &Node) -> Vec<String> {
-    node.status().kernel.failed_peers.iter().map(|failed| failed.peer.subnet.to_string()).collect()
+    node.status()
+        .kernel
+        .failed_peers
+        .iter()
+        .map(|failed| failed.peer.subnet.to_string())
+        .collect()
 }
 
 /// A route in our place is named, and so is one that was put before ours.
@@ -98,22 +197,46 @@ fn a_route_in_our_place_is_told_with_the_kernels_error() {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
         node.idle().await;
         sh("ip route replace 10.244.2.0/24 via 192.168.56.9 dev eth0 proto static");
-        until("the conflict is known", || refused(&node) == ["10.244.2.0/24"]).await;
+        until("the conflict is known", || {
+            refused(&node) == ["10.244.2.0/24"]
+        })
+        .await;
         let found = node.inspect().await;
-        let [text] = wrong(&found)[..] else { panic!("{found:?}") };
-        assert_eq!(text, "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink");
-        let object = found.objects.iter().find(|object| object.text == text).unwrap();
-        assert!(matches!(&object.state, State::Refused(why) if why.contains("File exists")), "{object:?}");
-        assert_eq!(object.found.as_deref(), Some("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static"));
+        let [text] = wrong(&found)[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            text,
+            "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink"
+        );
+        let object = found
+            .objects
+            .iter()
+            .find(|object| object.text == text)
+            .unwrap();
+        assert!(
+            matches!(&object.state, State::Refused(why) if why.contains("File exists")),
+            "{object:?}"
+        );
+        assert_eq!(
+            object.found.as_deref(),
+            Some("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static")
+        );
         assert_eq!(foreign(&found, "proto static")[0].1, ["10.244.2.0/24"]);
         sh("ip route delete 10.244.2.0/24 via 192.168.56.9");
         node.idle().await;
         assert_eq!(wrong(&node.inspect().await), [""; 0]);
 
         sh("ip route prepend 10.244.3.0/24 via 192.168.56.9 dev eth0 proto static");
-        until("the conflict is known", || refused(&node) == ["10.244.3.0/24"]).await;
+        until("the conflict is known", || {
+            refused(&node) == ["10.244.3.0/24"]
+        })
+        .await;
         let found = node.inspect().await;
-        assert_eq!(wrong(&found), ["10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink"]);
+        assert_eq!(
+            wrong(&found),
+            ["10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink"]
+        );
         assert_eq!(foreign(&found, "proto static")[0].1, ["10.244.3.0/24"]);
         node.stop().await;
     });

@@ -1,7 +1,12 @@
 //! Backends with a real kernel, each test in a network namespace of its own, checked with `ip` and `bridge`.
 
 // Tests report failures by panicking.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 mod bed;
 mod blackhole;

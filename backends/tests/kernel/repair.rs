@@ -49,8 +49,12 @@ fn ipv6_route_changed_or_made_multipath() {
 
 #[test]
 fn unwanted_routes_with_our_protocol() {
-    heals("ip route add 10.244.99.0/24 via 192.168.56.7 dev eth0 proto 241 metric 7; ip route add blackhole 10.244.98.0/24 proto 241");
-    heals("ip -6 route add fd10:244:0:99::/64 proto 241 metric 9 nexthop via fd00:56::7 dev eth0 nexthop via fd00:56::8 dev eth0");
+    heals(
+        "ip route add 10.244.99.0/24 via 192.168.56.7 dev eth0 proto 241 metric 7; ip route add blackhole 10.244.98.0/24 proto 241",
+    );
+    heals(
+        "ip -6 route add fd10:244:0:99::/64 proto 241 metric 9 nexthop via fd00:56::7 dev eth0 nexthop via fd00:56::8 dev eth0",
+    );
 }
 
 #[test]
@@ -72,7 +76,9 @@ fn fdb_extra() {
 
 #[test]
 fn neighbors_flushed() {
-    heals("ip neigh flush dev flannel.1 nud permanent; ip -6 neigh flush dev flannel-v6.1 nud permanent");
+    heals(
+        "ip neigh flush dev flannel.1 nud permanent; ip -6 neigh flush dev flannel-v6.1 nud permanent",
+    );
 }
 
 #[test]
@@ -82,7 +88,9 @@ fn neighbor_turned_stale() {
 
 #[test]
 fn address_removed() {
-    heals("ip addr del 10.244.1.0/32 dev flannel.1; ip addr del fd10:244:0:1::/128 dev flannel-v6.1");
+    heals(
+        "ip addr del 10.244.1.0/32 dev flannel.1; ip addr del fd10:244:0:1::/128 dev flannel-v6.1",
+    );
 }
 
 #[test]
@@ -92,7 +100,9 @@ fn address_inside_the_network_added() {
 
 #[test]
 fn mac_changed() {
-    heals("ip link set flannel.1 address 02:11:22:33:44:55; ip link set flannel-v6.1 address 02:11:22:33:44:56");
+    heals(
+        "ip link set flannel.1 address 02:11:22:33:44:55; ip link set flannel-v6.1 address 02:11:22:33:44:56",
+    );
 }
 
 #[test]
@@ -110,7 +120,10 @@ fn accept_ra_changed_with_something_else() {
     in_namespace(|| async {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         sh("sysctl -qw net.ipv6.conf.flannel/1.accept_ra=1; ip link set flannel.1 mtu 1300");
-        until("accept_ra is off", || sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra").trim() == "0").await;
+        until("accept_ra is off", || {
+            sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra").trim() == "0"
+        })
+        .await;
         node.stop().await;
     });
 }
@@ -121,7 +134,10 @@ fn underlay_down_and_up() {
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2, 3]).await;
         let before = state();
         sh("ip link set eth0 down");
-        until("the problem is reported", || node.status().kernel.trouble.is_some()).await;
+        until("the problem is reported", || {
+            node.status().kernel.trouble.is_some()
+        })
+        .await;
         sh("ip link set eth0 up; ip addr replace fd00:56::101/64 dev eth0 nodad");
         until("the routes are back", || state() == before).await;
         node.idle().await;
@@ -131,7 +147,10 @@ fn underlay_down_and_up() {
 
 #[test]
 fn underlay_renamed() {
-    for backend in [r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
+    for backend in [
+        r#"{"Type":"vxlan","DirectRouting":true}"#,
+        r#"{"Type":"host-gw"}"#,
+    ] {
         in_namespace(move || async move {
             let node = Node::start(setup(V4, backend), [1, 2, 3]).await;
             node.idle().await;
@@ -139,10 +158,20 @@ fn underlay_renamed() {
             sh("ip link property add dev eth0 altname keep; ip link set eth0 name uplink7");
             node.idle().await;
             assert_eq!(node.writes(), writes, "a new name causes no writes");
-            let after = state().into_iter().map(|line| line.replace("uplink7", "eth0")).collect();
+            let after = state()
+                .into_iter()
+                .map(|line| line.replace("uplink7", "eth0"))
+                .collect();
             assert_eq!(before, after);
             sh("ip route flush proto 241");
-            until("routes heal under the new name", || state().iter().filter(|line| line.contains("dev uplink7 proto 241")).count() == 2).await;
+            until("routes heal under the new name", || {
+                state()
+                    .iter()
+                    .filter(|line| line.contains("dev uplink7 proto 241"))
+                    .count()
+                    == 2
+            })
+            .await;
             node.stop().await;
         });
     }
@@ -156,11 +185,18 @@ fn underlay_mtu_is_followed() {
             sh(&format!("ip link set eth0 mtu {mtu}"));
             until("the devices follow", || {
                 let lines = state();
-                let has = |name: &str, mtu: u32| lines.iter().any(|line| line.starts_with(&format!("link {name} mtu {mtu} ")));
+                let has = |name: &str, mtu: u32| {
+                    lines
+                        .iter()
+                        .any(|line| line.starts_with(&format!("link {name} mtu {mtu} ")))
+                };
                 has("flannel.1", mtu - 50) && has("flannel-v6.1", mtu - 70)
             })
             .await;
-            node.out.wait_for(|announced| announced.mtu == mtu - 50).await.unwrap();
+            node.out
+                .wait_for(|announced| announced.mtu == mtu - 50)
+                .await
+                .unwrap();
         }
         node.idle().await;
         node.stop().await;
@@ -178,10 +214,23 @@ fn underlay_address_is_followed_in_place() {
             underlay.addresses = subnet_lease::Addresses::V4(ip);
             underlay.public = underlay.addresses;
         });
-        until("the device's local address follows", || state().iter().any(|line| line.contains("local 192.168.56.200"))).await;
+        until("the device's local address follows", || {
+            state()
+                .iter()
+                .any(|line| line.contains("local 192.168.56.200"))
+        })
+        .await;
         node.idle().await;
-        assert_eq!(json("ip -j link show flannel.1")[0]["ifindex"], index, "not rebuilt");
-        assert!(state().iter().any(|line| line.starts_with("fdb flannel.1 02:00:04:00:00:02")));
+        assert_eq!(
+            json("ip -j link show flannel.1")[0]["ifindex"],
+            index,
+            "not rebuilt"
+        );
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.starts_with("fdb flannel.1 02:00:04:00:00:02"))
+        );
         node.stop().await;
     });
 }
@@ -194,7 +243,10 @@ fn a_mac_that_keeps_being_changed_is_announced() {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(100);
         while mac_of(node.out.borrow().data.as_ref().unwrap()) != theirs {
             assert!(std::time::Instant::now() < end, "never accepted");
-            if !state().iter().any(|line| line.contains(&format!("mac {theirs}"))) {
+            if !state()
+                .iter()
+                .any(|line| line.contains(&format!("mac {theirs}")))
+            {
                 sh(&format!("ip link set flannel.1 address {theirs}"));
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -202,26 +254,43 @@ fn a_mac_that_keeps_being_changed_is_announced() {
         assert!(node.out.has_changed().unwrap());
         node.out.borrow_and_update();
         node.idle().await;
-        assert!(state().iter().any(|line| line.contains(&format!("mac {theirs}"))));
-        assert!(state().iter().any(|line| line == "neighbour flannel.1 10.244.2.0 02:00:04:00:00:02"));
+        assert!(
+            state()
+                .iter()
+                .any(|line| line.contains(&format!("mac {theirs}")))
+        );
+        assert!(
+            state()
+                .iter()
+                .any(|line| line == "neighbour flannel.1 10.244.2.0 02:00:04:00:00:02")
+        );
         node.stop().await;
     });
 }
 
 #[test]
 fn underlay_replaced_with_another_index() {
-    for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
+    for backend in [
+        r#"{"Type":"vxlan"}"#,
+        r#"{"Type":"vxlan","DirectRouting":true}"#,
+        r#"{"Type":"host-gw"}"#,
+    ] {
         in_namespace(move || async move {
             let node = Node::start(setup(V4, backend), [1, 2, 3]).await;
             node.idle().await;
             let before = state();
             sh("ip link del eth0");
             // Following the interface is the daemon's work. The node reports what fails without it.
-            until("its absence is reported", || node.status().kernel.trouble.is_some() && !node.status().kernel.in_step).await;
+            until("its absence is reported", || {
+                node.status().kernel.trouble.is_some() && !node.status().kernel.in_step
+            })
+            .await;
             sh(
                 "ip link add more type veth peer name evenmore; ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up",
             );
-            sh("ip link del more; ip addr add 192.168.56.101/24 dev eth0; ip addr add fd00:56::101/64 dev eth0 nodad");
+            sh(
+                "ip link del more; ip addr add 192.168.56.101/24 dev eth0; ip addr add fd00:56::101/64 dev eth0 nodad",
+            );
             node.underlay.send_replace(underlay(false));
             until("everything is back", || state() == before).await;
             node.idle().await;

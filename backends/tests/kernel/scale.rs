@@ -11,17 +11,33 @@ fn three_thousand_peers() {
     in_namespace(|| async {
         sh("ip route add 192.168.0.0/16 dev eth0");
         let began = Instant::now();
-        let node = Node::start(setup(WIDE, r#"{"Type":"vxlan"}"#), (0..=3000).filter(|n| *n != 101)).await;
+        let node = Node::start(
+            setup(WIDE, r#"{"Type":"vxlan"}"#),
+            (0..=3000).filter(|n| *n != 101),
+        )
+        .await;
         let took = began.elapsed();
         assert!(took < Duration::from_secs(10), "{took:?}");
         node.idle().await;
-        let count =
-            |kind: &str| state().iter().filter(|line| line.starts_with(kind) && line.contains("flannel.1") && !line.contains("fe80::")).count();
-        assert_eq!((count("fdb"), count("neighbour"), count("route")), (2999, 2999, 2999));
+        let count = |kind: &str| {
+            state()
+                .iter()
+                .filter(|line| {
+                    line.starts_with(kind) && line.contains("flannel.1") && !line.contains("fe80::")
+                })
+                .count()
+        };
+        assert_eq!(
+            (count("fdb"), count("neighbour"), count("route")),
+            (2999, 2999, 2999)
+        );
         let writes = node.writes();
         assert_eq!(writes, 2 + 3 * 2999);
         node.peers([1]);
-        until("all gone", || count("fdb") + count("neighbour") + count("route") == 0).await;
+        until("all gone", || {
+            count("fdb") + count("neighbour") + count("route") == 0
+        })
+        .await;
         node.stop().await;
     });
 }
@@ -31,9 +47,19 @@ fn many_direct_peers() {
     in_namespace(|| async {
         sh("ip route add 192.168.0.0/16 dev eth0");
         let peers = (0..=3000).filter(|n| ![101, 255].contains(n));
-        let node = Node::start(setup(WIDE, r#"{"Type":"vxlan","DirectRouting":true}"#), peers).await;
+        let node = Node::start(
+            setup(WIDE, r#"{"Type":"vxlan","DirectRouting":true}"#),
+            peers,
+        )
+        .await;
         node.idle().await;
-        assert_eq!(state().iter().filter(|line| line.contains("dev eth0 proto 241")).count(), 2998);
+        assert_eq!(
+            state()
+                .iter()
+                .filter(|line| line.contains("dev eth0 proto 241"))
+                .count(),
+            2998
+        );
         node.stop().await;
     });
 }
@@ -42,7 +68,11 @@ fn many_direct_peers() {
 #[test]
 #[ignore = "a measurement, not a check"]
 fn ten_thousand_peers_measured() {
-    for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
+    for backend in [
+        r#"{"Type":"vxlan"}"#,
+        r#"{"Type":"vxlan","DirectRouting":true}"#,
+        r#"{"Type":"host-gw"}"#,
+    ] {
         in_namespace(move || async move {
             sh("ip route add 192.168.0.0/16 dev eth0");
             let peers = || (0..=4000u16).filter(|n| ![101, 255].contains(n));
@@ -52,9 +82,15 @@ fn ten_thousand_peers_measured() {
                 for n in 0..6000u16 {
                     let [high, low] = n.to_be_bytes();
                     let mut more = lease(setup, n);
-                    more.subnets = subnet_lease::Subnets::V4(format!("10.{}.{low}.0/24", 100 + high).parse().unwrap());
-                    more.attrs.public_ip = Some(format!("192.168.{}.{low}", 100 + high).parse().unwrap());
-                    more.attrs.data = more.attrs.data.map(|data| subnet_lease::RawJson::parse(&data.as_str().replace("02:00", "02:01")).unwrap());
+                    more.subnets = subnet_lease::Subnets::V4(
+                        format!("10.{}.{low}.0/24", 100 + high).parse().unwrap(),
+                    );
+                    more.attrs.public_ip =
+                        Some(format!("192.168.{}.{low}", 100 + high).parse().unwrap());
+                    more.attrs.data = more.attrs.data.map(|data| {
+                        subnet_lease::RawJson::parse(&data.as_str().replace("02:00", "02:01"))
+                            .unwrap()
+                    });
                     leases.push(more);
                 }
                 subnet_lease::LeaseTable::of(leases, Default::default())
@@ -70,10 +106,17 @@ fn ten_thousand_peers_measured() {
             let node = Node::start_with(setup, table).await;
             let warm = began.elapsed();
             node.idle().await;
-            println!("{backend}: cold {cold:?}, warm {warm:?}, writes at the warm start {}", node.writes());
+            println!(
+                "{backend}: cold {cold:?}, warm {warm:?}, writes at the warm start {}",
+                node.writes()
+            );
             println!(
                 "{}",
-                std::fs::read_to_string("/proc/self/status").unwrap().lines().filter(|line| line.starts_with("VmHWM")).collect::<String>()
+                std::fs::read_to_string("/proc/self/status")
+                    .unwrap()
+                    .lines()
+                    .filter(|line| line.starts_with("VmHWM"))
+                    .collect::<String>()
             );
             node.stop().await;
         });

@@ -34,24 +34,42 @@ struct Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("ip").args(["netns", "delete", &self.namespace]).status();
+        let _ = std::process::Command::new("ip")
+            .args(["netns", "delete", &self.namespace])
+            .status();
     }
 }
 
 impl Other {
     /// Takes `wire0` to a namespace, with the address of node 2's lease.
     fn new(secret: &Secret) -> Self {
-        let namespace = format!("fl-wg-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "");
+        let namespace = format!(
+            "fl-wg-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        )
+        .replace(['(', ')'], "");
         let run = format!("ip netns exec {namespace}");
-        sh(&format!("ip netns add {namespace}; ip link set wire0 netns {namespace}; {run} ip link set lo up; {run} ip link set wire0 up"));
+        sh(&format!(
+            "ip netns add {namespace}; ip link set wire0 netns {namespace}; {run} ip link set lo up; {run} ip link set wire0 up"
+        ));
         sh(&format!("{run} ip addr add 192.168.56.2/24 dev wire0"));
         let path = format!("/run/netns/{namespace}");
         // Sockets and TUN devices belong to the namespace in which they are opened.
         let opened = std::thread::spawn(move || {
             setns(std::fs::File::open(path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
-            let features = Features { queues: 1, ..Features::offload() };
-            let config =
-                EngineConfig { device: "other".to_owned(), framing: Framing::WireGuard, port: 51820, spread: false, features, sources: None };
+            let features = Features {
+                queues: 1,
+                ..Features::offload()
+            };
+            let config = EngineConfig {
+                device: "other".to_owned(),
+                framing: Framing::WireGuard,
+                port: 51820,
+                spread: false,
+                features,
+                sources: None,
+            };
             let settings = TableSettings {
                 networks: Networks::default(),
                 own: Networks::default(),
@@ -61,8 +79,11 @@ impl Other {
                 encap_port: 51820,
                 address: None,
             };
-            let mut engine = Engine::new(config, Table::build(settings, []), Inheritance::default());
-            engine.open(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)).unwrap();
+            let mut engine =
+                Engine::new(config, Table::build(settings, []), Inheritance::default());
+            engine
+                .open(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED))
+                .unwrap();
             engine
         });
         let engine = opened.join().unwrap();
@@ -71,8 +92,14 @@ impl Other {
         change.set_mtu(1420);
         change.set_private_key(secret.clone());
         drop(change);
-        sh(&format!("{run} ip addr add 10.244.2.1/32 dev other; {run} ip link set other mtu 1420 up; {run} ip route add 10.244.0.0/16 dev other"));
-        Self { _engine: engine, device, namespace }
+        sh(&format!(
+            "{run} ip addr add 10.244.2.1/32 dev other; {run} ip link set other mtu 1420 up; {run} ip route add 10.244.0.0/16 dev other"
+        ));
+        Self {
+            _engine: engine,
+            device,
+            namespace,
+        }
     }
 
     fn rekey(&self, secret: &Secret) {
@@ -83,14 +110,18 @@ impl Other {
     fn meets(&self, node: PublicKey) {
         let mut change = self.device.change();
         change.set_peer(node, None, None, 0).unwrap();
-        change.set_allowed_ip("10.244.1.0/24".parse().unwrap(), node).unwrap();
+        change
+            .set_allowed_ip("10.244.1.0/24".parse().unwrap(), node)
+            .unwrap();
     }
 }
 
 /// The leases with node 2, who has this key.
 fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
     let mut other = lease(setup, 2);
-    other.attrs.data = Some(RawJson::of(&serde_json::json!({"PublicKey": key.to_string(), "Port": 51820})));
+    other.attrs.data = Some(RawJson::of(
+        &serde_json::json!({"PublicKey": key.to_string(), "Port": 51820}),
+    ));
     LeaseTable::of([other], BTreeSet::new())
 }
 
@@ -98,14 +129,19 @@ fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
 async fn answers(what: &str) {
     let end = Instant::now() + Duration::from_secs(60);
     // Beside the runtime, which has the node's work to do.
-    let ping = || tokio::task::spawn_blocking(|| sh("ping -q -c 1 -W 1 -I 10.244.1.0 10.244.2.1 2>&1 || true"));
+    let ping = || {
+        tokio::task::spawn_blocking(|| {
+            sh("ping -q -c 1 -W 1 -I 10.244.1.0 10.244.2.1 2>&1 || true")
+        })
+    };
     while !ping().await.unwrap().contains(" 1 received") {
         assert!(Instant::now() < end, "no answer {what}");
     }
 }
 
 fn public_key(node: &Node) -> PublicKey {
-    let data: serde_json::Value = serde_json::from_str(node.announced.data.as_ref().unwrap().as_str()).unwrap();
+    let data: serde_json::Value =
+        serde_json::from_str(node.announced.data.as_ref().unwrap().as_str()).unwrap();
     PublicKey::parse(data["PublicKey"].as_str().unwrap()).unwrap()
 }
 
@@ -123,18 +159,30 @@ fn packets_pass_and_everything_heals() {
 
             // The device, its address and its routes.
             sh("ip link delete flannel-wg");
-            until("the device is back", || sh("ip -d link show type tun").contains("flannel-wg")).await;
+            until("the device is back", || {
+                sh("ip -d link show type tun").contains("flannel-wg")
+            })
+            .await;
             answers("after the device was deleted").await;
-            sh("ip route delete 10.244.0.0/16 dev flannel-wg; ip addr flush dev flannel-wg; ip link set flannel-wg mtu 1300");
+            sh(
+                "ip route delete 10.244.0.0/16 dev flannel-wg; ip addr flush dev flannel-wg; ip link set flannel-wg mtu 1300",
+            );
             answers("after route, address and MTU were changed").await;
             node.idle().await;
             assert!(sh("ip link show flannel-wg").contains("mtu 1420"));
-            let wrong: Vec<_> = node.inspect().await.objects.into_iter().filter(|object| object.state != State::AsWanted).collect();
+            let wrong: Vec<_> = node
+                .inspect()
+                .await
+                .objects
+                .into_iter()
+                .filter(|object| object.state != State::AsWanted)
+                .collect();
             assert!(wrong.is_empty(), "{wrong:?}");
 
             // The other node has a new key: the device first, then the lease.
             other.rekey(&second);
-            node.leases.send_replace(Arc::new(leases(&setup, second.public())));
+            node.leases
+                .send_replace(Arc::new(leases(&setup, second.public())));
             answers("after the other node's key changed").await;
 
             // A packet from a subnet that is not the sender's does not arrive.
@@ -145,7 +193,12 @@ fn packets_pass_and_everything_heals() {
             assert!(sh(&stray).contains(" 0 received"));
             let status = node.status();
             let dropped = &status.engines[0].received.dropped;
-            assert!(dropped.iter().any(|(reason, count)| *reason == "spoofed" && *count >= 2), "{dropped:?}");
+            assert!(
+                dropped
+                    .iter()
+                    .any(|(reason, count)| *reason == "spoofed" && *count >= 2),
+                "{dropped:?}"
+            );
 
             node.stop().await;
         });
@@ -162,8 +215,15 @@ fn a_port_that_is_taken_is_named_and_used_once_it_is_free() {
             let mut backend = backends::create(&setup).unwrap();
             let under = underlay(false);
             backend.announce(&under, None).await.unwrap();
-            let error = backend.join(lease(&setup, 1), &under, &leases(&setup, secret.public())).await.err().unwrap();
-            assert!(error.to_string().contains("UDP 0.0.0.0:51820 is taken"), "{error}");
+            let error = backend
+                .join(lease(&setup, 1), &under, &leases(&setup, secret.public()))
+                .await
+                .err()
+                .unwrap();
+            assert!(
+                error.to_string().contains("UDP 0.0.0.0:51820 is taken"),
+                "{error}"
+            );
             drop(taken);
             let other = Other::new(&secret);
             let node = Node::start_with(setup.clone(), leases(&setup, secret.public())).await;

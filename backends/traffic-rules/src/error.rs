@@ -84,8 +84,12 @@ impl Coded for ProgramError {
 
     fn detail(&self) -> Detail {
         match self {
-            ProgramError::Missing { program, .. } => Detail::ProgramMissing { program: program.clone() },
-            ProgramError::Locked { .. } => Detail::RulesLocked { file: PathBuf::from(XTABLES_LOCK) },
+            ProgramError::Missing { program, .. } => Detail::ProgramMissing {
+                program: program.clone(),
+            },
+            ProgramError::Locked { .. } => Detail::RulesLocked {
+                file: PathBuf::from(XTABLES_LOCK),
+            },
             _ => Detail::None,
         }
     }
@@ -94,8 +98,14 @@ impl Coded for ProgramError {
 impl fmt::Display for ProgramError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            ProgramError::Missing { program, errno: Some(errno) } => write!(f, "cannot run {program}: {errno}"),
-            ProgramError::Missing { program, errno: None } => write!(f, "cannot run {program}: it is not installed"),
+            ProgramError::Missing {
+                program,
+                errno: Some(errno),
+            } => write!(f, "cannot run {program}: {errno}"),
+            ProgramError::Missing {
+                program,
+                errno: None,
+            } => write!(f, "cannot run {program}: it is not installed"),
             ProgramError::NoProcess { program } => write!(
                 f,
                 "cannot start {program}: the system allows no more processes; raise the limit (TasksMax of the unit, pids of the container)"
@@ -104,12 +114,25 @@ impl fmt::Display for ProgramError {
                 f,
                 "{program} timed out after 5 s waiting for {XTABLES_LOCK}, which another program holds (find it with `fuser -v {XTABLES_LOCK}`)"
             ),
-            ProgramError::TimedOut { command, seconds } => write!(f, "{command} did not finish within {seconds} s"),
-            ProgramError::NotFound { command, status, words } | ProgramError::Refused { command, status, words } => {
+            ProgramError::TimedOut { command, seconds } => {
+                write!(f, "{command} did not finish within {seconds} s")
+            }
+            ProgramError::NotFound {
+                command,
+                status,
+                words,
+            }
+            | ProgramError::Refused {
+                command,
+                status,
+                words,
+            } => {
                 write!(f, "{command} failed with {status}: {words}")
             }
             ProgramError::Lost { command, errno } => write!(f, "{command}: {errno}"),
-            ProgramError::NotJson { words } => write!(f, "nft -j did not print valid JSON: {words}"),
+            ProgramError::NotJson { words } => {
+                write!(f, "nft -j did not print valid JSON: {words}")
+            }
         })
     }
 }
@@ -164,12 +187,25 @@ impl Coded for RulesError {
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            RulesError::Program { error: error @ ProgramError::Missing { .. }, nftables } => {
-                let (package, instead) = if *nftables { ("nftables", false) } else { ("iptables", true) };
-                write!(f, "{error}; install the package {package}, or set \"EnableNFTables\": {instead} in the network configuration")
+            RulesError::Program {
+                error: error @ ProgramError::Missing { .. },
+                nftables,
+            } => {
+                let (package, instead) = if *nftables {
+                    ("nftables", false)
+                } else {
+                    ("iptables", true)
+                };
+                write!(
+                    f,
+                    "{error}; install the package {package}, or set \"EnableNFTables\": {instead} in the network configuration"
+                )
             }
             RulesError::Program { error, .. } => error.fmt(f),
-            RulesError::Unguarded { error } => write!(f, "cannot guard the tunnels; the other rules are in place: {error}"),
+            RulesError::Unguarded { error } => write!(
+                f,
+                "cannot guard the tunnels; the other rules are in place: {error}"
+            ),
         })
     }
 }
@@ -220,18 +256,48 @@ mod tests {
     use super::*;
 
     fn missing(program: &str, nftables: bool) -> RulesError {
-        RulesError::Program { error: ProgramError::Missing { program: program.to_owned(), errno: Some(Errno(libc::ENOENT)) }, nftables }
+        RulesError::Program {
+            error: ProgramError::Missing {
+                program: program.to_owned(),
+                errno: Some(Errno(libc::ENOENT)),
+            },
+            nftables,
+        }
     }
 
     #[test]
     fn failures_of_both_families_are_one_problem() {
         assert_eq!(RulesErrors::problem(Vec::new()), None);
         let one = RulesErrors::problem(vec![missing("nft", true), missing("nft", true)]).unwrap();
-        assert_eq!((one.code.as_ref(), one.detail.clone()), ("program-missing", Detail::ProgramMissing { program: "nft".to_owned() }));
-        let locked = RulesError::Program { error: ProgramError::Locked { program: "iptables-legacy-restore".to_owned() }, nftables: false };
-        let both = RulesErrors::problem(vec![missing("iptables-save", false), locked.clone()]).unwrap();
-        let lock = Detail::RulesLocked { file: "/run/xtables.lock".into() };
-        assert_eq!(both.details().cloned().collect::<Vec<_>>(), [Detail::ProgramMissing { program: "iptables-save".to_owned() }, lock]);
+        assert_eq!(
+            (one.code.as_ref(), one.detail.clone()),
+            (
+                "program-missing",
+                Detail::ProgramMissing {
+                    program: "nft".to_owned()
+                }
+            )
+        );
+        let locked = RulesError::Program {
+            error: ProgramError::Locked {
+                program: "iptables-legacy-restore".to_owned(),
+            },
+            nftables: false,
+        };
+        let both =
+            RulesErrors::problem(vec![missing("iptables-save", false), locked.clone()]).unwrap();
+        let lock = Detail::RulesLocked {
+            file: "/run/xtables.lock".into(),
+        };
+        assert_eq!(
+            both.details().cloned().collect::<Vec<_>>(),
+            [
+                Detail::ProgramMissing {
+                    program: "iptables-save".to_owned()
+                },
+                lock
+            ]
+        );
         if !types::problem::MUTE {
             let first = "cannot run iptables-save: No such file or directory (os error 2); install the package iptables, or set \"EnableNFTables\": true in the network configuration";
             assert_eq!(both.text, format!("{first}; {locked}"));

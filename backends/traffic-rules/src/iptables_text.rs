@@ -31,21 +31,47 @@ struct HookJump {
 }
 
 fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
-    let managed = |table, builtin, chain: &str, comment, rules: Option<&Vec<Rule>>, first| ManagedChain {
-        table,
-        chain: chain.to_owned(),
-        comment,
-        shared: true,
-        rules: rules.map(|rules| rules.iter().map(|rule| render(chain, comment, rule)).collect()),
-        jumps: vec![HookJump { builtin, jump: rules.map(|_| jump(builtin, "", comment, chain)), first }],
-    };
+    let managed =
+        |table, builtin, chain: &str, comment, rules: Option<&Vec<Rule>>, first| ManagedChain {
+            table,
+            chain: chain.to_owned(),
+            comment,
+            shared: true,
+            rules: rules.map(|rules| {
+                rules
+                    .iter()
+                    .map(|rule| render(chain, comment, rule))
+                    .collect()
+            }),
+            jumps: vec![HookJump {
+                builtin,
+                jump: rules.map(|_| jump(builtin, "", comment, chain)),
+                first,
+            }],
+        };
     let mut chains = vec![
-        managed("nat", "POSTROUTING", "FLANNEL-POSTRTG", "flanneld masq", rules.masquerade.as_ref(), false),
-        managed("filter", "FORWARD", "FLANNEL-FWD", "flanneld forward", rules.forward.as_ref(), rules.forward_insert),
+        managed(
+            "nat",
+            "POSTROUTING",
+            "FLANNEL-POSTRTG",
+            "flanneld masq",
+            rules.masquerade.as_ref(),
+            false,
+        ),
+        managed(
+            "filter",
+            "FORWARD",
+            "FLANNEL-FWD",
+            "flanneld forward",
+            rules.forward.as_ref(),
+            rules.forward_insert,
+        ),
     ];
     let own = rules.encap.as_ref().map(|_| rules.guard_slot);
     // Guard chains without an owner are removed.
-    let orphans = guards(saved).into_iter().filter(|slot| Some(*slot) != own && !rules.others.keeps_guard(*slot));
+    let orphans = guards(saved)
+        .into_iter()
+        .filter(|slot| Some(*slot) != own && !rules.others.keeps_guard(*slot));
     chains.extend(own.map(|slot| encap(rules.encap.as_ref(), slot)));
     chains.extend(orphans.map(|slot| encap(None, slot)));
     chains
@@ -53,7 +79,11 @@ fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
 
 /// The name of the guard chain of a slot.
 fn guard_chain(slot: u16) -> String {
-    if slot == 0 { GUARD_CHAIN.to_owned() } else { format!("{GUARD_CHAIN}-{slot}") }
+    if slot == 0 {
+        GUARD_CHAIN.to_owned()
+    } else {
+        format!("{GUARD_CHAIN}-{slot}")
+    }
 }
 
 /// The slot of a guard chain, by its name.
@@ -68,10 +98,23 @@ fn guard_slot(chain: &str) -> Option<u16> {
 /// The slots that have a guard chain, rules in it, or jumps to it.
 fn guards(saved: &str) -> BTreeSet<u16> {
     let words = |line: &str| {
-        let chain = line.strip_prefix(':').or_else(|| line.strip_prefix("-A ")).and_then(|rest| rest.split(' ').next()).and_then(guard_slot);
-        chain.into_iter().chain(line.rsplit_once("-j ").and_then(|(_, target)| guard_slot(target))).collect::<Vec<_>>()
+        let chain = line
+            .strip_prefix(':')
+            .or_else(|| line.strip_prefix("-A "))
+            .and_then(|rest| rest.split(' ').next())
+            .and_then(guard_slot);
+        chain
+            .into_iter()
+            .chain(
+                line.rsplit_once("-j ")
+                    .and_then(|(_, target)| guard_slot(target)),
+            )
+            .collect::<Vec<_>>()
     };
-    lines(saved).filter(|(table, _)| *table == "raw").flat_map(|(_, line)| words(line)).collect()
+    lines(saved)
+        .filter(|(table, _)| *table == "raw")
+        .flat_map(|(_, line)| words(line))
+        .collect()
 }
 
 /// The match for encapsulated packets.
@@ -79,7 +122,13 @@ fn encapsulated(encapsulation: &Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => String::new(),
         Encapsulation::Ipip => " -p 4".to_owned(),
-        Encapsulation::Udp { .. } => match encapsulation.ports().iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
+        Encapsulation::Udp { .. } => match encapsulation
+            .ports()
+            .iter()
+            .map(u16::to_string)
+            .collect::<Vec<_>>()
+            .as_slice()
+        {
             [port] => format!(" -p udp -m udp --dport {port}"),
             ports => format!(" -p udp -m multiport --dports {}", ports.join(",")),
         },
@@ -88,7 +137,10 @@ fn encapsulated(encapsulation: &Encapsulation) -> String {
 
 /// iptables-save prints a protocol by its name in /etc/protocols, and distributions name protocol 4 differently.
 fn by_number(saved: &str) -> Cow<'_, str> {
-    match [" -p ipencap ", " -p ipv4 "].into_iter().find(|named| saved.contains(named)) {
+    match [" -p ipencap ", " -p ipv4 "]
+        .into_iter()
+        .find(|named| saved.contains(named))
+    {
         Some(named) => Cow::Owned(saved.replace(named, " -p 4 ")),
         None => Cow::Borrowed(saved),
     }
@@ -99,15 +151,31 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
         builtin,
-        jump: encap.filter(|encap| used(encap)).map(|encap| jump(builtin, &encapsulated(&encap.encapsulation), comment, &chain)),
+        jump: encap.filter(|encap| used(encap)).map(|encap| {
+            jump(
+                builtin,
+                &encapsulated(&encap.encapsulation),
+                comment,
+                &chain,
+            )
+        }),
         first: false,
     };
     let lines = |encap: &Encap| {
         let mut lines = Vec::new();
         for rule in encap.outgoing.iter().chain(&encap.incoming) {
             if rule.matches.contains(&Match::UnknownSender) {
-                let known = |ip: &_| Rule { matches: vec![Match::Source(true, IpNet::from(*ip))], verdict: Verdict::Return };
-                lines.extend(encap.peers.iter().flatten().map(|ip| render(&chain, comment, &known(ip))));
+                let known = |ip: &_| Rule {
+                    matches: vec![Match::Source(true, IpNet::from(*ip))],
+                    verdict: Verdict::Return,
+                };
+                lines.extend(
+                    encap
+                        .peers
+                        .iter()
+                        .flatten()
+                        .map(|ip| render(&chain, comment, &known(ip))),
+                );
             }
             lines.push(render(&chain, comment, rule));
         }
@@ -118,7 +186,10 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
         comment,
         shared: false,
         rules: encap.map(lines),
-        jumps: vec![hook("PREROUTING", |encap| !encap.incoming.is_empty()), hook("OUTPUT", |encap| !encap.outgoing.is_empty())],
+        jumps: vec![
+            hook("PREROUTING", |encap| !encap.incoming.is_empty()),
+            hook("OUTPUT", |encap| !encap.outgoing.is_empty()),
+        ],
         chain,
     }
 }
@@ -132,15 +203,23 @@ pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
         let present = ChainState::of(&managed, &rules.others, saved);
         let mut lines = chain_lines(&managed, &present);
         for (hook, found) in managed.jumps.iter().zip(&present.jumps) {
-            let right = found.exact == usize::from(hook.jump.is_some()) && !(hook.first && found.foreign_first == Some(true));
+            let right = found.exact == usize::from(hook.jump.is_some())
+                && !(hook.first && found.foreign_first == Some(true));
             lines.extend(found.stale.iter().map(|stale| deletion(stale)));
             if let Some(jump) = hook.jump.as_ref().filter(|_| !right) {
                 lines.extend((0..found.exact).map(|_| deletion(jump)));
-                lines.push(if hook.first { jump.replacen("-A ", "-I ", 1) } else { jump.clone() });
+                lines.push(if hook.first {
+                    jump.replacen("-A ", "-I ", 1)
+                } else {
+                    jump.clone()
+                });
             }
         }
         if managed.rules.is_none() && present.rules.is_some() && !present.shared() {
-            lines.extend([format!("-F {}", managed.chain), format!("-X {}", managed.chain)]);
+            lines.extend([
+                format!("-F {}", managed.chain),
+                format!("-X {}", managed.chain),
+            ]);
         }
         if !lines.is_empty() {
             let _ = write!(out, "*{}\n{}\nCOMMIT\n", managed.table, lines.join("\n"));
@@ -153,14 +232,30 @@ pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
 fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
     let wanted = managed.rules.as_deref();
     if !present.shared() {
-        let found: Option<Vec<&String>> = present.rules.as_ref().map(|rules| rules.iter().map(|(_, line)| line).collect());
-        let Some(wanted) = wanted.filter(|wanted| found != Some(wanted.iter().collect())) else { return Vec::new() };
-        return std::iter::once(format!(":{} - [0:0]", managed.chain)).chain(wanted.iter().cloned()).collect();
+        let found: Option<Vec<&String>> = present
+            .rules
+            .as_ref()
+            .map(|rules| rules.iter().map(|(_, line)| line).collect());
+        let Some(wanted) = wanted.filter(|wanted| found != Some(wanted.iter().collect())) else {
+            return Vec::new();
+        };
+        return std::iter::once(format!(":{} - [0:0]", managed.chain))
+            .chain(wanted.iter().cloned())
+            .collect();
     }
-    let found: Vec<(Owner, Option<String>)> = present.rules.iter().flatten().map(|(owner, line)| (*owner, Some(line.clone()))).collect();
+    let found: Vec<(Owner, Option<String>)> = present
+        .rules
+        .iter()
+        .flatten()
+        .map(|(owner, line)| (*owner, Some(line.clone())))
+        .collect();
     let head = managed.head();
     let change = change(&found, wanted.unwrap_or_default(), |line| *line == head);
-    let mut lines: Vec<String> = change.remove.iter().filter_map(|at| found.get(*at)?.1.as_deref().map(deletion)).collect();
+    let mut lines: Vec<String> = change
+        .remove
+        .iter()
+        .filter_map(|at| found.get(*at)?.1.as_deref().map(deletion))
+        .collect();
     lines.extend(change.head.map(|head| head.replacen("-A ", "-I ", 1)));
     lines.extend(change.block);
     lines
@@ -179,18 +274,36 @@ pub fn remains(saved: &str) -> Vec<String> {
 /// Describes our rules in `saved`, without those that other daemons keep.
 pub fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
     let mut out = Vec::new();
-    for managed in managed_chains(&Ruleset { others: others.clone(), ..Ruleset::empty(Family::V4) }, saved) {
+    for managed in managed_chains(
+        &Ruleset {
+            others: others.clone(),
+            ..Ruleset::empty(Family::V4)
+        },
+        saved,
+    ) {
         let present = ChainState::of(&managed, others, saved);
         let (table, chain) = (managed.table, &managed.chain);
         match &present.rules {
-            Some(rules) if !present.shared() => out.push(format!("table {table}: chain {chain} with {} rules", rules.len())),
+            Some(rules) if !present.shared() => out.push(format!(
+                "table {table}: chain {chain} with {} rules",
+                rules.len()
+            )),
             Some(rules) => {
-                let ours = rules.iter().filter(|(owner, _)| *owner == Owner::Ours).count();
+                let ours = rules
+                    .iter()
+                    .filter(|(owner, _)| *owner == Owner::Ours)
+                    .count();
                 out.extend((ours > 0).then(|| format!("table {table}: {ours} rules in chain {chain}, which another flanneld also uses")));
             }
             None => {}
         }
-        out.extend(present.jumps.iter().flat_map(|hook| &hook.stale).map(|rule| format!("table {table}: {rule}")));
+        out.extend(
+            present
+                .jumps
+                .iter()
+                .flat_map(|hook| &hook.stale)
+                .map(|rule| format!("table {table}: {rule}")),
+        );
     }
     out
 }
@@ -199,8 +312,12 @@ pub fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
 pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let shared = ["-A FLANNEL-POSTRTG ", "-A FLANNEL-FWD "];
     let rules = lines(saved).filter(|(_, line)| shared.iter().any(|chain| line.starts_with(chain)));
-    let networks = rules.filter_map(|(_, line)| named(line)).filter_map(|(source, destination)| others.network(source, destination));
-    networks.filter(|network| !others.own.contains(network) && !others.served.contains(network)).collect()
+    let networks = rules
+        .filter_map(|(_, line)| named(line))
+        .filter_map(|(source, destination)| others.network(source, destination));
+    networks
+        .filter(|network| !others.own.contains(network) && !others.served.contains(network))
+        .collect()
 }
 
 /// The networks that a rule of iptables-save matches. None if it cannot be parsed.
@@ -225,17 +342,26 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
 /// The commands that remove rules of Go flannel before v0.17. Those rules carry no comment and look like an operator's, so they are reported
 /// and not touched. `program` is the command to print, such as `iptables`.
 pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Vec<String> {
-    let multicast = if matches!(network, IpNet::V6(_)) { "ff00::/8" } else { "224.0.0.0/4" };
+    let multicast = if matches!(network, IpNet::V6(_)) {
+        "ff00::/8"
+    } else {
+        "224.0.0.0/4"
+    };
     let nat = [
         format!("-A POSTROUTING -s {network} -d {network} -j RETURN"),
         format!("-A POSTROUTING -s {network} ! -d {multicast} -j MASQUERADE"),
         format!("-A POSTROUTING ! -s {network} -d {own} -j RETURN"),
         format!("-A POSTROUTING ! -s {network} -d {network} -j MASQUERADE"),
     ];
-    let filter = [format!("-A FORWARD -s {network} -j ACCEPT"), format!("-A FORWARD -d {network} -j ACCEPT")];
+    let filter = [
+        format!("-A FORWARD -s {network} -j ACCEPT"),
+        format!("-A FORWARD -d {network} -j ACCEPT"),
+    ];
     let found = |(table, line): (&str, &str)| {
         let known = match table {
-            "nat" => nat.iter().any(|rule| line.strip_suffix(" --random-fully").unwrap_or(line) == rule),
+            "nat" => nat
+                .iter()
+                .any(|rule| line.strip_suffix(" --random-fully").unwrap_or(line) == rule),
             "filter" => filter.iter().any(|rule| line == rule),
             _ => false,
         };
@@ -249,8 +375,15 @@ pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
     let builtin = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
     let chains = lines(saved).filter_map(|(_, line)| line.strip_prefix(':')?.split(' ').next());
-    let chains = chains.filter(|name| !builtin.contains(name) && !ours(name)).collect();
-    (chains, lines(saved).filter(|(_, line)| line.starts_with("-A ") && !ours(line)).count())
+    let chains = chains
+        .filter(|name| !builtin.contains(name) && !ours(name))
+        .collect();
+    (
+        chains,
+        lines(saved)
+            .filter(|(_, line)| line.starts_with("-A ") && !ours(line))
+            .count(),
+    )
 }
 
 /// The packet count of the rule for unknown senders in guard slot 0. None if there is no such rule, or no counts.
@@ -261,8 +394,13 @@ pub fn unknown_senders(saved: &str) -> Option<u64> {
 /// The packet count of the rule for unknown senders in any guard slot.
 pub fn unknown_senders_at(saved: &str, slot: u16) -> Option<u64> {
     let start = format!("] -A {} -m addrtype --dst-type LOCAL ", guard_chain(slot));
-    let ends = ["--comment \"flanneld encap\"", "--comment \"flanneld encap\" -j DROP"];
-    let line = saved.lines().rfind(|line| line.contains(&start) && ends.iter().any(|end| line.trim_end().ends_with(end)))?;
+    let ends = [
+        "--comment \"flanneld encap\"",
+        "--comment \"flanneld encap\" -j DROP",
+    ];
+    let line = saved.lines().rfind(|line| {
+        line.contains(&start) && ends.iter().any(|end| line.trim_end().ends_with(end))
+    })?;
     line.strip_prefix('[')?.split(':').next()?.parse().ok()
 }
 
@@ -306,7 +444,11 @@ fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
         if let Some(name) = line.strip_prefix('*') {
             table = name;
         }
-        let bare = if line.starts_with('[') { line.split_once("] ").map_or(line, |(_, bare)| bare) } else { line };
+        let bare = if line.starts_with('[') {
+            line.split_once("] ").map_or(line, |(_, bare)| bare)
+        } else {
+            line
+        };
         (table, bare)
     })
 }
@@ -352,17 +494,30 @@ struct FoundJumps {
 impl ChainState {
     /// Whether other daemons have rules in the chain.
     fn shared(&self) -> bool {
-        self.rules.iter().flatten().any(|(owner, _)| *owner == Owner::Theirs)
+        self.rules
+            .iter()
+            .flatten()
+            .any(|(owner, _)| *owner == Owner::Theirs)
     }
 
     fn of(managed: &ManagedChain, others: &OtherDaemons, saved: &str) -> Self {
-        let mut present = Self { rules: None, jumps: vec![FoundJumps::default(); managed.jumps.len()] };
+        let mut present = Self {
+            rules: None,
+            jumps: vec![FoundJumps::default(); managed.jumps.len()],
+        };
         let ours = format!("-A {} ", managed.chain);
         for (_, line) in lines(saved).filter(|(table, _)| *table == managed.table) {
-            if line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) == Some(&managed.chain) {
+            if line
+                .strip_prefix(':')
+                .and_then(|rest| rest.split(' ').next())
+                == Some(&managed.chain)
+            {
                 present.rules.get_or_insert_default();
             } else if line.starts_with(&ours) {
-                present.rules.get_or_insert_default().push((managed.owner(others, line), line.to_owned()));
+                present
+                    .rules
+                    .get_or_insert_default()
+                    .push((managed.owner(others, line), line.to_owned()));
             }
         }
         let shared = present.shared();
@@ -374,11 +529,22 @@ impl ChainState {
 }
 
 impl FoundJumps {
-    fn of(managed: &ManagedChain, hook: &HookJump, others: &OtherDaemons, shared: bool, saved: &str) -> Self {
-        let (comment, target) = (format!("--comment \"{}\"", managed.comment), format!("-j {}", managed.chain));
+    fn of(
+        managed: &ManagedChain,
+        hook: &HookJump,
+        others: &OtherDaemons,
+        shared: bool,
+        saved: &str,
+    ) -> Self {
+        let (comment, target) = (
+            format!("--comment \"{}\"", managed.comment),
+            format!("-j {}", managed.chain),
+        );
         let start = format!("-A {} ", hook.builtin);
         let (mut found, mut before) = (Self::default(), false);
-        for (_, line) in lines(saved).filter(|(table, line)| *table == managed.table && line.starts_with(&start)) {
+        for (_, line) in
+            lines(saved).filter(|(table, line)| *table == managed.table && line.starts_with(&start))
+        {
             if hook.jump.as_deref() == Some(line) {
                 found.exact += 1;
                 found.foreign_first.get_or_insert(before);
@@ -390,7 +556,9 @@ impl FoundJumps {
                 !shared || managed.rules.is_some()
             } else {
                 // The jumps of all guards carry the same comment.
-                managed.shared && line.contains(&comment) && managed.owner(others, line) == Owner::Ours
+                managed.shared
+                    && line.contains(&comment)
+                    && managed.owner(others, line) == Owner::Ours
             };
             if stale {
                 found.stale.push(line.to_owned());

@@ -65,16 +65,30 @@ impl Wanted {
         let mut out = Vec::new();
         for family in Family::ALL {
             let pods = self.networks.of(family).zip(self.own.of(family));
-            let ends = Ends { encapsulation: self.encapsulation, pods, hosts: &self.hosts, peers: &self.peers };
+            let ends = Ends {
+                encapsulation: self.encapsulation,
+                pods,
+                hosts: &self.hosts,
+                peers: &self.peers,
+            };
             // Packets of one family may be encapsulated in the other.
             let has_ends = pods.is_some() || self.hosts.iter().any(|ip| Family::from(ip) == family);
-            let encap = if has_ends { guard(family, ends, self.options.guard) } else { None };
+            let encap = if has_ends {
+                guard(family, ends, self.options.guard)
+            } else {
+                None
+            };
             let rules = match pods {
                 Some((network, own)) => ruleset(network, own, &self.options),
                 None if encap.is_some() => Ruleset::empty(family),
                 None => continue,
             };
-            out.push(Ruleset { encap, guard_slot: self.guard_slot, others: self.others.clone(), ..rules });
+            out.push(Ruleset {
+                encap,
+                guard_slot: self.guard_slot,
+                others: self.others.clone(),
+                ..rules
+            });
         }
         out
     }
@@ -115,7 +129,13 @@ pub struct Applier {
 impl Applier {
     /// An applier that knows nothing about the host yet.
     pub fn new(nftables: bool, family: Family) -> Self {
-        Self { nftables, family, pinned: None, random: None, notes: Vec::new() }
+        Self {
+            nftables,
+            family,
+            pinned: None,
+            random: None,
+            notes: Vec::new(),
+        }
     }
 
     /// The variant of iptables in use. None before the first pass, and with nftables.
@@ -135,7 +155,13 @@ impl Applier {
     pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
         match self.nftables {
             true => self.apply_nft(rules).await,
-            false => self.apply_iptables(rules).await.map_err(|error| RulesError::Program { error, nftables: false }),
+            false => self
+                .apply_iptables(rules)
+                .await
+                .map_err(|error| RulesError::Program {
+                    error,
+                    nftables: false,
+                }),
         }
     }
 
@@ -162,23 +188,50 @@ impl Applier {
     }
 
     /// Reads the current rules and builds the input for iptables-restore, if anything has to change.
-    async fn plan_iptables(&mut self, programs: &Iptables, rules: &Ruleset) -> Result<(Applied, Option<String>), ProgramError> {
+    async fn plan_iptables(
+        &mut self,
+        programs: &Iptables,
+        rules: &Ruleset,
+    ) -> Result<(Applied, Option<String>), ProgramError> {
         let saved = programs.dump().await?;
-        let unknown_senders = rules.counts_unknown_senders().then(|| iptables_text::unknown_senders_at(&saved, rules.guard_slot).unwrap_or(0));
-        let unserved = if rules.others.unknown { iptables_text::unserved(&saved, &rules.others) } else { BTreeSet::new() };
+        let unknown_senders = rules
+            .counts_unknown_senders()
+            .then(|| iptables_text::unknown_senders_at(&saved, rules.guard_slot).unwrap_or(0));
+        let unserved = if rules.others.unknown {
+            iptables_text::unserved(&saved, &rules.others)
+        } else {
+            BTreeSet::new()
+        };
         let plain = rules.without_random_ports();
-        let mut payload = iptables_text::payload(if self.random == Some(false) { &plain } else { rules }, &saved);
+        let mut payload = iptables_text::payload(
+            if self.random == Some(false) {
+                &plain
+            } else {
+                rules
+            },
+            &saved,
+        );
         if payload.is_some() && self.random.is_none() && plain != *rules {
             self.probed(programs.probe().await)?;
             if self.random == Some(false) {
                 payload = iptables_text::payload(&plain, &saved);
             }
         }
-        Ok((Applied { wrote: false, unknown_senders, unserved }, payload))
+        Ok((
+            Applied {
+                wrote: false,
+                unknown_senders,
+                unserved,
+            },
+            payload,
+        ))
     }
 
     async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
-        let failed = |error| RulesError::Program { error, nftables: true };
+        let failed = |error| RulesError::Program {
+            error,
+            nftables: true,
+        };
         let first = match self.plan_nft(rules).await {
             Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
             look => look.map_err(failed)?,
@@ -188,17 +241,37 @@ impl Applier {
         }
         // Other daemons must not write between our read and our write.
         let _lock = lock::acquire(NFTABLES).await;
-        let NftPlan { applied, listing, wanted } = self.plan_nft(rules).await.map_err(failed)?;
-        let (Some(wanted), listing) = (wanted, listing.as_ref()) else { return Ok(applied) };
+        let NftPlan {
+            applied,
+            listing,
+            wanted,
+        } = self.plan_nft(rules).await.map_err(failed)?;
+        let (Some(wanted), listing) = (wanted, listing.as_ref()) else {
+            return Ok(applied);
+        };
         match nft(&nftables_text::script(&wanted, listing)).await {
             // A kernel that cannot guard the port must still masquerade.
             Err(error @ (ProgramError::Refused { .. } | ProgramError::NotFound { .. }))
-                if wanted.encap.is_some() && !nftables_text::holds_except_encap(&wanted, listing) =>
+                if wanted.encap.is_some()
+                    && !nftables_text::holds_except_encap(&wanted, listing) =>
             {
-                nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing)).await.map_err(failed)?;
+                nft(&nftables_text::script(
+                    &Ruleset {
+                        encap: None,
+                        ..wanted
+                    },
+                    listing,
+                ))
+                .await
+                .map_err(failed)?;
                 Err(RulesError::Unguarded { error })
             }
-            done => done.map(|()| Applied { wrote: true, ..applied }).map_err(failed),
+            done => done
+                .map(|()| Applied {
+                    wrote: true,
+                    ..applied
+                })
+                .map_err(failed),
         }
     }
 
@@ -207,12 +280,24 @@ impl Applier {
         let (family, name) = nftables_text::table(rules.family);
         let listing = nft_table(family, name).await?;
         let found = listing.as_ref();
-        let unknown_senders =
-            rules.counts_unknown_senders().then(|| found.and_then(|found| nftables_text::unknown_senders_at(found, rules.guard_slot)).unwrap_or(0));
-        let unserved = found.filter(|_| rules.others.unknown).map(|found| nftables_text::unserved(found, &rules.others)).unwrap_or_default();
+        let unknown_senders = rules.counts_unknown_senders().then(|| {
+            found
+                .and_then(|found| nftables_text::unknown_senders_at(found, rules.guard_slot))
+                .unwrap_or(0)
+        });
+        let unserved = found
+            .filter(|_| rules.others.unknown)
+            .map(|found| nftables_text::unserved(found, &rules.others))
+            .unwrap_or_default();
         let plain = rules.without_random_ports();
-        let right = |rules: &Ruleset| nftables_text::holds(rules, found) || (found.is_none() && rules.is_empty());
-        let mut wanted = if self.random == Some(false) { &plain } else { rules };
+        let right = |rules: &Ruleset| {
+            nftables_text::holds(rules, found) || (found.is_none() && rules.is_empty())
+        };
+        let mut wanted = if self.random == Some(false) {
+            &plain
+        } else {
+            rules
+        };
         if !right(wanted) && self.random.is_none() && plain != *rules {
             self.probed(nft_check(&nftables_text::probe(rules.family)).await)?;
             if self.random == Some(false) {
@@ -220,14 +305,26 @@ impl Applier {
             }
         }
         let wanted = (!right(wanted)).then(|| wanted.clone());
-        Ok(NftPlan { applied: Applied { wrote: false, unknown_senders, unserved }, wanted, listing })
+        Ok(NftPlan {
+            applied: Applied {
+                wrote: false,
+                unknown_senders,
+                unserved,
+            },
+            wanted,
+            listing,
+        })
     }
 
     /// Records whether random ports work. A probe that could not run decides nothing.
     fn probed(&mut self, trial: Result<(), ProgramError>) -> Result<(), ProgramError> {
         match trial {
             Ok(()) => self.random = Some(true),
-            Err(why @ (ProgramError::Refused { .. } | ProgramError::NotFound { .. } | ProgramError::Lost { .. })) => {
+            Err(
+                why @ (ProgramError::Refused { .. }
+                | ProgramError::NotFound { .. }
+                | ProgramError::Lost { .. }),
+            ) => {
                 self.random = Some(false);
                 let family = self.family;
                 self.notes.push(Note::Warn(format!(
@@ -254,14 +351,29 @@ impl Applier {
         if found.iter().any(|(_, saved, _)| saved.is_ok()) {
             found.retain(|(_, saved, _)| saved.is_ok());
         }
-        let candidates: Vec<_> =
-            found.iter().map(|(programs, saved, system)| (programs.variant, saved.as_ref().map_or("", String::as_str), *system)).collect();
+        let candidates: Vec<_> = found
+            .iter()
+            .map(|(programs, saved, system)| {
+                (
+                    programs.variant,
+                    saved.as_ref().map_or("", String::as_str),
+                    *system,
+                )
+            })
+            .collect();
         let Some(pick) = pick(&candidates) else {
-            return Err(ProgramError::Missing { program: "iptables-save".to_owned(), errno: None });
+            return Err(ProgramError::Missing {
+                program: "iptables-save".to_owned(),
+                errno: None,
+            });
         };
         let (programs, saved, _) = found.swap_remove(pick.index);
         saved?;
-        self.notes.push(Note::Info(format!("using {} for traffic rules: {}", programs.name(self.family), pick.why)));
+        self.notes.push(Note::Info(format!(
+            "using {} for traffic rules: {}",
+            programs.name(self.family),
+            pick.why
+        )));
         self.notes.extend(pick.warning.map(Note::Warn));
         self.pinned = Some(programs.clone());
         Ok(programs)
@@ -312,26 +424,40 @@ pub async fn clear_inactive(kept: [ActiveRules; 2], others: &OtherDaemons) -> Cl
     clear_unused(kept, others, false).await
 }
 
-async fn clear_unused(kept: [ActiveRules; 2], others: &OtherDaemons, dry_run: bool) -> CleanupReport {
+async fn clear_unused(
+    kept: [ActiveRules; 2],
+    others: &OtherDaemons,
+    dry_run: bool,
+) -> CleanupReport {
     let mut cleared = CleanupReport::default();
     for (kept, family) in kept.into_iter().zip(Family::ALL) {
         let installed = match Iptables::installed(family).await {
             Ok(installed) => installed,
             Err(ProgramError::Missing { .. }) => Vec::new(),
             Err(failure) => {
-                cleared.errors.push(format!("cannot check iptables for flannel's rules: {failure}"));
+                cleared.errors.push(format!(
+                    "cannot check iptables for flannel's rules: {failure}"
+                ));
                 continue;
             }
         };
-        let has = |variant: Variant| installed.iter().any(|(programs, _)| programs.variant == variant);
-        for (programs, _) in installed.iter().filter(|(programs, _)| ActiveRules::Iptables(programs.variant) != kept) {
+        let has = |variant: Variant| {
+            installed
+                .iter()
+                .any(|(programs, _)| programs.variant == variant)
+        };
+        for (programs, _) in installed
+            .iter()
+            .filter(|(programs, _)| ActiveRules::Iptables(programs.variant) != kept)
+        {
             clear_iptables(programs, family, others, dry_run, &mut cleared).await;
         }
         if !has(Variant::Nft) {
             clear_iptables_by_nft(family, others, dry_run, &mut cleared).await;
         }
         let tables = legacy_tables(family);
-        if !has(Variant::Legacy) && !tables.is_empty() && !matches!(kept, ActiveRules::Iptables(_)) {
+        if !has(Variant::Legacy) && !tables.is_empty() && !matches!(kept, ActiveRules::Iptables(_))
+        {
             let command = family.pick("iptables-legacy", "ip6tables-legacy");
             cleared.errors.push(format!(
                 "cannot check the legacy iptables tables {} for flannel's rules, because {command} is not installed; \
@@ -347,29 +473,55 @@ async fn clear_unused(kept: [ActiveRules; 2], others: &OtherDaemons, dry_run: bo
 }
 
 /// Removes our rules from one variant of iptables.
-async fn clear_iptables(programs: &Iptables, family: Family, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
+async fn clear_iptables(
+    programs: &Iptables,
+    family: Family,
+    others: &OtherDaemons,
+    dry_run: bool,
+    cleared: &mut CleanupReport,
+) {
     let name = programs.name(family);
-    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(family) };
+    let nothing = Ruleset {
+        others: others.clone(),
+        ..Ruleset::empty(family)
+    };
     let mut turn = None;
     loop {
         let saved = match programs.dump().await {
             Ok(saved) => saved,
-            Err(why) => return cleared.errors.push(format!("cannot check {name} for flannel's rules: {why}")),
+            Err(why) => {
+                return cleared
+                    .errors
+                    .push(format!("cannot check {name} for flannel's rules: {why}"));
+            }
         };
-        let Some(payload) = iptables_text::payload(&nothing, &saved) else { return };
+        let Some(payload) = iptables_text::payload(&nothing, &saved) else {
+            return;
+        };
         if !dry_run && turn.is_none() {
             turn = Some(lock::acquire(&programs.variant.to_string()).await);
             continue;
         }
         if !dry_run && let Err(why) = programs.apply(&payload).await {
-            return cleared.errors.push(format!("cannot remove flannel's rules from {name}: {why}"));
+            return cleared
+                .errors
+                .push(format!("cannot remove flannel's rules from {name}: {why}"));
         }
-        return cleared.removed.extend(iptables_text::remains_except(&saved, others).into_iter().map(|what| format!("{name}: {what}")));
+        return cleared.removed.extend(
+            iptables_text::remains_except(&saved, others)
+                .into_iter()
+                .map(|what| format!("{name}: {what}")),
+        );
     }
 }
 
 /// Removes our iptables-nft rules with nft, on hosts where iptables-nft is not installed.
-async fn clear_iptables_by_nft(family: Family, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
+async fn clear_iptables_by_nft(
+    family: Family,
+    others: &OtherDaemons,
+    dry_run: bool,
+    cleared: &mut CleanupReport,
+) {
     let family = family.pick("ip", "ip6");
     let _lock = lock::acquire(&Variant::Nft.to_string()).await;
     let mut listings = Vec::new();
@@ -379,15 +531,28 @@ async fn clear_iptables_by_nft(family: Family, others: &OtherDaemons, dry_run: b
             Err(why) => return tracing::debug!("{why}"),
         }
     }
-    let Some((script, words)) = nftables_text::iptables_removal(&listings, others) else { return };
+    let Some((script, words)) = nftables_text::iptables_removal(&listings, others) else {
+        return;
+    };
     match if dry_run { Ok(()) } else { nft(&script).await } {
-        Ok(()) => cleared.removed.extend(words.into_iter().map(|what| format!("iptables (nf_tables, removed with nft): {what}"))),
-        Err(why) => cleared.errors.push(format!("cannot remove flannel's iptables rules with nft: {why}")),
+        Ok(()) => cleared.removed.extend(
+            words
+                .into_iter()
+                .map(|what| format!("iptables (nf_tables, removed with nft): {what}")),
+        ),
+        Err(why) => cleared.errors.push(format!(
+            "cannot remove flannel's iptables rules with nft: {why}"
+        )),
     }
 }
 
 /// Removes the family's nftables table, or only our rules if other daemons use the table too.
-async fn clear_nft(family: Family, others: &OtherDaemons, dry_run: bool, cleared: &mut CleanupReport) {
+async fn clear_nft(
+    family: Family,
+    others: &OtherDaemons,
+    dry_run: bool,
+    cleared: &mut CleanupReport,
+) {
     let (layer, name) = nftables_text::table(family);
     let _lock = lock::acquire(NFTABLES).await;
     let listing = match nft_table(layer, name).await {
@@ -396,16 +561,28 @@ async fn clear_nft(family: Family, others: &OtherDaemons, dry_run: bool, cleared
         // A host without nft is not expected to have nftables tables.
         Err(why) => return tracing::debug!("{why}"),
     };
-    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(family) };
+    let nothing = Ruleset {
+        others: others.clone(),
+        ..Ruleset::empty(family)
+    };
     let shared = nftables_text::is_shared(&listing, family, others);
     if shared && nftables_text::holds(&nothing, Some(&listing)) {
         return;
     }
-    let what =
-        if shared { format!("flannel's rules in table {layer} {name}, which another flanneld also uses") } else { format!("table {layer} {name}") };
-    match if dry_run { Ok(()) } else { nft(&nftables_text::script(&nothing, Some(&listing))).await } {
+    let what = if shared {
+        format!("flannel's rules in table {layer} {name}, which another flanneld also uses")
+    } else {
+        format!("table {layer} {name}")
+    };
+    match if dry_run {
+        Ok(())
+    } else {
+        nft(&nftables_text::script(&nothing, Some(&listing))).await
+    } {
         Ok(()) => cleared.removed.push(format!("nftables: {what}")),
-        Err(why) => cleared.errors.push(format!("cannot remove {what} from nftables: {why}")),
+        Err(why) => cleared
+            .errors
+            .push(format!("cannot remove {what} from nftables: {why}")),
     }
 }
 
@@ -413,9 +590,16 @@ async fn clear_nft(family: Family, others: &OtherDaemons, dry_run: bool, cleared
 pub async fn uncommented_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
     let mut out = Vec::new();
     for family in Family::ALL {
-        let Some((network, own)) = networks.of(family).zip(own.of(family)) else { continue };
+        let Some((network, own)) = networks.of(family).zip(own.of(family)) else {
+            continue;
+        };
         for (programs, _) in Iptables::installed(family).await.unwrap_or_default() {
-            out.extend(iptables_text::uncommented(&programs.dump().await.unwrap_or_default(), &programs.command(), network, own));
+            out.extend(iptables_text::uncommented(
+                &programs.dump().await.unwrap_or_default(),
+                &programs.command(),
+                network,
+                own,
+            ));
         }
     }
     out

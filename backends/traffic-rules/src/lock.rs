@@ -33,20 +33,29 @@ pub async fn acquire(program: &str) -> RulesLock {
 
 async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     let started = Instant::now();
-    let Ok(address) = SocketAddr::from_abstract_name(name) else { return RulesLock { _socket: None } };
+    let Ok(address) = SocketAddr::from_abstract_name(name) else {
+        return RulesLock { _socket: None };
+    };
     let mut strangers = 0;
     // Each question stays in the holder's backlog: once it is known, nothing is asked.
     let mut known = false;
     loop {
         let error = match UnixListener::bind_addr(&address) {
-            Ok(socket) => return RulesLock { _socket: Some(socket) },
+            Ok(socket) => {
+                return RulesLock {
+                    _socket: Some(socket),
+                };
+            }
             Err(error) => error,
         };
         let taken = error.kind() == std::io::ErrorKind::AddrInUse;
         known = known || taken && is_ours(name);
         strangers = if taken && !known { strangers + 1 } else { 0 };
         if strangers >= STRANGERS {
-            tracing::debug!(name, "ignoring a lock that is not known to be root's or this user's: writing rules without it");
+            tracing::debug!(
+                name,
+                "ignoring a lock that is not known to be root's or this user's: writing rules without it"
+            );
             return RulesLock { _socket: None };
         }
         if !taken || started.elapsed() >= timeout {
@@ -62,7 +71,11 @@ fn is_ours(name: &str) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let user = || {
         let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
-        socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).ok()?).ok()?;
+        socket::connect(
+            socket.as_raw_fd(),
+            &UnixAddr::new_abstract(name.as_bytes()).ok()?,
+        )
+        .ok()?;
         Some(getsockopt(&socket, PeerCredentials).ok()?.uid())
     };
     user().is_some_and(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
@@ -85,9 +98,21 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| holder.accept().ok()).count(), 1);
         drop(first);
         // Bound, and without a user: as another user can hold it for ever.
-        let bound = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
-        socket::bind(bound.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
+        let bound = socket::socket(
+            AddressFamily::Unix,
+            SockType::Stream,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .unwrap();
+        socket::bind(
+            bound.as_raw_fd(),
+            &UnixAddr::new_abstract(name.as_bytes()).unwrap(),
+        )
+        .unwrap();
         let begun = Instant::now();
-        assert!(acquire_within(&name, TIMEOUT).await._socket.is_none() && begun.elapsed() < TIMEOUT);
+        assert!(
+            acquire_within(&name, TIMEOUT).await._socket.is_none() && begun.elapsed() < TIMEOUT
+        );
     }
 }

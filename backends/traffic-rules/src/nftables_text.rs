@@ -37,9 +37,30 @@ const CHAINS: [Chain; 4] = [
         comment: "chain to manage traffic masquerading by flannel",
         guard: false,
     },
-    Chain { name: "forward", kind: "filter", hook: "forward", priority: 0, comment: "chain to accept flannel traffic", guard: false },
-    Chain { name: "encap-in", kind: "filter", hook: "prerouting", priority: -300, comment: "chain to guard the encapsulation port", guard: true },
-    Chain { name: "encap-out", kind: "filter", hook: "output", priority: -300, comment: "chain for encapsulated packets of this host", guard: true },
+    Chain {
+        name: "forward",
+        kind: "filter",
+        hook: "forward",
+        priority: 0,
+        comment: "chain to accept flannel traffic",
+        guard: false,
+    },
+    Chain {
+        name: "encap-in",
+        kind: "filter",
+        hook: "prerouting",
+        priority: -300,
+        comment: "chain to guard the encapsulation port",
+        guard: true,
+    },
+    Chain {
+        name: "encap-out",
+        kind: "filter",
+        hook: "output",
+        priority: -300,
+        comment: "chain for encapsulated packets of this host",
+        guard: true,
+    },
 ];
 /// The set of addresses that may send to the encapsulation port.
 const PEERS: &str = "peers";
@@ -48,7 +69,11 @@ const UNKNOWN_SENDERS: &str = "strangers";
 
 /// The name of a guard's object in a slot. Slot 0 uses the plain name.
 fn slot_name(name: &str, slot: u16) -> String {
-    if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
+    if slot == 0 {
+        name.to_owned()
+    } else {
+        format!("{name}-{slot}")
+    }
 }
 
 /// The slot of a guard's object, by its name.
@@ -80,7 +105,11 @@ impl Chain {
 
     /// What all its rules match.
     fn encapsulation(&self, rules: &Ruleset) -> Option<Encapsulation> {
-        rules.encap.as_ref().filter(|_| self.guard).map(|encap| encap.encapsulation)
+        rules
+            .encap
+            .as_ref()
+            .filter(|_| self.guard)
+            .map(|encap| encap.encapsulation)
     }
 }
 
@@ -88,40 +117,62 @@ impl Chain {
 /// daemons. Without any rules the table is deleted. If only the peers differ, only the set changes.
 pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.family);
-    let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
+    let found = listing
+        .map(|listing| TableState::read(listing, rules))
+        .unwrap_or_default();
     if rules.is_empty() && !found.is_shared() {
         return removal(rules.family);
     }
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
-    let (set, counter) = (slot_name(PEERS, rules.guard_slot), slot_name(UNKNOWN_SENDERS, rules.guard_slot));
+    let (set, counter) = (
+        slot_name(PEERS, rules.guard_slot),
+        slot_name(UNKNOWN_SENDERS, rules.guard_slot),
+    );
     if found.same_chains(rules)
         && let (Some(Some(have)), Some(want)) = (&found.peers, peers)
     {
         let change = |verb: &str, ips: Vec<String>| match ips.as_slice() {
             [] => String::new(),
-            ips => format!("{verb} element {family} {name} {set} {{ {} }}\n", ips.join(", ")),
+            ips => format!(
+                "{verb} element {family} {name} {set} {{ {} }}\n",
+                ips.join(", ")
+            ),
         };
-        let (gone, new) = (have.difference(want).map(IpAddr::to_string), want.difference(have).map(IpAddr::to_string));
+        let (gone, new) = (
+            have.difference(want).map(IpAddr::to_string),
+            want.difference(have).map(IpAddr::to_string),
+        );
         return change("delete", gone.collect()) + &change("add", new.collect());
     }
     // What cannot be corrected in place is deleted with the table. The other daemons' rules are added again together with ours.
-    let mut out = if found.foreign { removal(rules.family) } else { String::new() };
+    let mut out = if found.foreign {
+        removal(rules.family)
+    } else {
+        String::new()
+    };
     let mut line = |text: String| {
         let _ = writeln!(out, "{text}");
     };
-    line(format!("add table {family} {name} {{ comment \"rules for {name}\"; }}"));
+    line(format!(
+        "add table {family} {name} {{ comment \"rules for {name}\"; }}"
+    ));
     if let Some(peers) = peers {
         let kind = rules.family.pick("ipv4_addr", "ipv6_addr");
         line(format!("add set {family} {name} {set} {{ type {kind}; }}"));
         line(format!("flush set {family} {name} {set}"));
         if !peers.is_empty() {
             let peers: Vec<String> = peers.iter().map(IpAddr::to_string).collect();
-            line(format!("add element {family} {name} {set} {{ {} }}", peers.join(", ")));
+            line(format!(
+                "add element {family} {name} {set} {{ {} }}",
+                peers.join(", ")
+            ));
         }
         line(format!("add counter {family} {name} {counter}"));
     }
     for chain in &CHAINS {
-        chain_lines(chain, rules, &found).into_iter().for_each(&mut line);
+        chain_lines(chain, rules, &found)
+            .into_iter()
+            .for_each(&mut line);
     }
     if !found.foreign {
         let mut orphans = found.orphans;
@@ -145,29 +196,74 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     let (family, table) = table(rules.family);
     let name = chain.name_in(rules);
     let (wanted, present) = (chain.wanted(rules), found.chain(&name));
-    let Chain { kind, hook, priority, comment, .. } = chain;
+    let Chain {
+        kind,
+        hook,
+        priority,
+        comment,
+        ..
+    } = chain;
     let path = format!("{family} {table} {name}");
-    let rule = |rule: &Rule| format!("{path}{}", render(family, chain.encapsulation(rules), rule, rules.guard_slot));
-    let theirs = present.into_iter().flat_map(|present| present.theirs(&rules.others));
+    let rule = |rule: &Rule| {
+        format!(
+            "{path}{}",
+            render(family, chain.encapsulation(rules), rule, rules.guard_slot)
+        )
+    };
+    let theirs = present
+        .into_iter()
+        .flat_map(|present| present.theirs(&rules.others));
     // Adding the chain first makes the flush and the deletion safe.
-    let add = format!("add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}");
+    let add = format!(
+        "add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}"
+    );
     if found.foreign || !present.is_some_and(|present| present.is_shared(&rules.others)) {
         let there = present.is_some() && !found.foreign;
-        let kept: Vec<&Rule> = if found.foreign { theirs.collect() } else { Vec::new() };
+        let kept: Vec<&Rule> = if found.foreign {
+            theirs.collect()
+        } else {
+            Vec::new()
+        };
         return match wanted {
             None if kept.is_empty() && !there => Vec::new(),
-            None if kept.is_empty() => vec![add, format!("flush chain {path}"), format!("delete chain {path}")],
+            None if kept.is_empty() => vec![
+                add,
+                format!("flush chain {path}"),
+                format!("delete chain {path}"),
+            ],
             wanted => {
                 let all = wanted.into_iter().flatten().chain(kept);
-                [add, format!("flush chain {path}")].into_iter().chain(all.map(|one| format!("add rule {}", rule(one)))).collect()
+                [add, format!("flush chain {path}")]
+                    .into_iter()
+                    .chain(all.map(|one| format!("add rule {}", rule(one))))
+                    .collect()
             }
         };
     }
-    let Some((present, change)) = present.map(|present| (present, present.change(wanted, &rules.others))) else { return Vec::new() };
-    let handles = change.remove.iter().filter_map(|at| present.rules.get(*at)?.handle);
-    let mut lines: Vec<String> = handles.map(|handle| format!("delete rule {path} handle {handle}")).collect();
-    lines.extend(change.head.iter().map(|one| format!("insert rule {}", rule(one))));
-    lines.extend(change.block.iter().map(|one| format!("add rule {}", rule(one))));
+    let Some((present, change)) =
+        present.map(|present| (present, present.change(wanted, &rules.others)))
+    else {
+        return Vec::new();
+    };
+    let handles = change
+        .remove
+        .iter()
+        .filter_map(|at| present.rules.get(*at)?.handle);
+    let mut lines: Vec<String> = handles
+        .map(|handle| format!("delete rule {path} handle {handle}"))
+        .collect();
+    lines.extend(
+        change
+            .head
+            .iter()
+            .map(|one| format!("insert rule {}", rule(one))),
+    );
+    lines.extend(
+        change
+            .block
+            .iter()
+            .map(|one| format!("add rule {}", rule(one))),
+    );
     lines
 }
 
@@ -190,7 +286,13 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
     let mut out = match encapsulation {
         None | Some(Encapsulation::None) => String::new(),
         Some(Encapsulation::Ipip) => " ip protocol 4".to_owned(),
-        Some(udp @ Encapsulation::Udp { .. }) => match udp.ports().iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
+        Some(udp @ Encapsulation::Udp { .. }) => match udp
+            .ports()
+            .iter()
+            .map(u16::to_string)
+            .collect::<Vec<_>>()
+            .as_slice()
+        {
             [port] => format!(" udp dport {port}"),
             ports => format!(" udp dport {{ {} }}", ports.join(", ")),
         },
@@ -203,7 +305,12 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
             Match::Mark(bits) => write!(out, " meta mark and {bits:#x} == {bits:#x}"),
             Match::LocalSource => write!(out, " fib saddr type local"),
             Match::LocalDestination => write!(out, " fib daddr type local"),
-            Match::UnknownSender => write!(out, " {family} saddr != @{} counter name {}", slot_name(PEERS, slot), slot_name(UNKNOWN_SENDERS, slot)),
+            Match::UnknownSender => write!(
+                out,
+                " {family} saddr != @{} counter name {}",
+                slot_name(PEERS, slot),
+                slot_name(UNKNOWN_SENDERS, slot)
+            ),
         };
     }
     out.push_str(match rule.verdict {
@@ -220,24 +327,38 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
 
 /// Whether the family's table in `listing` (the output of `nft -j list table`, None if there is no table) holds exactly these rules.
 pub fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
-    let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
+    let found = listing
+        .map(|listing| TableState::read(listing, rules))
+        .unwrap_or_default();
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
 /// Whether the rules other than those of the encapsulation port are in place.
 pub fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
-    let bare = Ruleset { encap: None, ..rules.clone() };
-    let found = listing.map(|listing| TableState::read(listing, &bare)).unwrap_or_default();
+    let bare = Ruleset {
+        encap: None,
+        ..rules.clone()
+    };
+    let found = listing
+        .map(|listing| TableState::read(listing, &bare))
+        .unwrap_or_default();
     let mut chains = found.chains;
     chains.retain(|chain| !chain.is_guard());
-    TableState { chains, foreign: found.foreign, ..TableState::default() }.same_chains(&bare)
+    TableState {
+        chains,
+        foreign: found.foreign,
+        ..TableState::default()
+    }
+    .same_chains(&bare)
 }
 
 /// The networks whose rules stay only because it is not known whether a daemon serves them.
 pub fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let rules = items(listing, "rule").filter_map(|rule| parse(rule, None, 0)?.network(others));
-    rules.filter(|network| !others.own.contains(network) && !others.served.contains(network)).collect()
+    rules
+        .filter(|network| !others.own.contains(network) && !others.served.contains(network))
+        .collect()
 }
 
 /// The count of packets from unknown senders in guard slot 0.
@@ -247,52 +368,108 @@ pub fn unknown_senders(listing: &Value) -> Option<u64> {
 
 /// The count of packets from unknown senders in any guard slot.
 pub fn unknown_senders_at(listing: &Value, slot: u16) -> Option<u64> {
-    items(listing, "counter").find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?.get("packets")?.as_u64()
+    items(listing, "counter")
+        .find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?
+        .get("packets")?
+        .as_u64()
 }
 
 /// Whether other daemons use the table too.
 pub fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
-    TableState::read(listing, &Ruleset { others: others.clone(), ..Ruleset::empty(family) }).is_shared()
+    TableState::read(
+        listing,
+        &Ruleset {
+            others: others.clone(),
+            ..Ruleset::empty(family)
+        },
+    )
+    .is_shared()
 }
 
 /// One transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep. None if there are none.
 /// nft does not print iptables comments, so a jump is recognised by its target.
-pub fn iptables_removal<'a>(listings: impl IntoIterator<Item = &'a Value>, others: &OtherDaemons) -> Option<(String, Vec<String>)> {
+pub fn iptables_removal<'a>(
+    listings: impl IntoIterator<Item = &'a Value>,
+    others: &OtherDaemons,
+) -> Option<(String, Vec<String>)> {
     let (mut rules, mut chains, mut words) = (String::new(), String::new(), Vec::new());
-    let guard = |name: &str| slot_of(name, "FLANNEL-ENCAP").is_some_and(|slot| !others.keeps_guard(slot));
+    let guard =
+        |name: &str| slot_of(name, "FLANNEL-ENCAP").is_some_and(|slot| !others.keeps_guard(slot));
     let ours = |name: &str| ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&name) || guard(name);
     let owner = |rule: &Value| {
         let (source, destination) = named(rule);
-        others.network(source, destination).map(|_| others.owner(source, destination))
+        others
+            .network(source, destination)
+            .map(|_| others.owner(source, destination))
     };
     for listing in listings {
-        let within = |chain: &'a str| items(listing, "rule").filter(move |rule| text(rule, "chain") == chain);
+        let within = |chain: &'a str| {
+            items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
+        };
         let shared = |chain: &'a str| within(chain).any(|rule| owner(rule) == Some(Owner::Theirs));
         for chain in items(listing, "chain") {
-            let (family, table, name) = (text(chain, "family"), text(chain, "table"), text(chain, "name"));
+            let (family, table, name) = (
+                text(chain, "family"),
+                text(chain, "table"),
+                text(chain, "name"),
+            );
             if !ours(name) {
                 continue;
             }
             if shared(name) {
-                let mine = within(name).filter(|rule| owner(rule) == Some(Owner::Ours)).filter_map(|rule| rule.get("handle")?.as_u64());
+                let mine = within(name)
+                    .filter(|rule| owner(rule) == Some(Owner::Ours))
+                    .filter_map(|rule| rule.get("handle")?.as_u64());
                 let mine: Vec<u64> = mine.collect();
                 mine.iter().for_each(|handle| {
                     let _ = writeln!(rules, "delete rule {family} {table} {name} handle {handle}");
                 });
-                let text = format!("table {family} {table}: {} rules in chain {name}, which another flanneld also uses", mine.len());
+                let text = format!(
+                    "table {family} {table}: {} rules in chain {name}, which another flanneld also uses",
+                    mine.len()
+                );
                 words.extend((!mine.is_empty()).then_some(text));
                 continue;
             }
-            let _ = write!(chains, "flush chain {family} {table} {name}\ndelete chain {family} {table} {name}\n");
-            words.push(format!("table {family} {table}: chain {name} and the jumps to it"));
+            let _ = write!(
+                chains,
+                "flush chain {family} {table} {name}\ndelete chain {family} {table} {name}\n"
+            );
+            words.push(format!(
+                "table {family} {table}: chain {name} and the jumps to it"
+            ));
         }
         for rule in items(listing, "rule") {
-            let (family, table, chain) = (text(rule, "family"), text(rule, "table"), text(rule, "chain"));
-            let targets = rule.get("expr").and_then(Value::as_array).into_iter().flatten();
-            let gone = |name: &str| ours(name) && !items(listing, "chain").any(|chain| text(chain, "name") == name && shared(text(chain, "name")));
-            let leads = |part: &Value| ["jump", "goto"].iter().any(|verb| part.get(verb).is_some_and(|jump| gone(text(jump, "target"))));
-            if let Some(handle) = rule.get("handle").and_then(Value::as_u64).filter(|_| !ours(chain) && targets.clone().any(leads)) {
-                let _ = writeln!(rules, "delete rule {family} {table} {chain} handle {handle}");
+            let (family, table, chain) = (
+                text(rule, "family"),
+                text(rule, "table"),
+                text(rule, "chain"),
+            );
+            let targets = rule
+                .get("expr")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
+            let gone = |name: &str| {
+                ours(name)
+                    && !items(listing, "chain")
+                        .any(|chain| text(chain, "name") == name && shared(text(chain, "name")))
+            };
+            let leads = |part: &Value| {
+                ["jump", "goto"].iter().any(|verb| {
+                    part.get(verb)
+                        .is_some_and(|jump| gone(text(jump, "target")))
+                })
+            };
+            if let Some(handle) = rule
+                .get("handle")
+                .and_then(Value::as_u64)
+                .filter(|_| !ours(chain) && targets.clone().any(leads))
+            {
+                let _ = writeln!(
+                    rules,
+                    "delete rule {family} {table} {chain} handle {handle}"
+                );
             }
         }
     }
@@ -301,7 +478,11 @@ pub fn iptables_removal<'a>(listings: impl IntoIterator<Item = &'a Value>, other
 
 /// The networks that a rule matches. Its other expressions are ignored.
 fn named(rule: &Value) -> (NetMatch, NetMatch) {
-    let matches = rule.get("expr").and_then(Value::as_array).into_iter().flatten();
+    let matches = rule
+        .get("expr")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let (mut source, mut destination) = (None, None);
     for condition in matches.filter_map(|part| parse_match(part.get("match")?, 0)) {
         match condition {
@@ -314,7 +495,12 @@ fn named(rule: &Value) -> (NetMatch, NetMatch) {
 }
 
 fn items<'a>(listing: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    listing.get("nftables").and_then(Value::as_array).into_iter().flatten().filter_map(move |item| item.get(kind))
+    listing
+        .get("nftables")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(move |item| item.get(kind))
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
@@ -337,16 +523,24 @@ struct FoundChain {
 
 impl FoundChain {
     fn is_guard(&self) -> bool {
-        CHAINS.iter().any(|known| known.guard && slot_of(&self.name, known.name).is_some())
+        CHAINS
+            .iter()
+            .any(|known| known.guard && slot_of(&self.name, known.name).is_some())
     }
 
     fn owner(&self, rule: &FoundRule, others: &OtherDaemons) -> Owner {
-        rule.rule.as_ref().filter(|_| !self.is_guard()).map_or(Owner::Ours, |rule| rule.owner(others))
+        rule.rule
+            .as_ref()
+            .filter(|_| !self.is_guard())
+            .map_or(Owner::Ours, |rule| rule.owner(others))
     }
 
     /// The rules of other daemons.
     fn theirs<'a>(&'a self, others: &'a OtherDaemons) -> impl Iterator<Item = &'a Rule> {
-        self.rules.iter().filter(|rule| self.owner(rule, others) == Owner::Theirs).filter_map(|rule| rule.rule.as_ref())
+        self.rules
+            .iter()
+            .filter(|rule| self.owner(rule, others) == Owner::Theirs)
+            .filter_map(|rule| rule.rule.as_ref())
     }
 
     /// Whether other daemons have rules in the chain.
@@ -355,7 +549,11 @@ impl FoundChain {
     }
 
     fn change(&self, wanted: Option<&Vec<Rule>>, others: &OtherDaemons) -> Change<Rule> {
-        let present: Vec<_> = self.rules.iter().map(|rule| (self.owner(rule, others), rule.rule.clone())).collect();
+        let present: Vec<_> = self
+            .rules
+            .iter()
+            .map(|rule| (self.owner(rule, others), rule.rule.clone()))
+            .collect();
         change(&present, wanted.map_or(&[], Vec::as_slice), Rule::is_head)
     }
 }
@@ -394,13 +592,20 @@ impl TableState {
         };
         for chain in items(listing, "chain") {
             let name = text(chain, "name");
-            let known = CHAINS.iter().find_map(|known| match (known.guard, slot_of(name, known.name)) {
-                (true, Some(slot)) => Some((known, guard(slot))),
-                (false, Some(0)) => Some((known, GuardOwner::Ours)),
-                _ => None,
-            });
+            let known =
+                CHAINS
+                    .iter()
+                    .find_map(|known| match (known.guard, slot_of(name, known.name)) {
+                        (true, Some(slot)) => Some((known, guard(slot))),
+                        (false, Some(0)) => Some((known, GuardOwner::Ours)),
+                        _ => None,
+                    });
             let right = known.as_ref().is_some_and(|(known, _)| {
-                (text(chain, "type"), text(chain, "hook"), text(chain, "policy")) == (known.kind, known.hook, "accept")
+                (
+                    text(chain, "type"),
+                    text(chain, "hook"),
+                    text(chain, "policy"),
+                ) == (known.kind, known.hook, "accept")
                     && chain.get("prio").and_then(Value::as_i64) == Some(known.priority)
             });
             match known {
@@ -408,38 +613,66 @@ impl TableState {
                 Some((_, GuardOwner::Orphaned)) => found.orphans.push(("chain", name.to_owned())),
                 _ => {
                     found.foreign |= !right;
-                    found.chains.push(FoundChain { name: name.to_owned(), rules: Vec::new() });
+                    found.chains.push(FoundChain {
+                        name: name.to_owned(),
+                        rules: Vec::new(),
+                    });
                 }
             }
         }
         for rule in items(listing, "rule") {
             let name = text(rule, "chain");
             if let Some(chain) = found.chains.iter_mut().find(|chain| chain.name == name) {
-                let encapsulation = rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| encap.encapsulation);
-                chain
-                    .rules
-                    .push(FoundRule { handle: rule.get("handle").and_then(Value::as_u64), rule: parse(rule, encapsulation, rules.guard_slot) });
+                let encapsulation = rules
+                    .encap
+                    .as_ref()
+                    .filter(|_| chain.is_guard())
+                    .map(|encap| encap.encapsulation);
+                chain.rules.push(FoundRule {
+                    handle: rule.get("handle").and_then(Value::as_u64),
+                    rule: parse(rule, encapsulation, rules.guard_slot),
+                });
             }
         }
         for set in items(listing, "set") {
             match slot_of(text(set, "name"), PEERS).map(guard) {
                 Some(GuardOwner::Ours) => {
-                    found.foreign |= text(set, "type") != rules.family.pick("ipv4_addr", "ipv6_addr") || set.get("flags").is_some();
-                    let elements = set.get("elem").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-                    found.peers = Some(elements.iter().map(|element| element.as_str()?.parse().ok()).collect());
+                    found.foreign |= text(set, "type")
+                        != rules.family.pick("ipv4_addr", "ipv6_addr")
+                        || set.get("flags").is_some();
+                    let elements = set
+                        .get("elem")
+                        .and_then(Value::as_array)
+                        .map(Vec::as_slice)
+                        .unwrap_or_default();
+                    found.peers = Some(
+                        elements
+                            .iter()
+                            .map(|element| element.as_str()?.parse().ok())
+                            .collect(),
+                    );
                 }
-                Some(GuardOwner::Orphaned) => found.orphans.push(("set", text(set, "name").to_owned())),
+                Some(GuardOwner::Orphaned) => {
+                    found.orphans.push(("set", text(set, "name").to_owned()))
+                }
                 Some(GuardOwner::Theirs) | None => {}
             }
         }
         for counter in items(listing, "counter") {
             match slot_of(text(counter, "name"), UNKNOWN_SENDERS).map(guard) {
-                Some(GuardOwner::Ours) => found.unknown_senders = counter.get("packets").and_then(Value::as_u64),
-                Some(GuardOwner::Orphaned) => found.orphans.push(("counter", text(counter, "name").to_owned())),
+                Some(GuardOwner::Ours) => {
+                    found.unknown_senders = counter.get("packets").and_then(Value::as_u64)
+                }
+                Some(GuardOwner::Orphaned) => found
+                    .orphans
+                    .push(("counter", text(counter, "name").to_owned())),
                 Some(GuardOwner::Theirs) | None => {}
             }
         }
-        found.is_shared |= found.chains.iter().any(|chain| chain.is_shared(&rules.others));
+        found.is_shared |= found
+            .chains
+            .iter()
+            .any(|chain| chain.is_shared(&rules.others));
         found
     }
 
@@ -458,8 +691,14 @@ impl TableState {
             let (wanted, found) = (known.wanted(rules), self.chain(&known.name_in(rules)));
             match (found, wanted) {
                 (None, None) => true,
-                (Some(found), wanted) if found.is_shared(&rules.others) => found.change(wanted, &rules.others).is_empty(),
-                (Some(found), Some(wanted)) => found.rules.iter().map(|rule| rule.rule.as_ref()).eq(wanted.iter().map(Some)),
+                (Some(found), wanted) if found.is_shared(&rules.others) => {
+                    found.change(wanted, &rules.others).is_empty()
+                }
+                (Some(found), Some(wanted)) => found
+                    .rules
+                    .iter()
+                    .map(|rule| rule.rule.as_ref())
+                    .eq(wanted.iter().map(Some)),
                 _ => false,
             }
         };
@@ -510,23 +749,39 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Optio
     if matches.contains(&Match::UnknownSender) != counted {
         return None;
     }
-    Some(Rule { matches, verdict: verdict.or(counted.then_some(Verdict::Count))? })
+    Some(Rule {
+        matches,
+        verdict: verdict.or(counted.then_some(Verdict::Count))?,
+    })
 }
 
 /// Whether a condition matches just these encapsulated packets.
 fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Option<bool> {
     let payload = condition.get("left")?.get("payload")?;
-    let what = (text(payload, "protocol"), text(payload, "field"), text(condition, "op"));
+    let what = (
+        text(payload, "protocol"),
+        text(payload, "field"),
+        text(condition, "op"),
+    );
     let right = condition.get("right")?;
     Some(match encapsulation {
         Encapsulation::None => false,
         Encapsulation::Udp { .. } => {
-            let several = right.get("set").and_then(Value::as_array).map_or(std::slice::from_ref(right), Vec::as_slice);
-            let found: Option<BTreeSet<u16>> = several.iter().map(|port| u16::try_from(port.as_u64()?).ok()).collect();
+            let several = right
+                .get("set")
+                .and_then(Value::as_array)
+                .map_or(std::slice::from_ref(right), Vec::as_slice);
+            let found: Option<BTreeSet<u16>> = several
+                .iter()
+                .map(|port| u16::try_from(port.as_u64()?).ok())
+                .collect();
             what == ("udp", "dport", "==") && found == Some(encapsulation.ports())
         }
         // nft prints it by its name in /etc/protocols, if there is one.
-        Encapsulation::Ipip => what == ("ip", "protocol", "==") && (*right == 4 || [Some("ipencap"), Some("ipv4")].contains(&right.as_str())),
+        Encapsulation::Ipip => {
+            what == ("ip", "protocol", "==")
+                && (*right == 4 || [Some("ipencap"), Some("ipv4")].contains(&right.as_str()))
+        }
     })
 }
 
@@ -540,12 +795,19 @@ fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
     if let Some(masked) = left.get("&").and_then(Value::as_array) {
         let mark = masked.first()?.get("meta")?.get("key")?.as_str()? == "mark";
         let bits = masked.get(1)?.as_u64()?;
-        return (mark && is && right.as_u64()? == bits).then(|| u32::try_from(bits).ok().map(Match::Mark))?;
+        return (mark && is && right.as_u64()? == bits)
+            .then(|| u32::try_from(bits).ok().map(Match::Mark))?;
     }
     if let Some(fib) = left.get("fib") {
         // Depending on its version, nft prints one flag as a string or as a list.
         let flags = fib.get("flags")?;
-        let flag = flags.as_str().or_else(|| flags.as_array().filter(|flags| flags.len() == 1)?.first()?.as_str())?;
+        let flag = flags.as_str().or_else(|| {
+            flags
+                .as_array()
+                .filter(|flags| flags.len() == 1)?
+                .first()?
+                .as_str()
+        })?;
         return match (is, text(fib, "result"), right.as_str()?, flag) {
             (true, "type", "local", "saddr") => Some(Match::LocalSource),
             (true, "type", "local", "daddr") => Some(Match::LocalDestination),
@@ -566,7 +828,11 @@ fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
 
 fn network(value: &Value) -> Option<IpNet> {
     match value.get("prefix") {
-        Some(prefix) => IpNet::new(prefix.get("addr")?.as_str()?.parse().ok()?, u8::try_from(prefix.get("len")?.as_u64()?).ok()?).ok(),
+        Some(prefix) => IpNet::new(
+            prefix.get("addr")?.as_str()?.parse().ok()?,
+            u8::try_from(prefix.get("len")?.as_u64()?).ok()?,
+        )
+        .ok(),
         None => value.as_str()?.parse::<IpAddr>().ok().map(IpNet::from),
     }
 }

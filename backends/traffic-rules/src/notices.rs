@@ -1,6 +1,8 @@
 //! Change notifications of nf_tables, for our own changes and those of others.
 
-use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER};
+use netlink_sys::{
+    AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER,
+};
 use types::Family;
 
 /// NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
@@ -43,13 +45,19 @@ pub fn is_of_services(change: &Change<'_>) -> bool {
 
 /// Whether a change may concern our rules in iptables: of a table, of a chain that the kernel calls, where our jumps are, or of our own chains.
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
-    let calls_ours = matches!(change.chain, "" | "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING");
-    matches!(change.table, "nat" | "filter" | "raw" | "mangle") && (calls_ours || change.chain.starts_with("FLANNEL-"))
+    let calls_ours = matches!(
+        change.chain,
+        "" | "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING"
+    );
+    matches!(change.table, "nat" | "filter" | "raw" | "mangle")
+        && (calls_ours || change.chain.starts_with("FLANNEL-"))
 }
 
 /// Whether a change concerns our tables in nftables.
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
-    Family::ALL.into_iter().any(|family| crate::nftables_text::table(family).1 == change.table)
+    Family::ALL
+        .into_iter()
+        .any(|family| crate::nftables_text::table(family).1 == change.table)
 }
 
 /// The changes in a datagram of notifications.
@@ -57,16 +65,24 @@ fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
     let mut found = Vec::new();
     while let Some((head, _)) = bytes.split_at_checked(16) {
         let length = u32_at(head, 0) as usize;
-        let Some(message) = bytes.get(16..length) else { break };
+        let Some(message) = bytes.get(16..length) else {
+            break;
+        };
         let (subsystem, kind) = (u16_at(head, 4) >> 8, u16_at(head, 4) & 0xff);
         // The family comes first.
-        if let Some(attributes) = message.get(4..).filter(|_| subsystem == SUBSYSTEM && kind != GENERATION) {
+        if let Some(attributes) = message
+            .get(4..)
+            .filter(|_| subsystem == SUBSYSTEM && kind != GENERATION)
+        {
             let chain = match kind {
                 3 | 5 => 3,
                 6 | 8 => 2,
                 _ => 0,
             };
-            found.push(Change { table: name(attributes, 1), chain: name(attributes, chain) });
+            found.push(Change {
+                table: name(attributes, 1),
+                chain: name(attributes, chain),
+            });
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
@@ -77,21 +93,34 @@ fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
 fn name(mut attributes: &[u8], wanted: u16) -> &str {
     while let Some((head, _)) = attributes.split_at_checked(4) {
         let length = usize::from(u16_at(head, 0));
-        let Some(value) = attributes.get(4..length) else { break };
+        let Some(value) = attributes.get(4..length) else {
+            break;
+        };
         if u16_at(head, 2) & 0x3fff == wanted {
-            return std::ffi::CStr::from_bytes_until_nul(value).ok().and_then(|text| text.to_str().ok()).unwrap_or_default();
+            return std::ffi::CStr::from_bytes_until_nul(value)
+                .ok()
+                .and_then(|text| text.to_str().ok())
+                .unwrap_or_default();
         }
-        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        attributes = attributes
+            .get(length.next_multiple_of(4)..)
+            .unwrap_or_default();
     }
     ""
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |two| u16::from_ne_bytes(*two))
+    bytes
+        .get(at..)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |two| u16::from_ne_bytes(*two))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |four| u32::from_ne_bytes(*four))
+    bytes
+        .get(at..)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
 /// A subscription to the notifications.
@@ -106,7 +135,11 @@ impl Notices {
     pub fn open(matters: fn(&Change<'_>) -> bool) -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
-        let _ = nix::sys::socket::setsockopt(socket.socket_mut(), nix::sys::socket::sockopt::RcvBufForce, &QUEUE);
+        let _ = nix::sys::socket::setsockopt(
+            socket.socket_mut(),
+            nix::sys::socket::sockopt::RcvBufForce,
+            &QUEUE,
+        );
         socket.socket_mut().bind(&SocketAddr::new(0, 0)).ok()?;
         socket.socket_mut().add_membership(GROUP).ok()?;
         Some(Self { socket, matters })
@@ -115,7 +148,9 @@ impl Notices {
     /// Returns after a notification that matters, or after some were lost.
     pub async fn next(&mut self) {
         let mut buffer = Vec::with_capacity(BUFFER);
-        while self.socket.recv_from(&mut buffer).await.is_ok() && !changes(&buffer).iter().any(self.matters) {
+        while self.socket.recv_from(&mut buffer).await.is_ok()
+            && !changes(&buffer).iter().any(self.matters)
+        {
             buffer.clear();
         }
     }
@@ -125,12 +160,18 @@ impl Notices {
         let mut buffer = Vec::with_capacity(BUFFER);
         let mut found = News::None;
         loop {
-            match self.socket.socket_mut().recv_from(&mut buffer, libc::MSG_DONTWAIT) {
+            match self
+                .socket
+                .socket_mut()
+                .recv_from(&mut buffer, libc::MSG_DONTWAIT)
+            {
                 Ok(_) if changes(&buffer).iter().any(self.matters) => found = News::Changed,
                 Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return found,
                 // Reading goes on behind those that were lost.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => found = found.max(News::Lost),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    found = found.max(News::Lost)
+                }
                 Err(_) => return News::Changed,
             }
             buffer.clear();
@@ -155,18 +196,38 @@ mod tests {
     fn lost_notifications_are_no_change_of_ours() {
         let run = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let mut notices = Notices::open(is_of_iptables).unwrap();
-                nix::sys::socket::setsockopt(notices.socket.socket_mut(), nix::sys::socket::sockopt::RcvBuf, &4096).unwrap();
-                let rules: String = (0..2000).map(|number| format!("add rule ip nat KUBE-SVC-A tcp dport {number} accept\n")).collect();
-                let mut nft = Command::new("nft").args(["-f", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+                nix::sys::socket::setsockopt(
+                    notices.socket.socket_mut(),
+                    nix::sys::socket::sockopt::RcvBuf,
+                    &4096,
+                )
+                .unwrap();
+                let rules: String = (0..2000)
+                    .map(|number| format!("add rule ip nat KUBE-SVC-A tcp dport {number} accept\n"))
+                    .collect();
+                let mut nft = Command::new("nft")
+                    .args(["-f", "-"])
+                    .stdin(std::process::Stdio::piped())
+                    .spawn()
+                    .unwrap();
                 let script = format!("add table ip nat\nadd chain ip nat KUBE-SVC-A\n{rules}");
-                std::io::Write::write_all(&mut nft.stdin.take().unwrap(), script.as_bytes()).unwrap();
+                std::io::Write::write_all(&mut nft.stdin.take().unwrap(), script.as_bytes())
+                    .unwrap();
                 assert!(nft.wait().unwrap().success());
                 let _ = notices.drain();
-                let mut nft = Command::new("nft").args(["-f", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
-                std::io::Write::write_all(&mut nft.stdin.take().unwrap(), rules.as_bytes()).unwrap();
+                let mut nft = Command::new("nft")
+                    .args(["-f", "-"])
+                    .stdin(std::process::Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                std::io::Write::write_all(&mut nft.stdin.take().unwrap(), rules.as_bytes())
+                    .unwrap();
                 assert!(nft.wait().unwrap().success());
                 assert_eq!(notices.drain(), News::Lost);
                 assert_eq!(notices.drain(), News::None);
@@ -178,11 +239,17 @@ mod tests {
     #[test]
     fn changes_of_services_are_told_from_others() {
         fn nft(script: &str) {
-            assert!(Command::new("nft").arg(script).status().unwrap().success(), "{script}");
+            assert!(
+                Command::new("nft").arg(script).status().unwrap().success(),
+                "{script}"
+            );
         }
         let run = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let (mut iptables, mut nftables) = (Notices::open(is_of_iptables).unwrap(), Notices::open(is_of_nftables).unwrap());
                 let mut others = Notices::open(|change| !is_of_services(change)).unwrap();

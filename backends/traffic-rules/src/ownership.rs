@@ -50,13 +50,21 @@ impl OtherDaemons {
     /// A rule that matches two networks belongs to the source (`-s NET -d PODS`, `! -s NET -d NET`), unless the source is a node's subnet of the
     /// destination (`-s PODS -d NET`).
     pub fn network(&self, source: NetMatch, destination: NetMatch) -> Option<IpNet> {
-        let known = |named: NetMatch| named.filter(|(_, net)| self.own.contains(net) || self.served.contains(net)).map(|(_, net)| net);
+        let known = |named: NetMatch| {
+            named
+                .filter(|(_, net)| self.own.contains(net) || self.served.contains(net))
+                .map(|(_, net)| net)
+        };
         match (source, destination) {
             (Some((is, from)), Some((_, to))) => {
                 let inside = from != to && to.contains(&from);
                 // An exception of another network may name ours.
                 let destination = known(destination).filter(|_| !is || inside);
-                Some(known(source).or(destination).unwrap_or(if is && inside { to } else { from }))
+                Some(
+                    known(source)
+                        .or(destination)
+                        .unwrap_or(if is && inside { to } else { from }),
+                )
             }
             (one, other) => one.or(other).map(|(_, net)| net),
         }
@@ -90,19 +98,36 @@ impl<T> Change<T> {
 }
 
 /// The change after which the chain holds `wanted` and the rules of others. `is_head` recognises the rule at the head of the chain.
-pub fn change<T: Clone + PartialEq>(present: &[(Owner, Option<T>)], wanted: &[T], is_head: impl Fn(&T) -> bool) -> Change<T> {
-    let places = |owner: Owner| present.iter().enumerate().filter(move |(_, (found, _))| *found == owner).map(|(at, _)| at);
+pub fn change<T: Clone + PartialEq>(
+    present: &[(Owner, Option<T>)],
+    wanted: &[T],
+    is_head: impl Fn(&T) -> bool,
+) -> Change<T> {
+    let places = |owner: Owner| {
+        present
+            .iter()
+            .enumerate()
+            .filter(move |(_, (found, _))| *found == owner)
+            .map(|(at, _)| at)
+    };
     let (head, block) = match wanted.split_first() {
         Some((first, rest)) if is_head(first) => (Some(first), rest),
         _ => (None, wanted),
     };
-    let mut change = Change { remove: Vec::new(), head: None, block: Vec::new() };
+    let mut change = Change {
+        remove: Vec::new(),
+        head: None,
+        block: Vec::new(),
+    };
     let heads: Vec<usize> = places(Owner::Head).collect();
     if head.is_some() && heads != [0] {
         change.remove.extend(heads);
         change.head = head.cloned();
     }
-    let ours = present.iter().filter(|(owner, _)| *owner == Owner::Ours).map(|(_, rule)| rule.as_ref());
+    let ours = present
+        .iter()
+        .filter(|(owner, _)| *owner == Owner::Ours)
+        .map(|(_, rule)| rule.as_ref());
     if !ours.eq(block.iter().map(Some)) {
         change.remove.extend(places(Owner::Ours));
         change.block = block.to_vec();
@@ -116,16 +141,27 @@ mod tests {
 
     fn others(own: &[&str], served: &[&str], unknown: bool) -> OtherDaemons {
         let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        OtherDaemons { own: nets(own), served: nets(served), unknown, guards: BTreeSet::new() }
+        OtherDaemons {
+            own: nets(own),
+            served: nets(served),
+            unknown,
+            guards: BTreeSet::new(),
+        }
     }
 
     #[test]
     fn every_rule_of_go_flannel_has_an_owner() {
         let named = |text: &str| -> NetMatch {
-            let (is, net) = text.strip_prefix('!').map_or((true, text), |net| (false, net));
+            let (is, net) = text
+                .strip_prefix('!')
+                .map_or((true, text), |net| (false, net));
             (!net.is_empty()).then(|| (is, net.parse().unwrap()))
         };
-        for known in [others(&["10.5.0.0/16"], &[], false), others(&[], &["10.5.0.0/16"], false), others(&["10.9.0.0/16"], &[], true)] {
+        for known in [
+            others(&["10.5.0.0/16"], &[], false),
+            others(&[], &["10.5.0.0/16"], false),
+            others(&["10.9.0.0/16"], &[], true),
+        ] {
             for (source, destination) in [
                 ("10.5.0.0/16", ""),
                 ("", "10.5.0.0/16"),
@@ -139,20 +175,36 @@ mod tests {
                 ("10.5.0.0/16", "10.9.0.0/16"),
             ] {
                 let network = known.network(named(source), named(destination));
-                assert_eq!(network, Some("10.5.0.0/16".parse().unwrap()), "{source} {destination} {known:?}");
+                assert_eq!(
+                    network,
+                    Some("10.5.0.0/16".parse().unwrap()),
+                    "{source} {destination} {known:?}"
+                );
             }
         }
         // A wider exception; the fourth rule of Go flannel in nftables.
         let ours = others(&["10.5.0.0/16"], &["10.9.0.0/16"], false);
-        assert_eq!(ours.network(named("10.5.0.0/16"), named("10.0.0.0/8")), Some("10.5.0.0/16".parse().unwrap()));
-        assert_eq!(ours.network(named("!10.5.7.0/24"), named("10.5.0.0/16")), Some("10.5.0.0/16".parse().unwrap()));
+        assert_eq!(
+            ours.network(named("10.5.0.0/16"), named("10.0.0.0/8")),
+            Some("10.5.0.0/16".parse().unwrap())
+        );
+        assert_eq!(
+            ours.network(named("!10.5.7.0/24"), named("10.5.0.0/16")),
+            Some("10.5.0.0/16".parse().unwrap())
+        );
         assert_eq!(ours.network(None, None), None);
     }
 
     #[test]
     fn unserved_rules_are_removed_once_that_is_known() {
-        let (one, two) = ("10.5.0.0/16".parse().unwrap(), "10.6.0.0/16".parse().unwrap());
-        assert!(!others(&["10.5.0.0/16"], &[], true).keeps(&one), "our own rules are always replaced");
+        let (one, two) = (
+            "10.5.0.0/16".parse().unwrap(),
+            "10.6.0.0/16".parse().unwrap(),
+        );
+        assert!(
+            !others(&["10.5.0.0/16"], &[], true).keeps(&one),
+            "our own rules are always replaced"
+        );
         assert!(others(&["10.5.0.0/16"], &[], true).keeps(&two));
         assert!(others(&["10.5.0.0/16"], &["10.6.0.0/16"], false).keeps(&two));
         assert!(!others(&["10.5.0.0/16"], &[], false).keeps(&two));

@@ -32,30 +32,51 @@ pub struct Cost {
 impl Cost {
     /// A listing begins.
     pub fn begin() -> Self {
-        Self { began: Instant::now(), spent: processor_time() }
+        Self {
+            began: Instant::now(),
+            spent: processor_time(),
+        }
     }
 
     /// What it cost up to now.
     pub fn so_far(&self) -> Duration {
-        processor_time().saturating_sub(self.spent).min(self.began.elapsed())
+        processor_time()
+            .saturating_sub(self.spent)
+            .min(self.began.elapsed())
     }
 }
 
 /// The processor time of this process and of its children that ended.
 fn processor_time() -> Duration {
-    let of = |time: TimeVal| Duration::from_micros(u64::try_from(time.tv_sec() * 1_000_000 + time.tv_usec()).unwrap_or(0));
-    let usages = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].into_iter().filter_map(|who| getrusage(who).ok());
-    usages.map(|usage| of(usage.user_time()) + of(usage.system_time())).sum()
+    let of = |time: TimeVal| {
+        Duration::from_micros(
+            u64::try_from(time.tv_sec() * 1_000_000 + time.tv_usec()).unwrap_or(0),
+        )
+    };
+    let usages = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN]
+        .into_iter()
+        .filter_map(|who| getrusage(who).ok());
+    usages
+        .map(|usage| of(usage.user_time()) + of(usage.system_time()))
+        .sum()
 }
 
 /// The time between two listings of which the last cost so much.
 pub fn interval(usual: Duration, cost: Duration) -> Duration {
-    if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(SHARE).min(LONGEST)) }
+    if cost < CHEAP {
+        usual
+    } else {
+        usual.max(cost.saturating_mul(SHARE).min(LONGEST))
+    }
 }
 
 /// The time after an attempt that failed, and cost so much.
 pub fn retry(usual: Duration, cost: Duration) -> Duration {
-    if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(RETRIED).min(RETRY_LIMIT)) }
+    if cost < CHEAP {
+        usual
+    } else {
+        usual.max(cost.saturating_mul(RETRIED).min(RETRY_LIMIT))
+    }
 }
 
 /// The least time between two comparisons of our rules. `news` is what the kernel announced since the last one, `announces` whether it would;
@@ -81,7 +102,10 @@ mod tests {
         assert_eq!(interval(usual, ms(20)), usual);
         assert_eq!(interval(usual, ms(400)), Duration::from_secs(200));
         assert_eq!(interval(usual, ms(9000)), LONGEST);
-        assert_eq!(interval(Duration::from_secs(60), ms(80)), Duration::from_secs(60));
+        assert_eq!(
+            interval(Duration::from_secs(60), ms(80)),
+            Duration::from_secs(60)
+        );
     }
 
     #[test]
@@ -101,14 +125,21 @@ mod tests {
             (News::None, false, ms(1000), Duration::from_secs(60)),
         ];
         for (news, announces, cost, expected) in cases {
-            assert_eq!(comparison(news, announces, cost), expected, "{news:?} {announces} {cost:?}");
+            assert_eq!(
+                comparison(news, announces, cost),
+                expected,
+                "{news:?} {announces} {cost:?}"
+            );
         }
     }
 
     #[test]
     fn attempt_that_cost_much_is_repeated_later() {
         let (usual, ms) = (Duration::from_secs(1), Duration::from_millis);
-        assert_eq!([ms(20), ms(100), ms(1000), ms(50_000)].map(|cost| retry(usual, cost)), [ms(1000), ms(2000), ms(20_000), ms(30_000)]);
+        assert_eq!(
+            [ms(20), ms(100), ms(1000), ms(50_000)].map(|cost| retry(usual, cost)),
+            [ms(1000), ms(2000), ms(20_000), ms(30_000)]
+        );
         assert_eq!(retry(ms(25_000), ms(1000)), ms(25_000));
     }
 
@@ -118,8 +149,18 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         let child = Cost::begin();
         let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
-        assert!(std::process::Command::new("sh").args(["-c", busy]).status().unwrap().success());
-        assert!(child.so_far() > Duration::from_millis(5), "{:?}", child.so_far());
+        assert!(
+            std::process::Command::new("sh")
+                .args(["-c", busy])
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert!(
+            child.so_far() > Duration::from_millis(5),
+            "{:?}",
+            child.so_far()
+        );
         assert!(asleep.so_far() <= asleep.began.elapsed());
     }
 }

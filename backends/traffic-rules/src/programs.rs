@@ -39,7 +39,11 @@ pub struct Iptables {
 
 impl Iptables {
     fn named(command: &str, variant: Variant) -> Self {
-        Self { save: format!("{command}-save").into(), restore: format!("{command}-restore").into(), variant }
+        Self {
+            save: format!("{command}-save").into(),
+            restore: format!("{command}-restore").into(),
+            variant,
+        }
     }
 
     /// The installed variants. The flag marks the one that `iptables` (`ip6tables`) stands for on this host.
@@ -48,17 +52,29 @@ impl Iptables {
     /// None is installed, or the programs cannot be run.
     pub async fn installed(family: Family) -> Result<Vec<(Self, bool)>, ProgramError> {
         let name = family.pick("iptables", "ip6tables");
-        let usual = async |command: &str| match run(Path::new(&format!("{command}-save")), &["--version"], None).await {
+        let usual = async |command: &str| match run(
+            Path::new(&format!("{command}-save")),
+            &["--version"],
+            None,
+        )
+        .await
+        {
             Ok(version) => Ok(Ok(words::variant(&version))),
-            Err(failure @ (ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. })) => Err(failure),
+            Err(failure @ (ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. })) => {
+                Err(failure)
+            }
             Err(failure) => Ok(Err(failure)),
         };
         // The names with a suffix stay valid when the system default is switched.
         let (nft_name, legacy_name) = (format!("{name}-nft"), format!("{name}-legacy"));
-        let (system, nft, legacy) = tokio::join!(usual(name), usual(&nft_name), usual(&legacy_name));
+        let (system, nft, legacy) =
+            tokio::join!(usual(name), usual(&nft_name), usual(&legacy_name));
         let system = system?;
         let mut found = Vec::new();
-        for (variant, own, there) in [(Variant::Nft, &nft_name, nft?), (Variant::Legacy, &legacy_name, legacy?)] {
+        for (variant, own, there) in [
+            (Variant::Nft, &nft_name, nft?),
+            (Variant::Legacy, &legacy_name, legacy?),
+        ] {
             let is_system = system.as_ref() == Ok(&variant);
             if there.is_ok() {
                 found.push((Self::named(own, variant), is_system));
@@ -80,7 +96,11 @@ impl Iptables {
 
     /// The name for log lines.
     pub fn name(&self, family: Family) -> String {
-        format!("{} ({})", family.pick("iptables", "ip6tables"), self.variant)
+        format!(
+            "{} ({})",
+            family.pick("iptables", "ip6tables"),
+            self.variant
+        )
     }
 
     /// All rules of the family, with packet counts.
@@ -116,12 +136,18 @@ impl Iptables {
     /// # Errors
     /// Why they cannot.
     pub async fn probe(&self) -> Result<(), ProgramError> {
-        let payload = "*nat\n:FLANNEL-PROBE - [0:0]\n-A FLANNEL-PROBE -j MASQUERADE --random-fully\nCOMMIT\n";
-        self.restore(&["--test", "--noflush", "-w", "5"], payload).await
+        let payload =
+            "*nat\n:FLANNEL-PROBE - [0:0]\n-A FLANNEL-PROBE -j MASQUERADE --random-fully\nCOMMIT\n";
+        self.restore(&["--test", "--noflush", "-w", "5"], payload)
+            .await
     }
 
     async fn restore(&self, args: &[&str], payload: &str) -> Result<(), ProgramError> {
-        let _lock = if self.variant == Variant::Legacy { Some(XTABLES.lock().await) } else { None };
+        let _lock = if self.variant == Variant::Legacy {
+            Some(XTABLES.lock().await)
+        } else {
+            None
+        };
         run(&self.restore, args, Some(payload)).await.map(|_| ())
     }
 }
@@ -142,11 +168,21 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     let score = |(_, saved, system): &(Variant, &str, bool)| {
         let (chains, _) = others(saved);
         let has = |prefix: &str| chains.iter().any(|chain| chain.starts_with(prefix));
-        (!remains(saved).is_empty(), has("KUBE-"), has("DOCKER"), *system)
+        (
+            !remains(saved).is_empty(),
+            has("KUBE-"),
+            has("DOCKER"),
+            *system,
+        )
     };
     let scores: Vec<_> = candidates.iter().map(score).collect();
     let (index, best) = scores.iter().enumerate().max_by_key(|(_, score)| **score)?;
-    let rest: Vec<_> = scores.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, score)| *score).collect();
+    let rest: Vec<_> = scores
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != index)
+        .map(|(_, score)| *score)
+        .collect();
     let only = |is: fn(&(bool, bool, bool, bool)) -> bool| is(best) && !rest.iter().any(is);
     let why = if only(|score| score.0) {
         "it holds flannel's rules"
@@ -164,7 +200,11 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
         .filter_map(|(variant, saved, _)| {
             let (chains, rules) = others(saved);
             let some: Vec<&str> = chains.iter().copied().take(3).collect();
-            let text = if some.is_empty() { format!("{variant}: {rules} rules") } else { format!("{variant}: {}", some.join(", ")) };
+            let text = if some.is_empty() {
+                format!("{variant}: {rules} rules")
+            } else {
+                format!("{variant}: {}", some.join(", "))
+            };
             (rules > 0).then_some(text)
         })
         .collect();
@@ -174,13 +214,24 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
             filled.join("; ")
         )
     });
-    Some(Pick { index, why, warning })
+    Some(Pick {
+        index,
+        why,
+        warning,
+    })
 }
 
 /// The legacy tables that exist in the kernel, even if no installed program can read them.
 pub fn legacy_tables(family: Family) -> Vec<String> {
-    let file = family.pick("/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names");
-    std::fs::read_to_string(file).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    let file = family.pick(
+        "/proc/thread-self/net/ip_tables_names",
+        "/proc/thread-self/net/ip6_tables_names",
+    );
+    std::fs::read_to_string(file)
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Runs an nft script as one transaction.
@@ -188,7 +239,9 @@ pub fn legacy_tables(family: Family) -> Vec<String> {
 /// # Errors
 /// nft's error.
 pub async fn nft(script: &str) -> Result<(), ProgramError> {
-    run(Path::new("nft"), &["-f", "-"], Some(script)).await.map(|_| ())
+    run(Path::new("nft"), &["-f", "-"], Some(script))
+        .await
+        .map(|_| ())
 }
 
 /// Tests whether nft and the kernel accept a script. Nothing is written.
@@ -196,16 +249,31 @@ pub async fn nft(script: &str) -> Result<(), ProgramError> {
 /// # Errors
 /// Why they do not.
 pub async fn nft_check(script: &str) -> Result<(), ProgramError> {
-    run(Path::new("nft"), &["--check", "-f", "-"], Some(script)).await.map(|_| ())
+    run(Path::new("nft"), &["--check", "-f", "-"], Some(script))
+        .await
+        .map(|_| ())
 }
 
 /// A table as nft lists it. None if there is no such table.
 ///
 /// # Errors
 /// nft's error, or that nft is not installed.
-pub async fn nft_table(family: &str, name: &str) -> Result<Option<serde_json::Value>, ProgramError> {
-    match run(Path::new("nft"), &["-j", "-a", "list", "table", family, name], None).await {
-        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| ProgramError::NotJson { words: error.to_string() }),
+pub async fn nft_table(
+    family: &str,
+    name: &str,
+) -> Result<Option<serde_json::Value>, ProgramError> {
+    match run(
+        Path::new("nft"),
+        &["-j", "-a", "list", "table", family, name],
+        None,
+    )
+    .await
+    {
+        Ok(text) => serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| ProgramError::NotJson {
+                words: error.to_string(),
+            }),
         Err(ProgramError::NotFound { .. }) => Ok(None),
         Err(why) => Err(why),
     }
@@ -215,31 +283,66 @@ pub async fn nft_table(family: &str, name: &str) -> Result<Option<serde_json::Va
 ///
 /// # Errors
 /// The program's error, or that it is not installed.
-pub async fn run(program: &Path, args: &[&str], input: Option<&str>) -> Result<String, ProgramError> {
+pub async fn run(
+    program: &Path,
+    args: &[&str],
+    input: Option<&str>,
+) -> Result<String, ProgramError> {
     run_within(DEADLINE, program, args, input).await
 }
 
-async fn run_within(deadline: Duration, program: &Path, args: &[&str], input: Option<&str>) -> Result<String, ProgramError> {
-    let name = format!("{} {}", program.display(), args.join(" ")).trim_end().to_owned();
+async fn run_within(
+    deadline: Duration,
+    program: &Path,
+    args: &[&str],
+    input: Option<&str>,
+) -> Result<String, ProgramError> {
+    let name = format!("{} {}", program.display(), args.join(" "))
+        .trim_end()
+        .to_owned();
     let mut command = Command::new(program);
-    command.args(args).stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env("LC_ALL", "C");
+    command.args(args).stdin(if input.is_some() {
+        Stdio::piped()
+    } else {
+        Stdio::null()
+    });
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .env("LC_ALL", "C");
     let pid = AtomicU32::new(0);
     let work = async {
         let mut child = command.spawn().map_err(|error| match Errno::from(error) {
-            Errno(libc::EAGAIN | libc::ENOMEM) => ProgramError::NoProcess { program: program.display().to_string() },
-            errno => ProgramError::Missing { program: program.display().to_string(), errno: Some(errno) },
+            Errno(libc::EAGAIN | libc::ENOMEM) => ProgramError::NoProcess {
+                program: program.display().to_string(),
+            },
+            errno => ProgramError::Missing {
+                program: program.display().to_string(),
+                errno: Some(errno),
+            },
         })?;
         if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
             // A program that exits early closes the pipe. Its own error message is more useful.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         pid.store(child.id().unwrap_or(0), Ordering::Relaxed);
-        let output = child.wait_with_output().await.map_err(|error| ProgramError::Lost { command: name.clone(), errno: error.into() })?;
+        let output = child
+            .wait_with_output()
+            .await
+            .map_err(|error| ProgramError::Lost {
+                command: name.clone(),
+                errno: error.into(),
+            })?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        Err(words::failure(&program.display().to_string(), name.clone(), output.status, &String::from_utf8_lossy(&output.stderr)))
+        Err(words::failure(
+            &program.display().to_string(),
+            name.clone(),
+            output.status,
+            &String::from_utf8_lossy(&output.stderr),
+        ))
     };
     let mut work = pin!(work);
     let (mut spent, mut number) = (Duration::ZERO, 0);
@@ -250,15 +353,24 @@ async fn run_within(deadline: Duration, program: &Path, args: &[&str], input: Op
         }
         let before = std::mem::replace(&mut spent, processor_time(pid.load(Ordering::Relaxed)));
         if spent < before + WORK || number == DEADLINES {
-            return Err(ProgramError::TimedOut { command: name.clone(), seconds: deadline.as_secs() * u64::from(number) });
+            return Err(ProgramError::TimedOut {
+                command: name.clone(),
+                seconds: deadline.as_secs() * u64::from(number),
+            });
         }
     }
 }
 
 /// The processor time of a process that runs.
 fn processor_time(pid: u32) -> Duration {
-    let clock = i32::try_from(pid).ok().filter(|pid| *pid != 0).and_then(|pid| clock_getcpuclockid(Pid::from_raw(pid)).ok());
-    clock.and_then(|clock| clock.now().ok()).map(Duration::from).unwrap_or_default()
+    let clock = i32::try_from(pid)
+        .ok()
+        .filter(|pid| *pid != 0)
+        .and_then(|pid| clock_getcpuclockid(Pid::from_raw(pid)).ok());
+    clock
+        .and_then(|clock| clock.now().ok())
+        .map(Duration::from)
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -267,10 +379,21 @@ mod tests {
 
     #[tokio::test]
     async fn program_that_works_outlives_the_deadline_and_one_that_sleeps_does_not() {
-        let run = async |script: &str| run_within(Duration::from_secs(1), Path::new("sh"), &["-c", script], None).await;
+        let run = async |script: &str| {
+            run_within(
+                Duration::from_secs(1),
+                Path::new("sh"),
+                &["-c", script],
+                None,
+            )
+            .await
+        };
         // The processor time that the shell has used ends the loop, however busy the machine is.
         let busy = "t=0; while [ $t -lt 110 ]; do read -r _ _ _ _ _ _ _ _ _ _ _ _ _ u s _ </proc/$$/stat; t=$((u + s)); done; echo done";
         assert_eq!(run(busy).await.as_deref(), Ok("done\n"));
-        assert!(matches!(run("exec sleep 60").await, Err(ProgramError::TimedOut { .. })));
+        assert!(matches!(
+            run("exec sleep 60").await,
+            Err(ProgramError::TimedOut { .. })
+        ));
     }
 }

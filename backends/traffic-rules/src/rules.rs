@@ -90,7 +90,15 @@ pub struct Encap {
 impl Ruleset {
     /// A family without rules.
     pub fn empty(family: Family) -> Self {
-        Self { family, masquerade: None, forward: None, forward_insert: false, encap: None, guard_slot: 0, others: OtherDaemons::default() }
+        Self {
+            family,
+            masquerade: None,
+            forward: None,
+            forward_insert: false,
+            encap: None,
+            guard_slot: 0,
+            others: OtherDaemons::default(),
+        }
     }
 
     /// Whether there are no rules.
@@ -100,7 +108,9 @@ impl Ruleset {
 
     /// Whether packets from unknown senders are counted.
     pub fn counts_unknown_senders(&self) -> bool {
-        self.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
+        self.encap
+            .as_ref()
+            .is_some_and(|encap| encap.peers.is_some())
     }
 
     /// The same rules without random ports, for kernels and programs that do not support them.
@@ -133,7 +143,11 @@ impl Rule {
     /// The owner of the rule.
     pub fn owner(&self, others: &OtherDaemons) -> Owner {
         let (source, destination) = self.named();
-        if self.is_head() { Owner::Head } else { others.owner(source, destination) }
+        if self.is_head() {
+            Owner::Head
+        } else {
+            others.owner(source, destination)
+        }
     }
 
     /// The network to which the rule belongs.
@@ -145,8 +159,20 @@ impl Rule {
     fn named(&self) -> (NetMatch, NetMatch) {
         let named = |of: fn(&Match) -> NetMatch| self.matches.iter().find_map(of);
         (
-            named(|condition| if let Match::Source(is, net) = condition { Some((*is, *net)) } else { None }),
-            named(|condition| if let Match::Destination(is, net) = condition { Some((*is, *net)) } else { None }),
+            named(|condition| {
+                if let Match::Source(is, net) = condition {
+                    Some((*is, *net))
+                } else {
+                    None
+                }
+            }),
+            named(|condition| {
+                if let Match::Destination(is, net) = condition {
+                    Some((*is, *net))
+                } else {
+                    None
+                }
+            }),
         )
     }
 }
@@ -198,10 +224,15 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let family = Family::from(network);
     Ruleset {
         family,
-        masquerade: options.masquerade.then(|| masquerade(network, own, options)),
-        forward: options
-            .forward
-            .then(|| vec![rule([Match::Source(true, network)], Verdict::Accept), rule([Match::Destination(true, network)], Verdict::Accept)]),
+        masquerade: options
+            .masquerade
+            .then(|| masquerade(network, own, options)),
+        forward: options.forward.then(|| {
+            vec![
+                rule([Match::Source(true, network)], Verdict::Accept),
+                rule([Match::Destination(true, network)], Verdict::Accept),
+            ]
+        }),
         forward_insert: options.forward_insert,
         ..Ruleset::empty(family)
     }
@@ -225,16 +256,26 @@ pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Enca
     if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
         return None;
     }
-    let of_family =
-        |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> { addresses.iter().filter(|ip| Family::from(*ip) == family).copied().collect() };
+    let of_family = |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
+        addresses
+            .iter()
+            .filter(|ip| Family::from(*ip) == family)
+            .copied()
+            .collect()
+    };
     let hosts = of_family(ends.hosts);
     // If the node network lies inside the pod network, nodes must not be mistaken for pods.
-    let within = ends.pods.is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
+    let within = ends
+        .pods
+        .is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
     if guard.notrack {
         incoming.push(rule([Match::LocalDestination], Verdict::Notrack));
         outgoing.push(match ends.pods {
-            Some((network, _)) if !within => rule([Match::Destination(false, network), Match::LocalSource], Verdict::Notrack),
+            Some((network, _)) if !within => rule(
+                [Match::Destination(false, network), Match::LocalSource],
+                Verdict::Notrack,
+            ),
             _ => rule([Match::LocalSource], Verdict::Notrack),
         });
     }
@@ -242,7 +283,10 @@ pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Enca
         && let Some((network, own)) = ends.pods
     {
         let from = Match::Source(true, if within { own } else { network });
-        incoming.push(rule([from, Match::Destination(false, network)], Verdict::Drop));
+        incoming.push(rule(
+            [from, Match::Destination(false, network)],
+            Verdict::Drop,
+        ));
         // A node's bridge address lies inside the network, and sockets listen on it too.
         incoming.push(rule([from, Match::LocalDestination], Verdict::Drop));
     }
@@ -251,14 +295,27 @@ pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Enca
         UnknownSenders::Count => Some(Verdict::Count),
         UnknownSenders::Drop => Some(Verdict::Drop),
     };
-    incoming.extend(verdict.map(|verdict| rule([Match::LocalDestination, Match::UnknownSender], verdict)));
+    incoming.extend(
+        verdict.map(|verdict| rule([Match::LocalDestination, Match::UnknownSender], verdict)),
+    );
     let peers = verdict.map(|_| of_family(ends.peers).into_iter().chain(hosts).collect());
-    (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap { encapsulation: ends.encapsulation, incoming, outgoing, peers })
+    (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap {
+        encapsulation: ends.encapsulation,
+        incoming,
+        outgoing,
+        peers,
+    })
 }
 
 fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
-    let (from, to) = (|net| Match::Source(true, net), |net| Match::Destination(true, net));
-    let (not_from, not_to) = (|net| Match::Source(false, net), |net| Match::Destination(false, net));
+    let (from, to) = (
+        |net| Match::Source(true, net),
+        |net| Match::Destination(true, net),
+    );
+    let (not_from, not_to) = (
+        |net| Match::Source(false, net),
+        |net| Match::Destination(false, net),
+    );
     let masquerade = Verdict::Masquerade(options.fully_random);
     let mut rules = vec![
         head(),
@@ -268,9 +325,23 @@ fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
         // and clients from outside reach this node's pods under theirs.
         rule([not_from(network), to(own)], Verdict::Return),
     ];
-    let same_family = |net: &&IpNet| matches!((net, &network), (IpNet::V4(_), IpNet::V4(_)) | (IpNet::V6(_), IpNet::V6(_)));
-    rules.extend(options.non_masquerade.iter().filter(same_family).map(|net| rule([from(network), to(*net)], Verdict::Return)));
-    rules.push(rule([from(network), not_to(multicast(network))], masquerade));
+    let same_family = |net: &&IpNet| {
+        matches!(
+            (net, &network),
+            (IpNet::V4(_), IpNet::V4(_)) | (IpNet::V6(_), IpNet::V6(_))
+        )
+    };
+    rules.extend(
+        options
+            .non_masquerade
+            .iter()
+            .filter(same_family)
+            .map(|net| rule([from(network), to(*net)], Verdict::Return)),
+    );
+    rules.push(rule(
+        [from(network), not_to(multicast(network))],
+        masquerade,
+    ));
     if options.masquerade_inbound {
         rules.push(rule([not_from(network), to(network)], masquerade));
     }
@@ -278,12 +349,18 @@ fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
 }
 
 fn rule<const N: usize>(matches: [Match; N], verdict: Verdict) -> Rule {
-    Rule { matches: matches.to_vec(), verdict }
+    Rule {
+        matches: matches.to_vec(),
+        verdict,
+    }
 }
 
 fn multicast(like: IpNet) -> IpNet {
     match like {
         IpNet::V4(_) => IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
-        IpNet::V6(_) => IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8)),
+        IpNet::V6(_) => IpNet::V6(ipnet::Ipv6Net::new_assert(
+            Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0),
+            8,
+        )),
     }
 }

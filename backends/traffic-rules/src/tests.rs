@@ -1,7 +1,9 @@
 use super::iptables_text::payload;
 use super::nftables_text;
 use super::programs::Variant;
-use super::rules::{Ends, GuardOptions, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
+use super::rules::{
+    Ends, GuardOptions, Rule, RuleOptions, Ruleset, UnknownSenders, guard, ruleset,
+};
 use super::*;
 use proptest::prelude::*;
 use types::{Dual, Encapsulation, Family};
@@ -23,7 +25,10 @@ fn saved(section: &str) -> String {
     let mut out = String::new();
     for (table, text) in [("nat", "-t nat -S"), ("filter", "-t filter -S")] {
         out.push_str(&format!("*{table}\n"));
-        let lines = section.split("# ").find(|part| part.lines().next().is_some_and(|line| line.ends_with(text))).unwrap();
+        let lines = section
+            .split("# ")
+            .find(|part| part.lines().next().is_some_and(|line| line.ends_with(text)))
+            .unwrap();
         for line in lines.lines().skip(1) {
             match line.split_whitespace().collect::<Vec<_>>().as_slice() {
                 ["-P", chain, policy] => out.push_str(&format!(":{chain} {policy} [0:0]\n")),
@@ -54,7 +59,10 @@ fn restored(saved: &str, payload: &str) -> String {
     let chain_of = |line: &str| line.split(' ').nth(1).unwrap().to_owned();
     for line in payload.lines() {
         if let Some(name) = line.strip_prefix('*') {
-            at = tables.iter().position(|(table, ..)| table == name).unwrap_or(tables.len());
+            at = tables
+                .iter()
+                .position(|(table, ..)| table == name)
+                .unwrap_or(tables.len());
             if at == tables.len() {
                 tables.push((name.to_owned(), Vec::new(), Vec::new()));
             }
@@ -64,23 +72,37 @@ fn restored(saved: &str, payload: &str) -> String {
         if let Some(rest) = line.strip_prefix(':') {
             let name = rest.split(' ').next().unwrap();
             rules.retain(|rule| chain_of(rule) != name);
-            if !chains.iter().any(|chain| chain[1..].starts_with(&format!("{name} "))) {
+            if !chains
+                .iter()
+                .any(|chain| chain[1..].starts_with(&format!("{name} ")))
+            {
                 chains.push(line.to_owned());
             }
         } else if let Some(rest) = line.strip_prefix("-D ") {
             let wanted = format!("-A {rest}");
-            let found = rules.iter().position(|rule| *rule == wanted).unwrap_or_else(|| panic!("-D of a missing rule: {line}"));
+            let found = rules
+                .iter()
+                .position(|rule| *rule == wanted)
+                .unwrap_or_else(|| panic!("-D of a missing rule: {line}"));
             rules.remove(found);
         } else if line.starts_with("-A ") {
             rules.push(line.to_owned());
         } else if let Some(rest) = line.strip_prefix("-I ") {
             let rule = format!("-A {rest}");
-            let first = rules.iter().position(|other| chain_of(other) == chain_of(&rule)).unwrap_or(rules.len());
+            let first = rules
+                .iter()
+                .position(|other| chain_of(other) == chain_of(&rule))
+                .unwrap_or(rules.len());
             rules.insert(first, rule);
         } else if let Some(name) = line.strip_prefix("-F ") {
             rules.retain(|rule| chain_of(rule) != name);
         } else if let Some(name) = line.strip_prefix("-X ") {
-            assert!(!rules.iter().any(|rule| rule.ends_with(&format!("-j {name}"))), "-X of a chain in use");
+            assert!(
+                !rules
+                    .iter()
+                    .any(|rule| rule.ends_with(&format!("-j {name}"))),
+                "-X of a chain in use"
+            );
             chains.retain(|chain| !chain[1..].starts_with(&format!("{name} ")));
         } else {
             assert_eq!(line, "COMMIT");
@@ -89,7 +111,14 @@ fn restored(saved: &str, payload: &str) -> String {
     tables
         .iter()
         .map(|(table, chains, rules)| {
-            format!("*{table}\n{}\n{}COMMIT\n", chains.join("\n"), rules.iter().map(|rule| format!("{rule}\n")).collect::<String>())
+            format!(
+                "*{table}\n{}\n{}COMMIT\n",
+                chains.join("\n"),
+                rules
+                    .iter()
+                    .map(|rule| format!("{rule}\n"))
+                    .collect::<String>()
+            )
         })
         .collect()
 }
@@ -100,10 +129,15 @@ const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPU
 #[test]
 fn golden_rules() {
     for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../flanneld/tests/golden").join(case);
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../flanneld/tests/golden")
+            .join(case);
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
         let (env, flags, capture) = (read("subnet.env"), read("flags"), read("iptables.txt"));
-        let value = |key: &str| env.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        let value = |key: &str| {
+            env.lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+        };
         let v4 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv4Net>().unwrap().trunc());
         let v6 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv6Net>().unwrap().trunc());
         let options = RuleOptions {
@@ -113,7 +147,8 @@ fn golden_rules() {
             ..options()
         };
         let wanted = Wanted {
-            networks: Dual::from_options(v4("FLANNEL_NETWORK"), v6("FLANNEL_IPV6_NETWORK")).unwrap(),
+            networks: Dual::from_options(v4("FLANNEL_NETWORK"), v6("FLANNEL_IPV6_NETWORK"))
+                .unwrap(),
             own: Dual::from_options(v4("FLANNEL_SUBNET"), v6("FLANNEL_IPV6_SUBNET")).unwrap(),
             options,
             nftables: false,
@@ -124,7 +159,10 @@ fn golden_rules() {
             guard_slot: 0,
             others: OtherDaemons::default(),
         };
-        let (v4, v6) = capture.split_once("# ip6tables -t nat").map(|(v4, v6)| (v4.to_owned(), format!("# ip6tables -t nat{v6}"))).unwrap();
+        let (v4, v6) = capture
+            .split_once("# ip6tables -t nat")
+            .map(|(v4, v6)| (v4.to_owned(), format!("# ip6tables -t nat{v6}")))
+            .unwrap();
         for rules in wanted.rulesets() {
             let golden = saved(rules.family.pick(&v4, &v6));
             assert_eq!(payload(&rules, &golden), None, "{case}");
@@ -136,26 +174,53 @@ fn golden_rules() {
 }
 
 fn rules() -> Ruleset {
-    ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &options())
+    ruleset(
+        "10.5.0.0/16".parse().unwrap(),
+        "10.5.1.0/24".parse().unwrap(),
+        &options(),
+    )
 }
 
 #[test]
 fn non_masquerade_and_inbound() {
-    let chosen =
-        RuleOptions { non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()], masquerade_inbound: false, ..options() };
-    let text = payload(&ruleset("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap(), &chosen), EMPTY).unwrap();
+    let chosen = RuleOptions {
+        non_masquerade: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+        masquerade_inbound: false,
+        ..options()
+    };
+    let text = payload(
+        &ruleset(
+            "10.5.0.0/16".parse().unwrap(),
+            "10.5.1.0/24".parse().unwrap(),
+            &chosen,
+        ),
+        EMPTY,
+    )
+    .unwrap();
     assert!(text.contains("-A FLANNEL-POSTRTG -s 10.5.0.0/16 -d 10.0.0.0/8 -m comment --comment \"flanneld masq\" -j RETURN\n"), "{text}");
-    assert!(!text.contains("fd00") && !text.contains("! -s 10.5.0.0/16 -d 10.5.0.0/16"), "{text}");
+    assert!(
+        !text.contains("fd00") && !text.contains("! -s 10.5.0.0/16 -d 10.5.0.0/16"),
+        "{text}"
+    );
 }
 
 #[test]
 fn insertion_moves_the_jump_to_the_front() {
-    let first = Ruleset { forward_insert: true, ..rules() };
+    let first = Ruleset {
+        forward_insert: true,
+        ..rules()
+    };
     let there = restored(EMPTY, &payload(&rules(), EMPTY).unwrap());
     let with_reject = there.replace("-A FORWARD -m", "-A FORWARD -j REJECT\n-A FORWARD -m");
     let after = restored(&with_reject, &payload(&first, &with_reject).unwrap());
-    let forward: Vec<&str> = after.lines().filter(|line| line.starts_with("-A FORWARD")).collect();
-    assert!(forward[0].ends_with("FLANNEL-FWD") && forward.len() == 2, "{forward:?}");
+    let forward: Vec<&str> = after
+        .lines()
+        .filter(|line| line.starts_with("-A FORWARD"))
+        .collect();
+    assert!(
+        forward[0].ends_with("FLANNEL-FWD") && forward.len() == 2,
+        "{forward:?}"
+    );
     assert_eq!(payload(&first, &after), None);
     // An appended jump may be at any position.
     assert_eq!(payload(&rules(), &with_reject), None);
@@ -169,29 +234,61 @@ fn rules_of_old_versions_are_removed() {
         ":POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\n-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE\n",
     );
     let after = restored(&old, &payload(&rules(), &old).unwrap());
-    assert!(!after.contains("-A POSTROUTING -s 10.5.0.0/16") && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE"));
+    assert!(
+        !after.contains("-A POSTROUTING -s 10.5.0.0/16")
+            && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE")
+    );
     let nothing = Ruleset::empty(Family::V4);
     let gone = restored(&after, &payload(&nothing, &after).unwrap());
-    assert!(!gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"), "{gone}");
+    assert!(
+        !gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"),
+        "{gone}"
+    );
     assert_eq!(payload(&nothing, &gone), None);
 }
 
 /// All guard rules for port 8472.
 fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
-    let (network, own) = rules.family.pick(("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64"));
-    let hosts = ["192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap()].into();
+    let (network, own) = rules.family.pick(
+        ("10.5.0.0/16", "10.5.1.0/24"),
+        ("fd00:5::/48", "fd00:5:0:1::/64"),
+    );
+    let hosts = [
+        "192.168.56.101".parse().unwrap(),
+        "fd00:56::101".parse().unwrap(),
+    ]
+    .into();
     let ends = Ends {
         encapsulation: Encapsulation::udp(8472),
         pods: Some((network.parse().unwrap(), own.parse().unwrap())),
         hosts: &hosts,
         peers: &peers.iter().map(|ip| ip.parse().unwrap()).collect(),
     };
-    Ruleset { encap: guard(rules.family, ends, GuardOptions { notrack: true, unknown_senders, bar_pods: true }), ..rules }
+    Ruleset {
+        encap: guard(
+            rules.family,
+            ends,
+            GuardOptions {
+                notrack: true,
+                unknown_senders,
+                bar_pods: true,
+            },
+        ),
+        ..rules
+    }
 }
 
 #[test]
 fn the_encapsulation_port_is_guarded() {
-    let text = payload(&guarded(rules(), UnknownSenders::Drop, &["192.168.56.102", "fd00:56::102"]), EMPTY).unwrap();
+    let text = payload(
+        &guarded(
+            rules(),
+            UnknownSenders::Drop,
+            &["192.168.56.102", "fd00:56::102"],
+        ),
+        EMPTY,
+    )
+    .unwrap();
     let raw = text.split("*raw\n").nth(1).unwrap();
     let c = "-m comment --comment \"flanneld encap\"";
     assert_eq!(
@@ -209,12 +306,30 @@ fn the_encapsulation_port_is_guarded() {
              -A OUTPUT -p udp -m udp --dport 8472 {c} -j FLANNEL-ENCAP\nCOMMIT\n"
         )
     );
-    let saved: String = raw.lines().map(|line| if line.starts_with("-A") { format!("[7:900] {line}\n") } else { format!("{line}\n") }).collect();
+    let saved: String = raw
+        .lines()
+        .map(|line| {
+            if line.starts_with("-A") {
+                format!("[7:900] {line}\n")
+            } else {
+                format!("{line}\n")
+            }
+        })
+        .collect();
     assert_eq!(iptables_text::unknown_senders(&saved), Some(7));
-    assert_eq!(iptables_text::unknown_senders(raw), None, "the output has no counts");
+    assert_eq!(
+        iptables_text::unknown_senders(raw),
+        None,
+        "the output has no counts"
+    );
     // No options, no guard.
     let no_addresses = BTreeSet::new();
-    let port = Ends { encapsulation: Encapsulation::udp(8472), pods: None, hosts: &no_addresses, peers: &no_addresses };
+    let port = Ends {
+        encapsulation: Encapsulation::udp(8472),
+        pods: None,
+        hosts: &no_addresses,
+        peers: &no_addresses,
+    };
     assert_eq!(guard(Family::V4, port, GuardOptions::default()), None);
 }
 
@@ -224,20 +339,43 @@ fn nodes_inside_the_pod_network_are_not_pods() {
     let hosts = ["10.5.200.1".parse().unwrap()].into();
     let port = Ends {
         encapsulation: Encapsulation::udp(8472),
-        pods: Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())),
+        pods: Some((
+            "10.5.0.0/16".parse().unwrap(),
+            "10.5.1.0/24".parse().unwrap(),
+        )),
         hosts: &hosts,
         peers: &hosts,
     };
-    let chosen = GuardOptions { notrack: true, unknown_senders: UnknownSenders::Off, bar_pods: true };
+    let chosen = GuardOptions {
+        notrack: true,
+        unknown_senders: UnknownSenders::Off,
+        bar_pods: true,
+    };
     let encap = guard(Family::V4, port, chosen).unwrap();
-    let text = payload(&Ruleset { encap: Some(encap), ..Ruleset::empty(Family::V4) }, "").unwrap();
-    assert!(!text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "), "{text}");
-    assert!(text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"), "{text}");
+    let text = payload(
+        &Ruleset {
+            encap: Some(encap),
+            ..Ruleset::empty(Family::V4)
+        },
+        "",
+    )
+    .unwrap();
+    assert!(
+        !text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "),
+        "{text}"
+    );
+    assert!(
+        text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"),
+        "{text}"
+    );
 }
 
 #[test]
 fn uncommented_rules_are_reported() {
-    let (network, own) = ("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap());
+    let (network, own) = (
+        "10.5.0.0/16".parse().unwrap(),
+        "10.5.1.0/24".parse().unwrap(),
+    );
     let saved = "*nat\n[1:2] -A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully\n\
                  -A POSTROUTING -s 10.6.0.0/16 -d 10.6.0.0/16 -j RETURN\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\nCOMMIT\n\
                  *filter\n-A FORWARD -d 10.5.0.0/16 -j ACCEPT\n-A FORWARD -d 10.5.0.0/16 -j DROP\n-A POSTROUTING ! -s 10.5.0.0/16 -d 10.5.0.0/16 -j MASQUERADE\nCOMMIT\n";
@@ -272,13 +410,23 @@ fn the_variant_is_picked_by_existing_rules() {
         (plain, EMPTY, Variant::Nft, false),
     ] {
         let pick = pick(&[(Variant::Nft, nft, true), (Variant::Legacy, legacy, false)]).unwrap();
-        assert_eq!((pick.index == 0, pick.warning.is_some()), (picked == Variant::Nft, warned), "{nft} {legacy} {pick:?}");
+        assert_eq!(
+            (pick.index == 0, pick.warning.is_some()),
+            (picked == Variant::Nft, warned),
+            "{nft} {legacy} {pick:?}"
+        );
     }
     let both = pick(&[(Variant::Nft, docker, true), (Variant::Legacy, kube, false)]).unwrap();
     let warning = both.warning.unwrap();
-    assert!(warning.contains("nf_tables: DOCKER") && warning.contains("legacy: KUBE-SERVICES"), "{warning}");
+    assert!(
+        warning.contains("nf_tables: DOCKER") && warning.contains("legacy: KUBE-SERVICES"),
+        "{warning}"
+    );
     assert_eq!(pick(&[]), None);
-    assert_eq!(pick(&[(Variant::Legacy, EMPTY, false)]).unwrap().why, "it is the only one installed");
+    assert_eq!(
+        pick(&[(Variant::Legacy, EMPTY, false)]).unwrap().why,
+        "it is the only one installed"
+    );
 }
 
 fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
@@ -326,8 +474,13 @@ proptest! {
 fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
         match value {
-            serde_json::Value::Array(list) => list.iter().enumerate().for_each(|(at, value)| leaves(value, &format!("{path}/{at}"), out)),
-            serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out)),
+            serde_json::Value::Array(list) => list
+                .iter()
+                .enumerate()
+                .for_each(|(at, value)| leaves(value, &format!("{path}/{at}"), out)),
+            serde_json::Value::Object(map) => map
+                .iter()
+                .for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out)),
             serde_json::Value::Null => {}
             _ => out.push(path.to_owned()),
         }
@@ -346,21 +499,37 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
         out.push((format!("without {item}"), without));
         if kind == "rule" {
             let mut twice = listing.clone();
-            twice["nftables"].as_array_mut().unwrap().insert(at, item.clone());
+            twice["nftables"]
+                .as_array_mut()
+                .unwrap()
+                .insert(at, item.clone());
             out.push((format!("twice {item}"), twice));
         }
-        for field in checked.iter().filter(|field| !item[&kind][**field].is_null()) {
+        for field in checked
+            .iter()
+            .filter(|field| !item[&kind][**field].is_null())
+        {
             let mut paths = Vec::new();
-            leaves(&item[&kind][*field], &format!("/nftables/{at}/{kind}/{field}"), &mut paths);
+            leaves(
+                &item[&kind][*field],
+                &format!("/nftables/{at}/{kind}/{field}"),
+                &mut paths,
+            );
             for path in paths {
                 let mut changed = listing.clone();
                 let leaf = changed.pointer_mut(&path).unwrap();
                 // The table's family allows no other, and nft refuses it.
-                if path.ends_with("/payload/protocol") && leaf.as_str().is_some_and(|protocol| protocol.starts_with("ip")) {
+                if path.ends_with("/payload/protocol")
+                    && leaf
+                        .as_str()
+                        .is_some_and(|protocol| protocol.starts_with("ip"))
+                {
                     continue;
                 }
                 *leaf = match &*leaf {
-                    serde_json::Value::Number(number) => serde_json::json!(number.as_i64().unwrap() + 1),
+                    serde_json::Value::Number(number) => {
+                        serde_json::json!(number.as_i64().unwrap() + 1)
+                    }
                     serde_json::Value::Bool(is) => serde_json::json!(!is),
                     other => serde_json::json!(format!("x{}", other.as_str().unwrap())),
                 };
@@ -374,7 +543,10 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
 /// The output of the real nft for our script is recognised, and every change of it is not.
 #[test]
 fn nft_output_is_recognised() {
-    for (network, own) in [("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64")] {
+    for (network, own) in [
+        ("10.5.0.0/16", "10.5.1.0/24"),
+        ("fd00:5::/48", "fd00:5:0:1::/64"),
+    ] {
         for (masquerade, forward, fully_random, unknown_senders) in [
             (true, true, true, None),
             (true, false, false, Some(UnknownSenders::Off)),
@@ -391,11 +563,20 @@ fn nft_output_is_recognised() {
             };
             let peers = ["192.168.56.102", "fd00:56::102"];
             let plain = ruleset(network.parse().unwrap(), own.parse().unwrap(), &chosen);
-            let rules = unknown_senders.map_or(plain.clone(), |unknown_senders| guarded(plain.clone(), unknown_senders, &peers));
+            let rules = unknown_senders.map_or(plain.clone(), |unknown_senders| {
+                guarded(plain.clone(), unknown_senders, &peers)
+            });
             let listing = in_namespace(&nftables_text::script(&rules, None), rules.family);
-            assert!(nftables_text::holds(&rules, listing.as_ref()), "{rules:?}\n{listing:?}");
+            assert!(
+                nftables_text::holds(&rules, listing.as_ref()),
+                "{rules:?}\n{listing:?}"
+            );
             let changes = listing.as_ref().map(changes).unwrap_or_default();
-            let unnoticed: Vec<_> = changes.iter().filter(|(_, changed)| nftables_text::holds(&rules, Some(changed))).map(|(what, _)| what).collect();
+            let unnoticed: Vec<_> = changes
+                .iter()
+                .filter(|(_, changed)| nftables_text::holds(&rules, Some(changed)))
+                .map(|(what, _)| what)
+                .collect();
             assert!(unnoticed.is_empty(), "unnoticed: {unnoticed:#?}");
             if let Some(first) = rules.masquerade.as_ref().and_then(|rules| rules.first()) {
                 let mut other = rules.clone();
@@ -419,18 +600,52 @@ fn nft_output_is_recognised() {
 #[test]
 fn iptables_output_is_recognised() {
     for family in Family::ALL {
-        let plain = family.pick(rules(), ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &options()));
-        for unknown_senders in [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop] {
-            let rules = guarded(plain.clone(), unknown_senders, &["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"]);
+        let plain = family.pick(
+            rules(),
+            ruleset(
+                "fd00:5::/48".parse().unwrap(),
+                "fd00:5:0:1::/64".parse().unwrap(),
+                &options(),
+            ),
+        );
+        for unknown_senders in [
+            UnknownSenders::Off,
+            UnknownSenders::Count,
+            UnknownSenders::Drop,
+        ] {
+            let rules = guarded(
+                plain.clone(),
+                unknown_senders,
+                &["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"],
+            );
             for variant in ["nft", "legacy"] {
                 let command = format!("{}-{variant}", family.pick("iptables", "ip6tables"));
-                let script = format!("{command}-restore --noflush <<'X'\n{}X\n{command}-save -c", payload(&rules, "").unwrap());
-                let output = std::process::Command::new("unshare").args(["-n", "sh", "-ec", &script]).output().unwrap();
-                assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+                let script = format!(
+                    "{command}-restore --noflush <<'X'\n{}X\n{command}-save -c",
+                    payload(&rules, "").unwrap()
+                );
+                let output = std::process::Command::new("unshare")
+                    .args(["-n", "sh", "-ec", &script])
+                    .output()
+                    .unwrap();
+                assert!(
+                    output.status.success(),
+                    "{command}: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
                 let saved = String::from_utf8_lossy(&output.stdout);
                 assert_eq!(payload(&rules, &saved), None, "{command}\n{saved}");
-                assert_eq!(iptables_text::unknown_senders(&saved), (unknown_senders != UnknownSenders::Off).then_some(0), "{saved}");
-                assert_eq!(iptables_text::remains(&saved).len(), 7, "{:?}", iptables_text::remains(&saved));
+                assert_eq!(
+                    iptables_text::unknown_senders(&saved),
+                    (unknown_senders != UnknownSenders::Off).then_some(0),
+                    "{saved}"
+                );
+                assert_eq!(
+                    iptables_text::remains(&saved).len(),
+                    7,
+                    "{:?}",
+                    iptables_text::remains(&saved)
+                );
             }
         }
     }
@@ -439,15 +654,36 @@ fn iptables_output_is_recognised() {
 /// One transaction leads from any rules to any others, and a change of peers changes only the set.
 #[test]
 fn nft_changes_any_rules_to_any_others() {
-    let plain = |family: Family| family.pick(rules(), ruleset("fd00:5::/48".parse().unwrap(), "fd00:5:0:1::/64".parse().unwrap(), &options()));
+    let plain = |family: Family| {
+        family.pick(
+            rules(),
+            ruleset(
+                "fd00:5::/48".parse().unwrap(),
+                "fd00:5:0:1::/64".parse().unwrap(),
+                &options(),
+            ),
+        )
+    };
     for family in Family::ALL {
         let states = [
             Ruleset::empty(family),
             plain(family),
             guarded(Ruleset::empty(family), UnknownSenders::Off, &[]),
-            guarded(plain(family), UnknownSenders::Count, &["192.168.56.102", "fd00:56::102"]),
-            guarded(plain(family), UnknownSenders::Drop, &["192.168.56.103", "fd00:56::103"]),
-            guarded(plain(family), UnknownSenders::Drop, &["192.168.56.102", "192.168.56.104", "fd00:56::104"]),
+            guarded(
+                plain(family),
+                UnknownSenders::Count,
+                &["192.168.56.102", "fd00:56::102"],
+            ),
+            guarded(
+                plain(family),
+                UnknownSenders::Drop,
+                &["192.168.56.103", "fd00:56::103"],
+            ),
+            guarded(
+                plain(family),
+                UnknownSenders::Drop,
+                &["192.168.56.102", "192.168.56.104", "fd00:56::104"],
+            ),
         ];
         let (layer, name) = nftables_text::table(family);
         let foreign = format!(
@@ -459,12 +695,22 @@ fn nft_changes_any_rules_to_any_others() {
             for to in &states {
                 let script = nftables_text::script(to, listing.as_ref());
                 let after = in_namespace(&format!("{first}{script}"), family);
-                assert!(nftables_text::holds(to, after.as_ref()), "{from:?}\n{to:?}\n{script}\n{after:?}");
+                assert!(
+                    nftables_text::holds(to, after.as_ref()),
+                    "{from:?}\n{to:?}\n{script}\n{after:?}"
+                );
                 assert!(nftables_text::holds_except_encap(to, after.as_ref()));
                 let bare = |rules: &Ruleset| (rules.masquerade.is_some(), rules.forward.is_some());
-                assert_eq!(nftables_text::holds_except_encap(to, listing.as_ref()), bare(from) == bare(to), "{from:?}\n{to:?}");
                 assert_eq!(
-                    nftables_text::unknown_senders(after.as_ref().unwrap_or(&serde_json::Value::Null)).is_some(),
+                    nftables_text::holds_except_encap(to, listing.as_ref()),
+                    bare(from) == bare(to),
+                    "{from:?}\n{to:?}"
+                );
+                assert_eq!(
+                    nftables_text::unknown_senders(
+                        after.as_ref().unwrap_or(&serde_json::Value::Null)
+                    )
+                    .is_some(),
                     to.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
                 );
             }
@@ -472,13 +718,30 @@ fn nft_changes_any_rules_to_any_others() {
         // A table with foreign contents is replaced as a whole.
         let listing = in_namespace(&foreign, family);
         for to in &states {
-            let after = in_namespace(&format!("{foreign}{}", nftables_text::script(to, listing.as_ref())), family);
-            assert!(nftables_text::holds(to, after.as_ref()), "{to:?}\n{after:?}");
+            let after = in_namespace(
+                &format!("{foreign}{}", nftables_text::script(to, listing.as_ref())),
+                family,
+            );
+            assert!(
+                nftables_text::holds(to, after.as_ref()),
+                "{to:?}\n{after:?}"
+            );
         }
         let (old, new) = (&states[4], &states[5]);
-        let script = nftables_text::script(new, in_namespace(&nftables_text::script(old, None), family).as_ref());
-        let (gone, fresh) = family.pick(("192.168.56.103", "192.168.56.102, 192.168.56.104"), ("fd00:56::103", "fd00:56::104"));
-        assert_eq!(script, format!("delete element {layer} {name} peers {{ {gone} }}\nadd element {layer} {name} peers {{ {fresh} }}\n"));
+        let script = nftables_text::script(
+            new,
+            in_namespace(&nftables_text::script(old, None), family).as_ref(),
+        );
+        let (gone, fresh) = family.pick(
+            ("192.168.56.103", "192.168.56.102, 192.168.56.104"),
+            ("fd00:56::103", "fd00:56::104"),
+        );
+        assert_eq!(
+            script,
+            format!(
+                "delete element {layer} {name} peers {{ {gone} }}\nadd element {layer} {name} peers {{ {fresh} }}\n"
+            )
+        );
     }
 }
 
@@ -491,17 +754,34 @@ fn nft_removes_the_iptables_set() {
     );
     let list = "for t in nat filter raw; do nft -j -a list table ip $t; done";
     let listings = |script: &str| -> Vec<serde_json::Value> {
-        let output = std::process::Command::new("unshare").args(["-n", "sh", "-ec", script]).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        let output = std::process::Command::new("unshare")
+            .args(["-n", "sh", "-ec", script])
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     };
     let before = listings(&format!("{script}\n{list}"));
-    let (removal, words) = nftables_text::iptables_removal(&before, &OtherDaemons::default()).unwrap();
+    let (removal, words) =
+        nftables_text::iptables_removal(&before, &OtherDaemons::default()).unwrap();
     assert_eq!(words.len(), 3, "{words:?}");
     let after = listings(&format!("{script}\nnft -f - <<'X'\n{removal}X\n{list}"));
     let text = format!("{after:?}");
-    assert!(!text.contains("FLANNEL") && text.contains("1.2.3.4"), "{text}");
-    assert_eq!(nftables_text::iptables_removal(&after, &OtherDaemons::default()), None);
+    assert!(
+        !text.contains("FLANNEL") && text.contains("1.2.3.4"),
+        "{text}"
+    );
+    assert_eq!(
+        nftables_text::iptables_removal(&after, &OtherDaemons::default()),
+        None
+    );
 }
 
 /// A dry run finds everything that Go flannel and flannel-rs left in all three places. A real run removes it and keeps the rest.
@@ -510,8 +790,15 @@ fn everything_of_ours_is_cleared() {
     let work = || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
         let sh = |script: &str| {
-            let output = std::process::Command::new("sh").args(["-ec", script]).output().unwrap();
-            assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+            let output = std::process::Command::new("sh")
+                .args(["-ec", script])
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success(),
+                "{script}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), "").unwrap();
@@ -527,7 +814,10 @@ fn everything_of_ours_is_cleared() {
                 .collect::<Vec<_>>()
                 .join("\n")
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let before = all();
         let dry = runtime.block_on(clear(true));
         assert_eq!(all(), before, "a dry run changes nothing");
@@ -549,58 +839,147 @@ fn everything_of_ours_is_cleared() {
 #[test]
 fn other_encapsulations_than_one_port_are_guarded() {
     let rules = |family: Family, encapsulation: Encapsulation| {
-        let (none, pods) = (BTreeSet::new(), Some(("10.5.0.0/16".parse().unwrap(), "10.5.1.0/24".parse().unwrap())));
-        let options = GuardOptions { notrack: true, unknown_senders: UnknownSenders::Count, bar_pods: true };
-        Ruleset { encap: guard(family, Ends { encapsulation, pods, hosts: &none, peers: &none }, options), ..Ruleset::empty(family) }
+        let (none, pods) = (
+            BTreeSet::new(),
+            Some((
+                "10.5.0.0/16".parse().unwrap(),
+                "10.5.1.0/24".parse().unwrap(),
+            )),
+        );
+        let options = GuardOptions {
+            notrack: true,
+            unknown_senders: UnknownSenders::Count,
+            bar_pods: true,
+        };
+        Ruleset {
+            encap: guard(
+                family,
+                Ends {
+                    encapsulation,
+                    pods,
+                    hosts: &none,
+                    peers: &none,
+                },
+                options,
+            ),
+            ..Ruleset::empty(family)
+        }
     };
-    let several = Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None };
-    for (encapsulation, iptables, nft) in
-        [(several, "-p udp -m multiport --dports 51820,51821", "udp dport { 51820, 51821 }"), (Encapsulation::Ipip, "-p 4", "ip protocol 4")]
-    {
+    let several = Encapsulation::Udp {
+        ports: Dual::Both(51820, 51821),
+        outer: None,
+    };
+    for (encapsulation, iptables, nft) in [
+        (
+            several,
+            "-p udp -m multiport --dports 51820,51821",
+            "udp dport { 51820, 51821 }",
+        ),
+        (Encapsulation::Ipip, "-p 4", "ip protocol 4"),
+    ] {
         let rules = rules(Family::V4, encapsulation);
         let text = payload(&rules, EMPTY).unwrap();
-        assert!(text.contains(&format!("-A PREROUTING {iptables} -m comment")), "{text}");
+        assert!(
+            text.contains(&format!("-A PREROUTING {iptables} -m comment")),
+            "{text}"
+        );
         let saved = restored(EMPTY, &text);
         assert_eq!(payload(&rules, &saved), None);
         for name in ["ipencap", "ipv4"] {
-            assert_eq!(payload(&rules, &saved.replace("-p 4 ", &format!("-p {name} "))), None, "{name}");
+            assert_eq!(
+                payload(&rules, &saved.replace("-p 4 ", &format!("-p {name} "))),
+                None,
+                "{name}"
+            );
         }
         let script = nftables_text::script(&rules, None);
-        assert!(script.contains(&format!("{nft} fib daddr type local")), "{script}");
+        assert!(
+            script.contains(&format!("{nft} fib daddr type local")),
+            "{script}"
+        );
     }
-    assert_eq!(rules(Family::V6, Encapsulation::Ipip).encap, None, "it has no packets over IPv6");
+    assert_eq!(
+        rules(Family::V6, Encapsulation::Ipip).encap,
+        None,
+        "it has no packets over IPv6"
+    );
     // Another encapsulation is another guard.
-    let saved = restored(EMPTY, &payload(&rules(Family::V4, Encapsulation::udp(8472)), EMPTY).unwrap());
-    let after = restored(&saved, &payload(&rules(Family::V4, Encapsulation::Ipip), &saved).unwrap());
+    let saved = restored(
+        EMPTY,
+        &payload(&rules(Family::V4, Encapsulation::udp(8472)), EMPTY).unwrap(),
+    );
+    let after = restored(
+        &saved,
+        &payload(&rules(Family::V4, Encapsulation::Ipip), &saved).unwrap(),
+    );
     assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
 }
 
 /// The IPv4 rules of one of two daemons that share a host.
-fn daemon_rules(number: usize, options: &RuleOptions, unknown_senders: UnknownSenders, guarded: [bool; 2], unknown: bool) -> Ruleset {
+fn daemon_rules(
+    number: usize,
+    options: &RuleOptions,
+    unknown_senders: UnknownSenders,
+    guarded: [bool; 2],
+    unknown: bool,
+) -> Ruleset {
     let net = |number: usize| -> IpNet { format!("10.{}.0.0/16", 5 + number).parse().unwrap() };
     let own: IpNet = format!("10.{}.{number}.0/24", 5 + number).parse().unwrap();
     let other = 1 - number;
     let hosts = ["192.168.56.101".parse().unwrap()].into();
     let peers = ["192.168.56.102".parse().unwrap()].into();
-    let port = Ends { encapsulation: Encapsulation::udp(8472), pods: Some((net(number), own)), hosts: &hosts, peers: &peers };
-    let encap = guard(Family::V4, port, GuardOptions { notrack: true, unknown_senders, bar_pods: true }).filter(|_| guarded[number]);
+    let port = Ends {
+        encapsulation: Encapsulation::udp(8472),
+        pods: Some((net(number), own)),
+        hosts: &hosts,
+        peers: &peers,
+    };
+    let encap = guard(
+        Family::V4,
+        port,
+        GuardOptions {
+            notrack: true,
+            unknown_senders,
+            bar_pods: true,
+        },
+    )
+    .filter(|_| guarded[number]);
     let others = OtherDaemons {
         own: [net(number)].into(),
         served: [net(other)].into_iter().filter(|_| !unknown).collect(),
         unknown,
-        guards: guarded[other].then_some(u16::try_from(other).unwrap()).into_iter().collect(),
+        guards: guarded[other]
+            .then_some(u16::try_from(other).unwrap())
+            .into_iter()
+            .collect(),
     };
-    Ruleset { encap, guard_slot: u16::try_from(number).unwrap(), others, ..ruleset(net(number), own, options) }
+    Ruleset {
+        encap,
+        guard_slot: u16::try_from(number).unwrap(),
+        others,
+        ..ruleset(net(number), own, options)
+    }
 }
 
 /// The lines that belong to a network (the first one they match) or to its guard.
 fn lines_of(saved: &str, number: usize) -> Vec<&str> {
-    let guard = if number == 0 { "FLANNEL-ENCAP" } else { "FLANNEL-ENCAP-1" };
+    let guard = if number == 0 {
+        "FLANNEL-ENCAP"
+    } else {
+        "FLANNEL-ENCAP-1"
+    };
     let is = |line: &&str| match line.contains("FLANNEL-ENCAP") {
         true => line.split(' ').any(|word| word == guard),
-        false => line.split(' ').find(|word| word.starts_with("10.")).is_some_and(|net| net.starts_with(&format!("10.{}.", 5 + number))),
+        false => line
+            .split(' ')
+            .find(|word| word.starts_with("10."))
+            .is_some_and(|net| net.starts_with(&format!("10.{}.", 5 + number))),
     };
-    saved.lines().filter(|line| line.starts_with("-A")).filter(is).collect()
+    saved
+        .lines()
+        .filter(|line| line.starts_with("-A"))
+        .filter(is)
+        .collect()
 }
 
 proptest! {
@@ -669,7 +1048,9 @@ proptest! {
 #[test]
 fn two_daemons_share_the_nftables_table() {
     let guarded = [true, true];
-    let both: Vec<Ruleset> = [0, 1].map(|number| daemon_rules(number, &options(), UnknownSenders::Drop, guarded, false)).into();
+    let both: Vec<Ruleset> = [0, 1]
+        .map(|number| daemon_rules(number, &options(), UnknownSenders::Drop, guarded, false))
+        .into();
     let mut plain = both.clone();
     plain.iter_mut().for_each(|rules| rules.encap = None);
     for rulesets in [&both, &plain] {
@@ -694,26 +1075,72 @@ fn two_daemons_share_the_nftables_table() {
                     in_namespace(all, Family::V4)
                 };
                 let listing = step(&mut all, b);
-                assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{all}");
+                assert!(
+                    nftables_text::holds(a, listing.as_ref())
+                        && nftables_text::holds(b, listing.as_ref()),
+                    "{all}"
+                );
                 all.push_str(damage);
                 all.push('\n');
                 let unhurt = nftables_text::holds(b, in_namespace(&all, Family::V4).as_ref());
                 let listing = step(&mut all, a);
                 assert!(nftables_text::holds(a, listing.as_ref()), "{damage}\n{all}");
                 // An unknown chain replaces the table, and with it the guards of others, which they restore.
-                assert!(!unhurt || nftables_text::holds(b, listing.as_ref()) || damage.contains("add chain"), "{damage}\n{all}");
+                assert!(
+                    !unhurt
+                        || nftables_text::holds(b, listing.as_ref())
+                        || damage.contains("add chain"),
+                    "{damage}\n{all}"
+                );
                 let listing = step(&mut all, b);
-                assert!(nftables_text::holds(a, listing.as_ref()) && nftables_text::holds(b, listing.as_ref()), "{damage}\n{all}");
+                assert!(
+                    nftables_text::holds(a, listing.as_ref())
+                        && nftables_text::holds(b, listing.as_ref()),
+                    "{damage}\n{all}"
+                );
                 // One daemon is removed, and nothing of the other's with it.
-                let gone = Ruleset { others: a.others.clone(), ..Ruleset::empty(Family::V4) };
-                assert!(nftables_text::is_shared(listing.as_ref().unwrap(), Family::V4, &a.others));
+                let gone = Ruleset {
+                    others: a.others.clone(),
+                    ..Ruleset::empty(Family::V4)
+                };
+                assert!(nftables_text::is_shared(
+                    listing.as_ref().unwrap(),
+                    Family::V4,
+                    &a.others
+                ));
                 let listing = step(&mut all, &gone);
-                assert!(nftables_text::holds(b, listing.as_ref()) && nftables_text::holds(&gone, listing.as_ref()), "{damage}\n{all}");
-                let nothing = Ruleset { others: b.others.clone(), ..gone };
-                let (unknown, text) = (OtherDaemons { unknown: true, ..OtherDaemons::default() }, format!("{listing:?}"));
+                assert!(
+                    nftables_text::holds(b, listing.as_ref())
+                        && nftables_text::holds(&gone, listing.as_ref()),
+                    "{damage}\n{all}"
+                );
+                let nothing = Ruleset {
+                    others: b.others.clone(),
+                    ..gone
+                };
+                let (unknown, text) = (
+                    OtherDaemons {
+                        unknown: true,
+                        ..OtherDaemons::default()
+                    },
+                    format!("{listing:?}"),
+                );
                 assert!(!text.contains(&format!("10.{}.", 5 + first)), "{text}");
-                assert_eq!(nftables_text::unserved(listing.as_ref().unwrap(), &unknown).len(), 1);
-                assert_eq!(step(&mut all, &Ruleset { others: OtherDaemons::default(), ..nothing }), None, "the last daemon removes the table");
+                assert_eq!(
+                    nftables_text::unserved(listing.as_ref().unwrap(), &unknown).len(),
+                    1
+                );
+                assert_eq!(
+                    step(
+                        &mut all,
+                        &Ruleset {
+                            others: OtherDaemons::default(),
+                            ..nothing
+                        }
+                    ),
+                    None,
+                    "the last daemon removes the table"
+                );
             }
         }
     }
@@ -723,7 +1150,12 @@ fn two_daemons_share_the_nftables_table() {
 fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
     let (layer, name) = nftables_text::table(family);
     let mut child = std::process::Command::new("unshare")
-        .args(["-n", "sh", "-c", &format!("nft -f - && {{ nft -j list table {layer} {name} 2>/dev/null || true; }}")])
+        .args([
+            "-n",
+            "sh",
+            "-c",
+            &format!("nft -f - && {{ nft -j list table {layer} {name} 2>/dev/null || true; }}"),
+        ])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()

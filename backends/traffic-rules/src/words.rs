@@ -5,20 +5,39 @@ use crate::variant::Variant;
 use std::process::ExitStatus;
 
 /// Why a program failed, by what it printed.
-pub(crate) fn failure(program: &str, command: String, status: ExitStatus, words: &str) -> ProgramError {
+pub(crate) fn failure(
+    program: &str,
+    command: String,
+    status: ExitStatus,
+    words: &str,
+) -> ProgramError {
     let words = words.trim();
     if words.contains("xtables lock") {
-        ProgramError::Locked { program: program.to_owned() }
+        ProgramError::Locked {
+            program: program.to_owned(),
+        }
     } else if program == "nft" && words.contains("No such file or directory") {
-        ProgramError::NotFound { command, status, words: words.to_owned() }
+        ProgramError::NotFound {
+            command,
+            status,
+            words: words.to_owned(),
+        }
     } else {
-        ProgramError::Refused { command, status, words: words.to_owned() }
+        ProgramError::Refused {
+            command,
+            status,
+            words: words.to_owned(),
+        }
     }
 }
 
 /// The variant of iptables, by what `--version` prints.
 pub(crate) fn variant(version: &str) -> Variant {
-    if version.contains("nf_tables") { Variant::Nft } else { Variant::Legacy }
+    if version.contains("nf_tables") {
+        Variant::Nft
+    } else {
+        Variant::Legacy
+    }
 }
 
 #[cfg(test)]
@@ -29,19 +48,46 @@ mod tests {
 
     #[test]
     fn failure_is_known_by_the_words_of_the_program() {
-        let failed = |program: &str, words: &str| failure(program, format!("{program} x"), ExitStatus::from_raw(4 << 8), words);
+        let failed = |program: &str, words: &str| {
+            failure(
+                program,
+                format!("{program} x"),
+                ExitStatus::from_raw(4 << 8),
+                words,
+            )
+        };
         let lock = "Another app is currently holding the xtables lock; still 1s 0us time ahead to have a chance to grab the lock...\n";
         let locked = failed("iptables-legacy-restore", lock);
-        assert_eq!((locked.code(), locked.detail()), ("rules-locked", Detail::RulesLocked { file: "/run/xtables.lock".into() }));
+        assert_eq!(
+            (locked.code(), locked.detail()),
+            (
+                "rules-locked",
+                Detail::RulesLocked {
+                    file: "/run/xtables.lock".into()
+                }
+            )
+        );
         let absent = "Error: No such file or directory\nlist table ip nat\n              ^^^\n";
         assert_eq!(failed("nft", absent).code(), "rules-object-missing");
         // iptables says so of a match or target that the kernel lacks.
         assert_eq!(failed("iptables-restore", absent).code(), "rules-refused");
-        let refused = failed("nft", "Error: Could not process rule: Operation not supported\n");
+        let refused = failed(
+            "nft",
+            "Error: Could not process rule: Operation not supported\n",
+        );
         assert_eq!(refused.code(), "rules-refused");
         if !types::problem::MUTE {
-            assert_eq!(refused.to_string(), "nft x failed with exit status: 4: Error: Could not process rule: Operation not supported");
+            assert_eq!(
+                refused.to_string(),
+                "nft x failed with exit status: 4: Error: Could not process rule: Operation not supported"
+            );
         }
-        assert_eq!((variant("iptables v1.8.10 (nf_tables)"), variant("iptables v1.8.10 (legacy)")), (Variant::Nft, Variant::Legacy));
+        assert_eq!(
+            (
+                variant("iptables v1.8.10 (nf_tables)"),
+                variant("iptables v1.8.10 (legacy)")
+            ),
+            (Variant::Nft, Variant::Legacy)
+        );
     }
 }

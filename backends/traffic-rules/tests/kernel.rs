@@ -3,7 +3,12 @@
 //!
 //! `RULES_SEED=7` begins with another seed, `RULES_SETS=3000` takes more sets.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows it in tests, but does not know their helpers"
+)]
 
 #[path = "kernel/bed.rs"]
 mod bed;
@@ -23,7 +28,10 @@ const SETS: u64 = 48;
 const BATCH: usize = 48;
 
 fn variable(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(otherwise)
 }
 
 #[test]
@@ -36,7 +44,9 @@ fn fates_are_those_that_the_walk_foretells() {
         .map(|seed| {
             let mut random = StdRng::seed_from_u64(seed);
             let set = RuleSet::random(&mut random, seed);
-            let sent = (0..PACKETS).map(|number| Sent::random(&mut random, set.family, seed, number)).collect();
+            let sent = (0..PACKETS)
+                .map(|number| Sent::random(&mut random, set.family, seed, number))
+                .collect();
             (seed, set, sent)
         })
         .collect();
@@ -45,27 +55,53 @@ fn fates_are_those_that_the_walk_foretells() {
             let next = all[place..].iter().take(BATCH).flat_map(|(.., sent)| sent);
             bed.establish(&next.filter(|sent| sent.established).collect::<Vec<_>>());
         }
-        set.constructs.iter().for_each(|construct| *constructs.entry(construct).or_default() += 1);
+        set.constructs
+            .iter()
+            .for_each(|construct| *constructs.entry(construct).or_default() += 1);
         let rules = bed.apply(set);
-        let fates: Vec<Fate> = sent.iter().map(|sent| Walk::through(&rules).fate(&sent.packet(set.bridge_calls_ip))).collect();
+        let fates: Vec<Fate> = sent
+            .iter()
+            .map(|sent| Walk::through(&rules).fate(&sent.packet(set.bridge_calls_ip)))
+            .collect();
         let arrived = bed.send(sent, &fates);
         for ((sent, fate), arrived) in sent.iter().zip(&fates).zip(arrived) {
             packets += 1;
             passed += u32::from(arrived);
             match (fate, arrived) {
                 (Fate::Yes { .. }, false) | (Fate::No(_), true) => {
-                    wrong
-                        .push(format!("seed {seed}: {sent:?} {}, and the walk says {fate:?}\n{set}", if arrived { "arrived" } else { "is dropped" }));
+                    wrong.push(format!(
+                        "seed {seed}: {sent:?} {}, and the walk says {fate:?}\n{set}",
+                        if arrived { "arrived" } else { "is dropped" }
+                    ));
                 }
                 (Fate::Perhaps { .. }, _) => perhaps += 1,
                 _ => {}
             }
         }
     }
-    println!("{sets} sets from seed {first}: {packets} packets, {passed} passed, {perhaps} perhaps; sets with each construct: {constructs:?}");
-    assert!(wrong.is_empty(), "{} of {packets} are wrong:\n{}", wrong.len(), wrong[..wrong.len().min(3)].join("\n"));
-    assert!(perhaps * 20 <= packets, "{perhaps} of {packets} are perhaps");
-    assert!(passed * 8 > packets && passed * 8 < packets * 7, "{passed} of {packets} passed: that shows little");
-    let rare: Vec<_> = sets::CONSTRUCTS.iter().filter(|name| constructs.get(*name).copied().unwrap_or_default() * 10 < sets).collect();
-    assert!(rare.is_empty(), "in less than a tenth of the sets: {rare:?} of {constructs:?}");
+    println!(
+        "{sets} sets from seed {first}: {packets} packets, {passed} passed, {perhaps} perhaps; sets with each construct: {constructs:?}"
+    );
+    assert!(
+        wrong.is_empty(),
+        "{} of {packets} are wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(3)].join("\n")
+    );
+    assert!(
+        perhaps * 20 <= packets,
+        "{perhaps} of {packets} are perhaps"
+    );
+    assert!(
+        passed * 8 > packets && passed * 8 < packets * 7,
+        "{passed} of {packets} passed: that shows little"
+    );
+    let rare: Vec<_> = sets::CONSTRUCTS
+        .iter()
+        .filter(|name| constructs.get(*name).copied().unwrap_or_default() * 10 < sets)
+        .collect();
+    assert!(
+        rare.is_empty(),
+        "in less than a tenth of the sets: {rare:?} of {constructs:?}"
+    );
 }

@@ -6,20 +6,34 @@ use proptest::prelude::*;
 const GOOD: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
 fn parsed(text: &str) -> Result<SubnetEnv, EnvError> {
-    parse(text.as_bytes()).map_err(|fault| EnvError { path: "FILE".into(), fault })
+    parse(text.as_bytes()).map_err(|fault| EnvError {
+        path: "FILE".into(),
+        fault,
+    })
 }
 
 #[test]
 fn the_grammar_is_that_of_go_flannels_plugin() {
     let env = parsed(GOOD).unwrap();
     assert_eq!(
-        (env.networks[0].to_string(), env.subnets[0].to_string(), env.mtu, env.ip_masq),
+        (
+            env.networks[0].to_string(),
+            env.subnets[0].to_string(),
+            env.mtu,
+            env.ip_masq
+        ),
         ("10.244.0.0/16".into(), "10.244.7.0/24".into(), 1450, true)
     );
     assert_eq!(parsed(&GOOD.replace('\n', "\r\n")).unwrap(), env);
     let env =
         parsed(&format!("{GOOD}FLANNEL_NETWORK=10.1.0.0/16,10.2.0.0/16,10.1.9.9/16\nFLANNEL_IPMASQ=yes\nFLANNEL_IPV6_NETWORK=fd00::/48\n")).unwrap();
-    assert_eq!(env.networks.iter().map(IpNet::to_string).collect::<Vec<_>>(), ["10.1.0.0/16", "10.2.0.0/16", "fd00::/48"]);
+    assert_eq!(
+        env.networks
+            .iter()
+            .map(IpNet::to_string)
+            .collect::<Vec<_>>(),
+        ["10.1.0.0/16", "10.2.0.0/16", "fd00::/48"]
+    );
     assert!(!env.ip_masq);
     for (line, words) in [
         ("FLANNEL_MTU", "FLANNEL_MTU has no value"),
@@ -27,7 +41,10 @@ fn the_grammar_is_that_of_go_flannels_plugin() {
         ("FLANNEL_MTU=4294967296", "is no number"),
         ("FLANNEL_MTU=-1", "is no number"),
         ("FLANNEL_NETWORK=10.1.0.0/16,", "invalid CIDR address: "),
-        ("FLANNEL_SUBNET=10.244.7.1", "invalid CIDR address: 10.244.7.1"),
+        (
+            "FLANNEL_SUBNET=10.244.7.1",
+            "invalid CIDR address: 10.244.7.1",
+        ),
     ] {
         let error = parsed(&format!("{GOOD}{line}\n")).unwrap_err().to_string();
         assert!(error.contains(words), "{line}: {error}");
@@ -42,17 +59,35 @@ fn the_grammar_is_that_of_go_flannels_plugin() {
 fn a_file_that_is_none_is_an_error_and_no_wait() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    nix::unistd::mkfifo(&path("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    nix::unistd::mkfifo(
+        &path("pipe"),
+        nix::sys::stat::Mode::from_bits_truncate(0o600),
+    )
+    .unwrap();
     std::fs::write(path("long"), "#".repeat(65 * 1024)).unwrap();
     std::fs::write(path("binary"), [0xff, 0xfe, 0, b'\n']).unwrap();
-    for (name, words) in [("pipe", "regular file"), (".", "regular file"), ("long", "64 KiB"), ("binary", "is missing")] {
+    for (name, words) in [
+        ("pipe", "regular file"),
+        (".", "regular file"),
+        ("long", "64 KiB"),
+        ("binary", "is missing"),
+    ] {
         let error = load(&path(name), Duration::from_secs(600)).unwrap_err();
-        assert!(error.code == INTERNAL && error.msg.contains(words), "{name}: {error:?}");
+        assert!(
+            error.code == INTERNAL && error.msg.contains(words),
+            "{name}: {error:?}"
+        );
     }
-    assert_eq!(load(&path("none"), Duration::ZERO).unwrap_err().code, TRY_AGAIN_LATER);
+    assert_eq!(
+        load(&path("none"), Duration::ZERO).unwrap_err().code,
+        TRY_AGAIN_LATER
+    );
     std::fs::write(path("file"), GOOD).unwrap();
     std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
-    assert!(load(&path("link"), Duration::ZERO).is_ok(), "an operator's link is followed");
+    assert!(
+        load(&path("link"), Duration::ZERO).is_ok(),
+        "an operator's link is followed"
+    );
 }
 
 #[test]
@@ -79,22 +114,56 @@ proptest! {
 
 /// What the daemon's reader finds in a file that this plugin reads, where the two differ.
 fn differences(text: &str) -> Vec<String> {
-    let Ok(ours) = parse(text.as_bytes()) else { return Vec::new() };
+    let Ok(ours) = parse(text.as_bytes()) else {
+        return Vec::new();
+    };
     let daemon = run_dir::subnet_env::parse(text.as_bytes());
     let mut found = Vec::new();
     let mut compare = |key: &str, ours: Vec<String>, daemon: Option<String>| {
         // The daemon reads no list, no network under the key of the other family, and nothing that is neither true nor false.
-        if daemon.as_ref().is_some_and(|daemon| ours != [daemon.clone()]) {
+        if daemon
+            .as_ref()
+            .is_some_and(|daemon| ours != [daemon.clone()])
+        {
             found.push(format!("{key}: {ours:?}, {daemon:?}"));
         }
     };
-    let of = |nets: &[IpNet], ipv4: bool| nets.iter().filter(|net| matches!(net, IpNet::V4(_)) == ipv4).map(IpNet::to_string).collect::<Vec<_>>();
-    compare("FLANNEL_NETWORK", of(&ours.networks, true), daemon.network.map(|net| net.to_string()));
-    compare("FLANNEL_IPV6_NETWORK", of(&ours.networks, false), daemon.v6_network.map(|net| net.to_string()));
-    compare("FLANNEL_SUBNET", of(&ours.subnets, true), daemon.subnet.map(|net| net.to_string()));
-    compare("FLANNEL_IPV6_SUBNET", of(&ours.subnets, false), daemon.v6_subnet.map(|net| net.to_string()));
-    compare("FLANNEL_MTU", vec![ours.mtu.to_string()], daemon.mtu.map(|mtu| mtu.to_string()));
-    compare("FLANNEL_IPMASQ", vec![ours.ip_masq.to_string()], daemon.ip_masq.map(|is| is.to_string()));
+    let of = |nets: &[IpNet], ipv4: bool| {
+        nets.iter()
+            .filter(|net| matches!(net, IpNet::V4(_)) == ipv4)
+            .map(IpNet::to_string)
+            .collect::<Vec<_>>()
+    };
+    compare(
+        "FLANNEL_NETWORK",
+        of(&ours.networks, true),
+        daemon.network.map(|net| net.to_string()),
+    );
+    compare(
+        "FLANNEL_IPV6_NETWORK",
+        of(&ours.networks, false),
+        daemon.v6_network.map(|net| net.to_string()),
+    );
+    compare(
+        "FLANNEL_SUBNET",
+        of(&ours.subnets, true),
+        daemon.subnet.map(|net| net.to_string()),
+    );
+    compare(
+        "FLANNEL_IPV6_SUBNET",
+        of(&ours.subnets, false),
+        daemon.v6_subnet.map(|net| net.to_string()),
+    );
+    compare(
+        "FLANNEL_MTU",
+        vec![ours.mtu.to_string()],
+        daemon.mtu.map(|mtu| mtu.to_string()),
+    );
+    compare(
+        "FLANNEL_IPMASQ",
+        vec![ours.ip_masq.to_string()],
+        daemon.ip_masq.map(|is| is.to_string()),
+    );
     found
 }
 
@@ -118,7 +187,13 @@ fn daemons_reader_agrees_where_both_read_a_file() {
     }
     // Both read all of what the daemon writes.
     let env = run_dir::subnet_env::parse(GOOD.as_bytes());
-    assert!(env.network.is_some() && env.subnet.is_some() && env.mtu.is_some() && env.ip_masq.is_some() && env.warnings.is_empty());
+    assert!(
+        env.network.is_some()
+            && env.subnet.is_some()
+            && env.mtu.is_some()
+            && env.ip_masq.is_some()
+            && env.warnings.is_empty()
+    );
 }
 
 /// The forms that the daemon alone reads are refused here, or are no assignment: as Go flannel's plugin has it.
@@ -133,14 +208,24 @@ fn forms_that_only_the_daemon_reads_are_no_values_here() {
         (" FLANNEL_MTU=1400", false),
         ("FLANNEL_MTU : 1400", false),
     ] {
-        assert_eq!(run_dir::subnet_env::parse(line.as_bytes()).mtu, Some(1400), "{line}");
+        assert_eq!(
+            run_dir::subnet_env::parse(line.as_bytes()).mtu,
+            Some(1400),
+            "{line}"
+        );
         let here = parsed(&format!("{GOOD}{line}\n"));
         assert_eq!(here.is_err(), refused, "{line}: {here:?}");
         assert!(here.map_or(true, |env| env.mtu == 1450), "{line}");
     }
     // Only `true` is true.
     let quoted = format!("{GOOD}FLANNEL_IPMASQ=\"true\"\n");
-    assert_eq!((parsed(&quoted).unwrap().ip_masq, run_dir::subnet_env::parse(quoted.as_bytes()).ip_masq), (false, Some(true)));
+    assert_eq!(
+        (
+            parsed(&quoted).unwrap().ip_masq,
+            run_dir::subnet_env::parse(quoted.as_bytes()).ip_masq
+        ),
+        (false, Some(true))
+    );
 }
 
 proptest! {

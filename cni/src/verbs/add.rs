@@ -11,16 +11,24 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     let netconf = Netconf::build(&call.conf, context.patience)?;
     let text = gojson::encode(&netconf.object);
     let folder = &call.conf.data_dir;
-    let attachment_store = AttachmentStore::create(folder).map_err(|why| failed("opening", folder, &why))?;
+    let attachment_store =
+        AttachmentStore::create(folder).map_err(|why| failed("opening", folder, &why))?;
     let name = attachment_store::name(&call.attachment);
     let writing = |why| failed("writing", &attachment_store.path(&name), &why);
-    let earlier = attachment_store.read(&name).map_err(reading(&attachment_store, &name))?;
+    let earlier = attachment_store
+        .read(&name)
+        .map_err(reading(&attachment_store, &name))?;
     let there = match &earlier {
         // The plugin was killed in the middle: the delegate would refuse what is half there.
         Some(saved) if saved.progress == Progress::Begun => {
             let old = Netconf::read(&saved.text);
-            let (program, netconf) = old.as_ref().map_or((&netconf.program, text.as_bytes()), |old| (&old.program, saved.text.as_slice()));
-            undo(context, program, netconf, &call.attachment, &call.netns).map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
+            let (program, netconf) = old
+                .as_ref()
+                .map_or((&netconf.program, text.as_bytes()), |old| {
+                    (&old.program, saved.text.as_slice())
+                });
+            undo(context, program, netconf, &call.attachment, &call.netns)
+                .map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
             false
         }
         // An attachment that is in use keeps its file, and its interface, if this ADD is refused.
@@ -31,13 +39,23 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
         None => false,
     };
     if !there {
-        attachment_store.write(&name, &text, Progress::Begun).map_err(writing)?;
+        attachment_store
+            .write(&name, &text, Progress::Begun)
+            .map_err(writing)?;
     }
-    let order = Order { program: &netconf.program, verb: Verb::Add, attachment: &call.attachment, netns: &call.netns, netconf: text.as_bytes() };
+    let order = Order {
+        program: &netconf.program,
+        verb: Verb::Add,
+        attachment: &call.attachment,
+        netns: &call.netns,
+        netconf: text.as_bytes(),
+    };
     match context.delegate.call(&order).and_then(result) {
         Ok(printed) => {
             if there {
-                attachment_store.write(&name, &text, Progress::Done).map_err(writing)?;
+                attachment_store
+                    .write(&name, &text, Progress::Done)
+                    .map_err(writing)?;
             } else {
                 attachment_store.finish(&name).map_err(writing)?;
             }
@@ -45,7 +63,17 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
         }
         Err(failure) => {
             // What cannot be undone now is left to DEL, which needs the file.
-            if !there && (never_started(&failure) || undo(context, &netconf.program, text.as_bytes(), &call.attachment, &call.netns).is_ok()) {
+            if !there
+                && (never_started(&failure)
+                    || undo(
+                        context,
+                        &netconf.program,
+                        text.as_bytes(),
+                        &call.attachment,
+                        &call.netns,
+                    )
+                    .is_ok())
+            {
                 let _ = attachment_store.remove(&name);
             }
             Err(failure.into_error().during("failed to delegate add"))
@@ -57,8 +85,15 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
 fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     match Netconf::read(&saved.text) {
         Some(old) if old.network() != call.conf.name => {
-            let why = format!("{} of container {} belongs to network {:?}", call.attachment.interface, call.attachment.container, old.network());
-            Err(CniError::new(INTERNAL, why).details("it must be removed from that network first, by DEL with its configuration"))
+            let why = format!(
+                "{} of container {} belongs to network {:?}",
+                call.attachment.interface,
+                call.attachment.container,
+                old.network()
+            );
+            Err(CniError::new(INTERNAL, why).details(
+                "it must be removed from that network first, by DEL with its configuration",
+            ))
         }
         _ => Ok(()),
     }
@@ -69,8 +104,14 @@ fn result(printed: Vec<u8>) -> Result<Vec<u8>, Failure> {
     match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(result) if result.is_object() => Ok(printed),
         _ => {
-            let text: String = String::from_utf8_lossy(&printed).chars().take(500).collect();
-            Err(Failure::Failed(CniError::new(DECODING_FAILURE, "the delegate succeeded without a result").details(format!("it printed {text:?}"))))
+            let text: String = String::from_utf8_lossy(&printed)
+                .chars()
+                .take(500)
+                .collect();
+            Err(Failure::Failed(
+                CniError::new(DECODING_FAILURE, "the delegate succeeded without a result")
+                    .details(format!("it printed {text:?}")),
+            ))
         }
     }
 }

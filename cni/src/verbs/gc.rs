@@ -13,8 +13,13 @@ pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     let valid = call.conf.valid_attachments()?;
     let folder = &call.conf.data_dir;
     let mut errors = Vec::new();
-    if let Some(attachment_store) = AttachmentStore::open(folder).map_err(|why| failed("opening", folder, &why))? {
-        for entry in attachment_store.entries().map_err(|why| failed("listing", folder, &why))? {
+    if let Some(attachment_store) =
+        AttachmentStore::open(folder).map_err(|why| failed("opening", folder, &why))?
+    {
+        for entry in attachment_store
+            .entries()
+            .map_err(|why| failed("listing", folder, &why))?
+        {
             if !is_valid(&entry, &valid)
                 && let Err(error) = collect(call, context, &attachment_store, &entry)
             {
@@ -29,31 +34,61 @@ pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     match errors.into_iter().next() {
         None => Ok(()),
         Some(first) if count == 1 => Err(first),
-        Some(first) => Err(CniError { msg: format!("{} (the first of {count} errors)", first.msg), ..first }),
+        Some(first) => Err(CniError {
+            msg: format!("{} (the first of {count} errors)", first.msg),
+            ..first
+        }),
     }
 }
 
 /// Whether a file belongs to a valid attachment. One without an interface in its name may be any interface's.
 fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
-    let fits = |attachment: &Attachment| entry.interface.as_ref().is_none_or(|interface| *interface == attachment.interface);
-    valid.iter().any(|attachment| attachment.container == entry.container && fits(attachment))
+    let fits = |attachment: &Attachment| {
+        entry
+            .interface
+            .as_ref()
+            .is_none_or(|interface| *interface == attachment.interface)
+    };
+    valid
+        .iter()
+        .any(|attachment| attachment.container == entry.container && fits(attachment))
 }
 
 /// Undoes an attachment that is no longer valid, and forgets it. One of another network is left alone.
-fn collect(call: &Call, context: Context<'_>, attachment_store: &AttachmentStore, entry: &Entry) -> Result<(), CniError> {
-    let forget = || attachment_store.remove(&entry.name).map_err(|why| failed("removing", &attachment_store.path(&entry.name), &why));
+fn collect(
+    call: &Call,
+    context: Context<'_>,
+    attachment_store: &AttachmentStore,
+    entry: &Entry,
+) -> Result<(), CniError> {
+    let forget = || {
+        attachment_store
+            .remove(&entry.name)
+            .map_err(|why| failed("removing", &attachment_store.path(&entry.name), &why))
+    };
     if entry.temporary {
         return forget();
     }
-    let read = attachment_store.read(&entry.name).map_err(reading(attachment_store, &entry.name))?;
+    let read = attachment_store
+        .read(&entry.name)
+        .map_err(reading(attachment_store, &entry.name))?;
     let Some(saved) = read else { return Ok(()) };
-    let attachment = Attachment { container: entry.container.clone(), interface: entry.interface.clone().unwrap_or_else(|| FIRST.to_owned()) };
+    let attachment = Attachment {
+        container: entry.container.clone(),
+        interface: entry.interface.clone().unwrap_or_else(|| FIRST.to_owned()),
+    };
     match Netconf::read(&saved.text) {
         Some(netconf) if netconf.network() != call.conf.name => return Ok(()),
         Some(netconf) => undo(context, &netconf.program, &saved.text, &attachment, "")?,
         None => {
             let now = Netconf::build_to_undo(&call.conf)?;
-            undo(context, &now.program, gojson::encode(&now.object).as_bytes(), &attachment, "")?;
+            undo(
+                context,
+                &now.program,
+                gojson::encode(&now.object).as_bytes(),
+                &attachment,
+                "",
+            )?;
             // It may be another network's, or no file of ours at all. An empty one is what a power failure leaves.
             if !saved.text.is_empty() {
                 return Ok(());
@@ -66,18 +101,40 @@ fn collect(call: &Call, context: Context<'_>, attachment_store: &AttachmentStore
 /// Passes GC on.
 fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
-    let list: Value = valid.iter().map(|one| json!({ "containerID": one.container, "ifname": one.interface })).collect();
-    netconf.object.insert("cni.dev/valid-attachments".to_owned(), list);
+    let list: Value = valid
+        .iter()
+        .map(|one| json!({ "containerID": one.container, "ifname": one.interface }))
+        .collect();
+    netconf
+        .object
+        .insert("cni.dev/valid-attachments".to_owned(), list);
     let text = gojson::encode(&netconf.object);
-    let nobody = Attachment { container: String::new(), interface: String::new() };
-    let order = Order { program: &netconf.program, verb: Verb::Gc, attachment: &nobody, netns: "", netconf: text.as_bytes() };
-    match context.delegate.call(&order).map_err(|failure| failure.into_error()) {
+    let nobody = Attachment {
+        container: String::new(),
+        interface: String::new(),
+    };
+    let order = Order {
+        program: &netconf.program,
+        verb: Verb::Gc,
+        attachment: &nobody,
+        netns: "",
+        netconf: text.as_bytes(),
+    };
+    match context
+        .delegate
+        .call(&order)
+        .map_err(|failure| failure.into_error())
+    {
         Err(error) if is_too_old(&error) => Ok(()),
-        outcome => outcome.map(drop).map_err(|error| error.during("failed to delegate gc")),
+        outcome => outcome
+            .map(drop)
+            .map_err(|error| error.during("failed to delegate gc")),
     }
 }
 
 /// Whether the delegate does not know GC.
 fn is_too_old(error: &CniError) -> bool {
-    error.code == INCOMPATIBLE_VERSION || (matches!(error.code, INVALID_ENVIRONMENT | INTERNAL) && error.msg.contains("unknown CNI_COMMAND"))
+    error.code == INCOMPATIBLE_VERSION
+        || (matches!(error.code, INVALID_ENVIRONMENT | INTERNAL)
+            && error.msg.contains("unknown CNI_COMMAND"))
 }

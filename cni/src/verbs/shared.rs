@@ -46,19 +46,25 @@ impl Netconf {
         // Before the wait for the file: this does not get better.
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, patience)?;
-        Self::of(crate::netconf::build(conf, &env)?).ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
+        Self::of(crate::netconf::build(conf, &env)?)
+            .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
     /// The same to undo something: without subnet.env any subnet will do, since delegates find what they gave by network and container.
     pub(super) fn build_to_undo(conf: &Conf) -> Result<Self, CniError> {
         conf.delegate()?;
-        let env = subnet_env::load(&conf.subnet_file, Duration::ZERO).unwrap_or_else(|_| SubnetEnv::any());
-        Self::of(crate::netconf::build(conf, &env)?).ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
+        let env = subnet_env::load(&conf.subnet_file, Duration::ZERO)
+            .unwrap_or_else(|_| SubnetEnv::any());
+        Self::of(crate::netconf::build(conf, &env)?)
+            .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
     /// The name of its network.
     pub(super) fn network(&self) -> &str {
-        self.object.get("name").and_then(Value::as_str).unwrap_or_default()
+        self.object
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
     }
 }
 
@@ -70,30 +76,61 @@ pub(super) struct Found {
 
 /// Finds what an attachment was given. Go flannel's plugin names the file after the container whatever the interface is: such a file
 /// serves an interface without one of its own if it is of the same network.
-pub(super) fn find(attachment_store: &AttachmentStore, conf: &Conf, attachment: &Attachment) -> Result<Option<Found>, CniError> {
+pub(super) fn find(
+    attachment_store: &AttachmentStore,
+    conf: &Conf,
+    attachment: &Attachment,
+) -> Result<Option<Found>, CniError> {
     let name = attachment_store::name(attachment);
-    if let Some(saved) = attachment_store.read(&name).map_err(reading(attachment_store, &name))? {
+    if let Some(saved) = attachment_store
+        .read(&name)
+        .map_err(reading(attachment_store, &name))?
+    {
         return Ok(Some(Found { name, saved }));
     }
     let name = attachment.container.clone();
-    let saved = attachment_store.read(&name).map_err(reading(attachment_store, &name))?;
-    let ours = |saved: &attachment_store::Saved| Netconf::read(&saved.text).is_some_and(|netconf| netconf.network() == conf.name);
+    let saved = attachment_store
+        .read(&name)
+        .map_err(reading(attachment_store, &name))?;
+    let ours = |saved: &attachment_store::Saved| {
+        Netconf::read(&saved.text).is_some_and(|netconf| netconf.network() == conf.name)
+    };
     Ok(saved.filter(ours).map(|saved| Found { name, saved }))
 }
 
 /// Has the delegate undo what ADD did.
-pub(super) fn undo(context: Context<'_>, program: &str, netconf: &[u8], attachment: &Attachment, netns: &str) -> Result<(), CniError> {
-    let order = Order { program, verb: Verb::Del, attachment, netns, netconf };
-    context.delegate.call(&order).map(drop).map_err(|failure| failure.into_error().during("failed to delegate del"))
+pub(super) fn undo(
+    context: Context<'_>,
+    program: &str,
+    netconf: &[u8],
+    attachment: &Attachment,
+    netns: &str,
+) -> Result<(), CniError> {
+    let order = Order {
+        program,
+        verb: Verb::Del,
+        attachment,
+        netns,
+        netconf,
+    };
+    context
+        .delegate
+        .call(&order)
+        .map(drop)
+        .map_err(|failure| failure.into_error().during("failed to delegate del"))
 }
 
-pub(super) fn reading<'a>(attachment_store: &'a AttachmentStore, name: &'a str) -> impl Fn(io::Error) -> CniError + 'a {
+pub(super) fn reading<'a>(
+    attachment_store: &'a AttachmentStore,
+    name: &'a str,
+) -> impl Fn(io::Error) -> CniError + 'a {
     move |why| failed("reading", &attachment_store.path(name), &why)
 }
 
 /// An error of the file system.
 pub(super) fn failed(what: &str, path: &Path, why: &io::Error) -> CniError {
-    CniError::new(IO_FAILURE, format!("{what} {}: {why}", path.display())).details("check the free space and the permissions there, or set dataDir")
+    CniError::new(IO_FAILURE, format!("{what} {}: {why}", path.display()))
+        .details("check the free space and the permissions there, or set dataDir")
 }
 
 /// Whether a delegate was never started.

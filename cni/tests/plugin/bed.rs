@@ -54,7 +54,11 @@ pub struct Answer {
 impl Answer {
     fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Self { exit: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Self {
+            exit: output.status.code().unwrap_or(-1),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
     }
 
     /// The error.
@@ -65,7 +69,11 @@ impl Answer {
 
     /// The error's code; 0 for success.
     pub fn code(&self) -> u64 {
-        if self.exit == 0 { 0 } else { self.error()["code"].as_u64().unwrap() }
+        if self.exit == 0 {
+            0
+        } else {
+            self.error()["code"].as_u64().unwrap()
+        }
     }
 
     /// Fails unless the call succeeded in silence.
@@ -83,7 +91,10 @@ impl Bed {
 
     /// The same for another plugin.
     pub fn of(plugin: String, stubs: &[&str]) -> Self {
-        let bed = Self { folder: tempfile::tempdir().unwrap(), plugin };
+        let bed = Self {
+            folder: tempfile::tempdir().unwrap(),
+            plugin,
+        };
         for folder in ["bin", "stub/held"] {
             fs::create_dir_all(bed.path(folder)).unwrap();
         }
@@ -103,20 +114,34 @@ impl Bed {
 
     /// A configuration with more keys.
     pub fn conf(&self, more: &Value) -> String {
-        let mut conf =
-            json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
-        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut conf = json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
+        conf.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         conf.to_string()
     }
 
     /// Starts the plugin, through other programs if some are given.
     pub fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
-        let words: Vec<&str> = through.iter().copied().chain(self.plugin.split_whitespace()).collect();
+        let words: Vec<&str> = through
+            .iter()
+            .copied()
+            .chain(self.plugin.split_whitespace())
+            .collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("STUB", self.path("stub")).env("CNI_PATH", self.path("bin"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("STUB", self.path("stub"))
+            .env("CNI_PATH", self.path("bin"));
         command.envs(variables.iter().copied());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         // A call that is refused early is not read.
         let _ = child.stdin.take().unwrap().write_all(conf.as_bytes());
         child
@@ -124,13 +149,22 @@ impl Bed {
 
     /// Starts a call for an interface.
     pub fn start_for(&self, verb: &str, container: &str, interface: &str, conf: &str) -> Child {
-        let variables = [("CNI_COMMAND", verb), ("CNI_CONTAINERID", container), ("CNI_IFNAME", interface), ("CNI_NETNS", "/run/netns/nowhere")];
+        let variables = [
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", container),
+            ("CNI_IFNAME", interface),
+            ("CNI_NETNS", "/run/netns/nowhere"),
+        ];
         self.start(&[], &variables, conf)
     }
 
     /// A call for an interface.
     pub fn call_for(&self, verb: &str, container: &str, interface: &str, conf: &str) -> Answer {
-        Answer::of(self.start_for(verb, container, interface, conf).wait_with_output().unwrap())
+        Answer::of(
+            self.start_for(verb, container, interface, conf)
+                .wait_with_output()
+                .unwrap(),
+        )
     }
 
     /// A call for `eth0` of `c0ffee`, with the usual configuration.
@@ -140,14 +174,31 @@ impl Bed {
 
     /// GC that keeps these containers' `eth0`.
     pub fn gc(&self, valid: &[&str]) -> Answer {
-        let list: Value = valid.iter().map(|id| json!({"containerID": id, "ifname": "eth0"})).collect();
-        self.call_for("GC", "", "", &self.conf(&json!({"cni.dev/valid-attachments": list})))
+        let list: Value = valid
+            .iter()
+            .map(|id| json!({"containerID": id, "ifname": "eth0"}))
+            .collect();
+        self.call_for(
+            "GC",
+            "",
+            "",
+            &self.conf(&json!({"cni.dev/valid-attachments": list})),
+        )
     }
 
     /// A call through other programs.
     pub fn call_through(&self, through: &[&str], verb: &str) -> Answer {
-        let variables = [("CNI_COMMAND", verb), ("CNI_CONTAINERID", "c0ffee"), ("CNI_IFNAME", "eth0"), ("CNI_NETNS", "/run/netns/nowhere")];
-        Answer::of(self.start(through, &variables, &self.conf(&json!({}))).wait_with_output().unwrap())
+        let variables = [
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", "c0ffee"),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_NETNS", "/run/netns/nowhere"),
+        ];
+        Answer::of(
+            self.start(through, &variables, &self.conf(&json!({})))
+                .wait_with_output()
+                .unwrap(),
+        )
     }
 
     /// Has the stub fail.
@@ -162,7 +213,11 @@ impl Bed {
 
     /// The calls of the delegate.
     pub fn calls(&self) -> Vec<String> {
-        fs::read_to_string(self.path("stub/calls")).unwrap_or_default().lines().map(str::to_owned).collect()
+        fs::read_to_string(self.path("stub/calls"))
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// What the delegate received with a verb.
@@ -178,12 +233,19 @@ impl Bed {
     /// The files of the data directory and their texts.
     pub fn data(&self) -> BTreeMap<String, String> {
         let folder = self.path("data");
-        names(&folder).into_iter().map(|name| (name.clone(), fs::read_to_string(folder.join(name)).unwrap())).collect()
+        names(&folder)
+            .into_iter()
+            .map(|name| (name.clone(), fs::read_to_string(folder.join(name)).unwrap()))
+            .collect()
     }
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }

@@ -33,9 +33,13 @@ struct Outcome {
 /// Some of these keys, each with one of its values.
 fn some(keys: Vec<(&'static str, Vec<Value>)>) -> impl Strategy<Value = Map<String, Value>> {
     let key = |(name, values): (&'static str, Vec<Value>)| {
-        proptest::option::weighted(0.3, proptest::sample::select(values)).prop_map(move |value| value.map(|value| (name.to_owned(), value)))
+        proptest::option::weighted(0.3, proptest::sample::select(values))
+            .prop_map(move |value| value.map(|value| (name.to_owned(), value)))
     };
-    keys.into_iter().map(key).collect::<Vec<_>>().prop_map(|keys| keys.into_iter().flatten().collect())
+    keys.into_iter()
+        .map(key)
+        .collect::<Vec<_>>()
+        .prop_map(|keys| keys.into_iter().flatten().collect())
 }
 
 fn delegate() -> impl Strategy<Value = Map<String, Value>> {
@@ -47,11 +51,26 @@ fn delegate() -> impl Strategy<Value = Map<String, Value>> {
         ("ipMasq", flags()),
         ("promiscMode", flags()),
         ("forceAddress", flags()),
-        ("mtu", vec![json!(1300), json!(9000), json!(0), json!(1450.0), json!(1e3)]),
-        ("bridge", vec![json!("cni1"), json!("a<b>&c"), json!("br\u{e9}\u{2028}")]),
+        (
+            "mtu",
+            vec![
+                json!(1300),
+                json!(9000),
+                json!(0),
+                json!(1450.0),
+                json!(1e3),
+            ],
+        ),
+        (
+            "bridge",
+            vec![json!("cni1"), json!("a<b>&c"), json!("br\u{e9}\u{2028}")],
+        ),
         ("vlan", vec![json!(7), json!([1, 2.5, -3]), json!(null)]),
         ("type", vec![json!("bridge"), json!("ptp"), json!("ipvlan")]),
-        ("nested", vec![json!({"z": 1, "a": {"y": [true, null, "x"], "b": 9_007_199_254_740_991_i64}})]),
+        (
+            "nested",
+            vec![json!({"z": 1, "a": {"y": [true, null, "x"], "b": 9_007_199_254_740_991_i64}})],
+        ),
     ])
 }
 
@@ -59,7 +78,14 @@ fn ipam() -> impl Strategy<Value = Map<String, Value>> {
     some(vec![
         ("type", vec![json!("host-local"), json!("static")]),
         ("dataDir", vec![json!("/nowhere/data")]),
-        ("routes", vec![json!([]), json!([{"dst": "192.0.2.0/24"}]), json!([{"dst": "0.0.0.0/0", "gw": "10.244.7.1"}, {"dst": "fd00::/8"}])]),
+        (
+            "routes",
+            vec![
+                json!([]),
+                json!([{"dst": "192.0.2.0/24"}]),
+                json!([{"dst": "0.0.0.0/0", "gw": "10.244.7.1"}, {"dst": "fd00::/8"}]),
+            ],
+        ),
         ("ranges", vec![json!([[{"subnet": "192.0.2.0/24"}]])]),
         ("resolvConf", vec![json!("/etc/resolv.conf")]),
     ])
@@ -69,37 +95,63 @@ fn case() -> impl Strategy<Value = Case> {
     const V4: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\n";
     const TWO: &str = "FLANNEL_NETWORK=10.244.0.0/16,10.96.0.0/12\nFLANNEL_SUBNET=10.244.7.1/26\n";
     const V6: &str = "FLANNEL_IPV6_NETWORK=fd00:244::/48\nFLANNEL_IPV6_SUBNET=fd00:244:0:7::1/64\n";
-    let families = proptest::sample::select(vec![(V4, ""), (V4, V6), (TWO, ""), (TWO, V6), ("", V6)]);
-    let rest = (proptest::sample::select(vec![1450_u32, 1500, 0, 65_535]), any::<bool>(), proptest::sample::select(vec!["", "OTHER=1\n"]));
-    let versions = vec!["", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+    let families =
+        proptest::sample::select(vec![(V4, ""), (V4, V6), (TWO, ""), (TWO, V6), ("", V6)]);
+    let rest = (
+        proptest::sample::select(vec![1450_u32, 1500, 0, 65_535]),
+        any::<bool>(),
+        proptest::sample::select(vec!["", "OTHER=1\n"]),
+    );
+    let versions = vec![
+        "", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
+    ];
     let names = vec!["cbr0", "a.b-c_1", "n0"];
     (
         (families, rest),
-        (proptest::sample::select(names), proptest::sample::select(versions)),
-        (proptest::option::weighted(0.8, delegate()), proptest::option::weighted(0.5, ipam())),
+        (
+            proptest::sample::select(names),
+            proptest::sample::select(versions),
+        ),
+        (
+            proptest::option::weighted(0.8, delegate()),
+            proptest::option::weighted(0.5, ipam()),
+        ),
         some(vec![
-            ("runtimeConfig", vec![json!({"portMappings": [{"hostPort": 80, "containerPort": 8080}]})]),
+            (
+                "runtimeConfig",
+                vec![json!({"portMappings": [{"hostPort": 80, "containerPort": 8080}]})],
+            ),
             ("capabilities", vec![json!({"portMappings": true})]),
         ]),
     )
-        .prop_map(|(((v4, v6), (mtu, masq, more)), (name, version), (delegate, ipam), mut conf)| {
-            conf.extend([("name".to_owned(), json!(name)), ("type".to_owned(), json!("flannel"))]);
-            if !version.is_empty() {
-                conf.insert("cniVersion".to_owned(), json!(version));
-            }
-            for (key, value) in [("delegate", delegate), ("ipam", ipam)] {
-                if let Some(value) = value {
-                    conf.insert(key.to_owned(), value.into());
+        .prop_map(
+            |(((v4, v6), (mtu, masq, more)), (name, version), (delegate, ipam), mut conf)| {
+                conf.extend([
+                    ("name".to_owned(), json!(name)),
+                    ("type".to_owned(), json!("flannel")),
+                ]);
+                if !version.is_empty() {
+                    conf.insert("cniVersion".to_owned(), json!(version));
                 }
-            }
-            Case { conf: conf.into(), subnet_env: format!("{v4}{v6}FLANNEL_MTU={mtu}\nFLANNEL_IPMASQ={masq}\n{more}") }
-        })
+                for (key, value) in [("delegate", delegate), ("ipam", ipam)] {
+                    if let Some(value) = value {
+                        conf.insert(key.to_owned(), value.into());
+                    }
+                }
+                Case {
+                    conf: conf.into(),
+                    subnet_env: format!("{v4}{v6}FLANNEL_MTU={mtu}\nFLANNEL_IPMASQ={masq}\n{more}"),
+                }
+            },
+        )
 }
 
 fn cases() -> Vec<Case> {
     let mut runner = TestRunner::deterministic();
     let case = case();
-    (0..CASES).map(|_| case.new_tree(&mut runner).unwrap().current()).collect()
+    (0..CASES)
+        .map(|_| case.new_tree(&mut runner).unwrap().current())
+        .collect()
 }
 
 fn outcome(plugin: &str, case: &Case) -> Outcome {
@@ -113,12 +165,20 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
     }
     let calls = ["ADD", "DEL"].map(|verb| bed.call_for(verb, "c0ffee", "eth0", &conf.to_string()));
     // A file of data may name its folder.
-    let folder = bed.path("").to_str().unwrap().trim_end_matches('/').to_owned();
+    let folder = bed
+        .path("")
+        .to_str()
+        .unwrap()
+        .trim_end_matches('/')
+        .to_owned();
     Outcome {
         exits: [calls[0].exit, calls[1].exit],
-        received: ["ADD", "DEL"].map(|verb| bed.received(verb).map(|text| text.replace(&folder, "DIR"))),
+        received: ["ADD", "DEL"]
+            .map(|verb| bed.received(verb).map(|text| text.replace(&folder, "DIR"))),
         calls: bed.calls(),
-        result: serde_json::from_str(&calls[0].stdout).ok().filter(|_| calls[0].exit == 0),
+        result: serde_json::from_str(&calls[0].stdout)
+            .ok()
+            .filter(|_| calls[0].exit == 0),
     }
 }
 
@@ -136,9 +196,17 @@ fn differences(other: &str, cases: &[Case]) -> Vec<String> {
 #[ignore = "run by make test-interop GO_FLANNEL_CNI=/path/to/flannel"]
 fn three_hundred_cases_are_equal() {
     let other = std::env::var(OTHER).unwrap_or_default();
-    assert!(fs::metadata(&other).is_ok_and(|file| file.is_file()), "{OTHER}={other} is no file; it is the path of Go flannel's CNI plugin");
+    assert!(
+        fs::metadata(&other).is_ok_and(|file| file.is_file()),
+        "{OTHER}={other} is no file; it is the path of Go flannel's CNI plugin"
+    );
     let differences = differences(&other, &cases());
-    assert!(differences.is_empty(), "{} of {CASES} differ:\n{}", differences.len(), differences[0]);
+    assert!(
+        differences.is_empty(),
+        "{} of {CASES} differ:\n{}",
+        differences.len(),
+        differences[0]
+    );
 }
 
 /// Whether all integers in it are those that Go passes on.
@@ -153,8 +221,16 @@ fn is_exact(value: &Value) -> bool {
 
 #[test]
 fn the_cases_have_no_integer_that_go_rounds() {
-    let rounded: Vec<Case> = cases().into_iter().filter(|case| !is_exact(&case.conf)).collect();
-    assert!(rounded.is_empty(), "{} of {CASES}, such as {:#?}", rounded.len(), rounded[0]);
+    let rounded: Vec<Case> = cases()
+        .into_iter()
+        .filter(|case| !is_exact(&case.conf))
+        .collect();
+    assert!(
+        rounded.is_empty(),
+        "{} of {CASES}, such as {:#?}",
+        rounded.len(),
+        rounded[0]
+    );
 }
 
 #[test]
@@ -162,8 +238,17 @@ fn the_cases_reach_the_delegate_and_a_plugin_that_differs_is_seen() {
     let cases = cases();
     let add = |case: &Case| outcome(&plugin(), case).received[0].is_some();
     let reached = cases.iter().step_by(5).filter(|case| add(case)).count();
-    assert!(reached > CASES / 10, "{reached} of {} reach the delegate", CASES / 5);
-    let distinct: std::collections::BTreeSet<String> = cases.iter().map(|case| format!("{case:?}")).collect();
-    assert!(distinct.len() > CASES * 9 / 10, "{} distinct cases", distinct.len());
+    assert!(
+        reached > CASES / 10,
+        "{reached} of {} reach the delegate",
+        CASES / 5
+    );
+    let distinct: std::collections::BTreeSet<String> =
+        cases.iter().map(|case| format!("{case:?}")).collect();
+    assert!(
+        distinct.len() > CASES * 9 / 10,
+        "{} distinct cases",
+        distinct.len()
+    );
     assert_eq!(differences("false", &cases[..10]).len(), 10);
 }

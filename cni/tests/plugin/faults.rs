@@ -9,14 +9,20 @@ const REFUSED: &str = r#"{"code":100,"msg":"no address left","details":"pool"}"#
 
 #[test]
 fn a_failed_add_leaves_nothing() {
-    for (when, error, code, held) in
-        [("ADD", REFUSED, 100, 0), ("late-ADD", REFUSED, 100, 0), ("late-ADD", "panic: nil", 999, 0), ("late-ADD", "", 999, 0)]
-    {
+    for (when, error, code, held) in [
+        ("ADD", REFUSED, 100, 0),
+        ("late-ADD", REFUSED, 100, 0),
+        ("late-ADD", "panic: nil", 999, 0),
+        ("late-ADD", "", 999, 0),
+    ] {
         let bed = Bed::new(&["bridge"]);
         bed.fail(when, error);
         let answer = bed.call("ADD");
         let msg = answer.error()["msg"].as_str().unwrap().to_owned();
-        assert!(answer.code() == code && msg.starts_with("failed to delegate add: "), "{when}: {answer:?}");
+        assert!(
+            answer.code() == code && msg.starts_with("failed to delegate add: "),
+            "{when}: {answer:?}"
+        );
         assert_eq!((bed.held().len(), bed.data().len()), (held, 0), "{when}");
         assert_eq!(bed.calls(), ["ADD bridge", "DEL bridge"], "{when}");
         bed.heal(when);
@@ -32,8 +38,15 @@ fn what_cannot_be_undone_is_left_to_del() {
     assert_eq!(bed.call("ADD").code(), 100);
     assert_eq!((bed.held().len(), bed.data().len()), (1, 1));
     let answer = bed.call("DEL");
-    assert!(answer.code() == 100 && answer.stdout.contains("failed to delegate del"), "{answer:?}");
-    assert_eq!((bed.held().len(), bed.data().len()), (1, 1), "a DEL that failed can be repeated");
+    assert!(
+        answer.code() == 100 && answer.stdout.contains("failed to delegate del"),
+        "{answer:?}"
+    );
+    assert_eq!(
+        (bed.held().len(), bed.data().len()),
+        (1, 1),
+        "a DEL that failed can be repeated"
+    );
     bed.heal("DEL");
     bed.call("DEL").ok();
     assert_eq!((bed.held().len(), bed.data().len()), (0, 0));
@@ -45,22 +58,45 @@ fn a_delegate_that_is_not_there_or_prints_nonsense() {
     let bed = Bed::new(&["bridge"]);
     let conf = bed.conf(&json!({"delegate": {"type": "absent"}}));
     let answer = bed.call_for("ADD", "c0ffee", "eth0", &conf);
-    assert!(answer.code() == 999 && answer.stdout.contains("failed to find plugin") && answer.stdout.contains("reference plugins"), "{answer:?}");
+    assert!(
+        answer.code() == 999
+            && answer.stdout.contains("failed to find plugin")
+            && answer.stdout.contains("reference plugins"),
+        "{answer:?}"
+    );
     for name in ["", "../bin/bridge", "/bin/true", ".."] {
-        let answer = bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"delegate": {"type": name}})));
-        assert!(answer.code() == 999 && answer.stdout.contains("invalid plugin name"), "{name}: {answer:?}");
+        let answer = bed.call_for(
+            "ADD",
+            "c0ffee",
+            "eth0",
+            &bed.conf(&json!({"delegate": {"type": name}})),
+        );
+        assert!(
+            answer.code() == 999 && answer.stdout.contains("invalid plugin name"),
+            "{name}: {answer:?}"
+        );
     }
     fs::write(bed.path("bin/bridge"), "#!/bin/sh\nexit 0\n").unwrap();
     let answer = bed.call("ADD");
-    assert!(answer.code() == 6 && answer.stdout.contains("without a result"), "{answer:?}");
+    assert!(
+        answer.code() == 6 && answer.stdout.contains("without a result"),
+        "{answer:?}"
+    );
     fs::write(bed.path("bin/bridge"), "#!/bin/sh\nkill -9 $$\n").unwrap();
     let answer = bed.call("ADD");
-    assert!(answer.code() == 999 && answer.stdout.contains("signal: 9"), "{answer:?}");
+    assert!(
+        answer.code() == 999 && answer.stdout.contains("signal: 9"),
+        "{answer:?}"
+    );
     // DEL fails as ADD did; nothing says that nothing is left.
     assert_eq!(bed.data().len(), 1);
     fs::set_permissions(bed.path("bin/bridge"), fs::Permissions::from_mode(0o644)).unwrap();
     bed.gc(&["c0ffee"]);
-    assert_eq!(bed.call_for("ADD", "cafe", "eth0", &bed.conf(&json!({}))).code(), 5);
+    assert_eq!(
+        bed.call_for("ADD", "cafe", "eth0", &bed.conf(&json!({})))
+            .code(),
+        5
+    );
     assert_eq!(bed.data().len(), 1, "what was never started left nothing");
 }
 
@@ -72,15 +108,27 @@ fn a_second_add_does_not_harm_the_first() {
     let other = bed.conf(&json!({"delegate": {"hairpinMode": true}}));
     assert_eq!(bed.call_for("ADD", "c0ffee", "eth0", &other).code(), 999);
     assert_eq!((bed.held().len(), bed.data()), (1, data));
-    assert_eq!(bed.calls(), ["ADD bridge", "ADD bridge"], "the interface in use was not deleted");
+    assert_eq!(
+        bed.calls(),
+        ["ADD bridge", "ADD bridge"],
+        "the interface in use was not deleted"
+    );
 }
 
 #[test]
 fn an_interface_belongs_to_one_network() {
     let bed = Bed::new(&["bridge"]);
     bed.call("ADD").ok();
-    let answer = bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"name": "other"})));
-    assert!(answer.code() == 999 && answer.stdout.contains("belongs to network \\\"cbr0\\\""), "{answer:?}");
+    let answer = bed.call_for(
+        "ADD",
+        "c0ffee",
+        "eth0",
+        &bed.conf(&json!({"name": "other"})),
+    );
+    assert!(
+        answer.code() == 999 && answer.stdout.contains("belongs to network \\\"cbr0\\\""),
+        "{answer:?}"
+    );
     assert_eq!((bed.calls().len(), bed.data().len()), (1, 1));
 }
 
@@ -92,7 +140,11 @@ fn a_damaged_file_is_undone_by_the_configuration_of_now() {
         let given = bed.data()["c0ffee"].clone();
         fs::write(bed.path("data/c0ffee"), text).unwrap();
         bed.call("DEL").ok();
-        assert_eq!((bed.held().len(), bed.data().len(), bed.received("DEL")), (0, 0, Some(given)), "{text}");
+        assert_eq!(
+            (bed.held().len(), bed.data().len(), bed.received("DEL")),
+            (0, 0, Some(given)),
+            "{text}"
+        );
         // Nor does it wait for a daemon that may never get its lease: delegates find what they gave by network and container.
         bed.call("ADD").ok();
         fs::write(bed.path("data/c0ffee"), text).unwrap();
@@ -108,11 +160,18 @@ fn interfaces_of_one_container_do_not_overwrite_each_other() {
     let second = bed.conf(&json!({"name": "second", "delegate": {"type": "ptp"}}));
     bed.call("ADD").ok();
     bed.call_for("ADD", "c0ffee", "net1", &second).ok();
-    assert_eq!(bed.data().keys().collect::<Vec<_>>(), ["c0ffee", "c0ffee:net1"]);
+    assert_eq!(
+        bed.data().keys().collect::<Vec<_>>(),
+        ["c0ffee", "c0ffee:net1"]
+    );
     // Repeated, and of interfaces that never were.
     for interface in ["net1", "net1", "net2"] {
         bed.call_for("DEL", "c0ffee", interface, &second).ok();
-        assert_eq!(bed.data().keys().collect::<Vec<_>>(), ["c0ffee"], "{interface}");
+        assert_eq!(
+            bed.data().keys().collect::<Vec<_>>(),
+            ["c0ffee"],
+            "{interface}"
+        );
     }
     assert_eq!(bed.calls(), ["ADD bridge", "ADD ptp", "DEL ptp"]);
     bed.call("DEL").ok();
@@ -126,9 +185,22 @@ fn what_go_flannels_plugin_left_is_served() {
         let bed = Bed::new(&["bridge"]);
         fs::create_dir(bed.path("data")).unwrap();
         fs::write(bed.path("data/c0ffee"), saved).unwrap();
-        fs::write(bed.path("stub/held").join(format!("c0ffee,{interface}")), "").unwrap();
-        bed.call_for("DEL", "c0ffee", interface, &bed.conf(&json!({}))).ok();
-        assert_eq!((bed.received("DEL").as_deref(), bed.held().len(), bed.data().len()), (Some(saved), 0, left), "{interface}");
+        fs::write(
+            bed.path("stub/held").join(format!("c0ffee,{interface}")),
+            "",
+        )
+        .unwrap();
+        bed.call_for("DEL", "c0ffee", interface, &bed.conf(&json!({})))
+            .ok();
+        assert_eq!(
+            (
+                bed.received("DEL").as_deref(),
+                bed.held().len(),
+                bed.data().len()
+            ),
+            (Some(saved), 0, left),
+            "{interface}"
+        );
         bed.gc(&[]).ok();
         assert_eq!(bed.data().len(), 0, "{interface}");
     }
@@ -141,16 +213,23 @@ fn gc_collects_its_own_networks_orphans_alone() {
     for id in ["a1", "b2", "c3"] {
         bed.call_for("ADD", id, "eth0", &bed.conf(&json!({}))).ok();
     }
-    bed.call_for("ADD", "a1", "net1", &bed.conf(&json!({}))).ok();
+    bed.call_for("ADD", "a1", "net1", &bed.conf(&json!({})))
+        .ok();
     bed.call_for("ADD", "d4", "eth0", &other).ok();
     for junk in [".a1", ".gone", "-foreign"] {
         fs::write(bed.path("data").join(junk), "{").unwrap();
     }
     bed.gc(&["a1"]).ok();
-    assert_eq!(bed.data().keys().collect::<Vec<_>>(), ["-foreign", ".a1", "a1", "d4"]);
+    assert_eq!(
+        bed.data().keys().collect::<Vec<_>>(),
+        ["-foreign", ".a1", "a1", "d4"]
+    );
     assert_eq!(bed.held(), ["a1,eth0", "d4,eth0"]);
     let received: serde_json::Value = serde_json::from_str(&bed.received("GC").unwrap()).unwrap();
-    assert_eq!(received["cni.dev/valid-attachments"], json!([{"containerID": "a1", "ifname": "eth0"}]));
+    assert_eq!(
+        received["cni.dev/valid-attachments"],
+        json!([{"containerID": "a1", "ifname": "eth0"}])
+    );
     // Without the list nothing may go, and a delegate that fails keeps its file.
     assert_eq!(bed.call_for("GC", "", "", &bed.conf(&json!({}))).code(), 7);
     bed.fail("DEL", REFUSED);
@@ -158,7 +237,10 @@ fn gc_collects_its_own_networks_orphans_alone() {
     assert!(bed.data().contains_key("a1"));
     bed.heal("DEL");
     // A delegate that is too old for GC is no error.
-    for error in [r#"{"code":4,"msg":"unknown CNI_COMMAND: GC"}"#, r#"{"code":1,"msg":"incompatible CNI versions"}"#] {
+    for error in [
+        r#"{"code":4,"msg":"unknown CNI_COMMAND: GC"}"#,
+        r#"{"code":1,"msg":"incompatible CNI versions"}"#,
+    ] {
         bed.fail("GC", error);
         bed.gc(&[]).ok();
     }
@@ -174,11 +256,18 @@ fn check_asks_the_delegate() {
     let result = json!({"cniVersion": "1.1.0", "ips": []});
     let conf = bed.conf(&json!({"prevResult": result}));
     bed.call_for("CHECK", "c0ffee", "eth0", &conf).ok();
-    let received: serde_json::Value = serde_json::from_str(&bed.received("CHECK").unwrap()).unwrap();
-    assert_eq!((&received["prevResult"], &received["type"]), (&result, &json!("bridge")));
+    let received: serde_json::Value =
+        serde_json::from_str(&bed.received("CHECK").unwrap()).unwrap();
+    assert_eq!(
+        (&received["prevResult"], &received["type"]),
+        (&result, &json!("bridge"))
+    );
     bed.fail("CHECK", REFUSED);
     let answer = bed.call_for("CHECK", "c0ffee", "eth0", &conf);
-    assert!(answer.code() == 100 && answer.stdout.contains("failed to delegate check"), "{answer:?}");
+    assert!(
+        answer.code() == 100 && answer.stdout.contains("failed to delegate check"),
+        "{answer:?}"
+    );
     bed.fail("CHECK", r#"{"code":999,"msg":"Expected Route {Dst:{IP:10.244.0.0 Mask:ffff0000} GW:<nil>} not found in routing table"}"#);
     bed.call_for("CHECK", "c0ffee", "eth0", &conf).ok();
 }
@@ -186,7 +275,12 @@ fn check_asks_the_delegate() {
 #[test]
 fn the_own_namespace_is_refused_before_anything_is_done() {
     let bed = Bed::new(&["bridge"]);
-    for (verb, given, code) in [("ADD", "0", 8), ("DEL", "0", 8), ("ADD", "1", 0), ("DEL", "true", 0)] {
+    for (verb, given, code) in [
+        ("ADD", "0", 8),
+        ("DEL", "0", 8),
+        ("ADD", "1", 0),
+        ("DEL", "true", 0),
+    ] {
         let variables = [
             ("CNI_COMMAND", verb),
             ("CNI_CONTAINERID", "c0ffee"),
@@ -194,10 +288,16 @@ fn the_own_namespace_is_refused_before_anything_is_done() {
             ("CNI_NETNS", "/proc/self/ns/net"),
             ("CNI_NETNS_OVERRIDE", given),
         ];
-        let output = bed.start(&[], &variables, &bed.conf(&json!({}))).wait_with_output().unwrap();
+        let output = bed
+            .start(&[], &variables, &bed.conf(&json!({})))
+            .wait_with_output()
+            .unwrap();
         assert_eq!(output.status.success(), code == 0, "{verb} {given}");
         if code != 0 {
-            assert!(String::from_utf8_lossy(&output.stdout).contains("\"code\":8"), "{output:?}");
+            assert!(
+                String::from_utf8_lossy(&output.stdout).contains("\"code\":8"),
+                "{output:?}"
+            );
             assert!(bed.calls().is_empty());
         }
     }
@@ -208,8 +308,18 @@ fn without_a_command_it_introduces_itself() {
     let bed = Bed::new(&[]);
     let output = bed.start(&[], &[], "").wait_with_output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && output.stdout.is_empty(), "{text}");
-    assert!(text.starts_with("CNI Plugin flannel version ") && text.contains("supported: 0.1.0, 0.2.0,"), "{text}");
+    assert!(
+        output.status.success() && output.stdout.is_empty(),
+        "{text}"
+    );
+    assert!(
+        text.starts_with("CNI Plugin flannel version ")
+            && text.contains("supported: 0.1.0, 0.2.0,"),
+        "{text}"
+    );
     let answer = bed.call_for("MOVE", "c0ffee", "eth0", "{}");
-    assert_eq!((answer.code(), answer.error()["msg"].as_str()), (4, Some("unknown CNI_COMMAND: MOVE")));
+    assert_eq!(
+        (answer.code(), answer.error()["msg"].as_str()),
+        (4, Some("unknown CNI_COMMAND: MOVE"))
+    );
 }

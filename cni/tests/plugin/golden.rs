@@ -14,7 +14,12 @@ struct Wanted {
 
 /// The differences. An error's text is compared but where JSON is described in the words of a decoder.
 fn wanted(case: &str, golden: &Value) -> Wanted {
-    let mut calls: Vec<String> = golden["delegate calls"].as_array().unwrap().iter().map(|call| call.as_str().unwrap().to_owned()).collect();
+    let mut calls: Vec<String> = golden["delegate calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| call.as_str().unwrap().to_owned())
+        .collect();
     let mut data = golden["data dir"].clone();
     let code = match case {
         "no-subnet-file" => Some(11),
@@ -38,17 +43,28 @@ fn compare(case: &str, golden: &Value) {
         Some(text) => fs::write(bed.path("subnet.env"), text).unwrap(),
         None => fs::remove_file(bed.path("subnet.env")).unwrap(),
     }
-    let conf = golden["conf"].as_str().map_or_else(|| golden["conf"].to_string(), str::to_owned);
+    let conf = golden["conf"]
+        .as_str()
+        .map_or_else(|| golden["conf"].to_string(), str::to_owned);
     let wanted = wanted(case, golden);
     for call in golden["calls"].as_array().unwrap() {
         let command = call["command"].as_str().unwrap();
         let answer = bed.call_for(command, "c0ffee", "eth0", &here(&conf));
         assert_eq!(answer.stderr, "", "{case} {command}");
-        let exit = if wanted.code == Some(50) { 1 } else { call["exit"].as_i64().unwrap() };
+        let exit = if wanted.code == Some(50) {
+            1
+        } else {
+            call["exit"].as_i64().unwrap()
+        };
         assert_eq!(i64::from(answer.exit), exit, "{case} {command}: {answer:?}");
-        let printed: Value = serde_json::from_str(&here(call["stdout"].as_str().unwrap())).unwrap_or_default();
+        let printed: Value =
+            serde_json::from_str(&here(call["stdout"].as_str().unwrap())).unwrap_or_default();
         if exit == 0 {
-            assert_eq!(serde_json::from_str::<Value>(&answer.stdout).unwrap_or_default(), printed, "{case} {command}");
+            assert_eq!(
+                serde_json::from_str::<Value>(&answer.stdout).unwrap_or_default(),
+                printed,
+                "{case} {command}"
+            );
             continue;
         }
         let code = wanted.code.or(printed["code"].as_u64()).unwrap();
@@ -62,11 +78,24 @@ fn compare(case: &str, golden: &Value) {
     assert_eq!(bed.calls(), wanted.calls, "{case}");
     for verb in ["ADD", "DEL"] {
         if let Some(netconf) = golden[format!("delegate-{verb}")].as_str() {
-            assert_eq!(bed.received(verb).as_deref(), Some(here(netconf).as_str()), "{case} {verb}");
+            assert_eq!(
+                bed.received(verb).as_deref(),
+                Some(here(netconf).as_str()),
+                "{case} {verb}"
+            );
         }
     }
-    let data: Value = bed.data().into_iter().map(|(name, text)| (name, Value::from(text))).collect::<serde_json::Map<_, _>>().into();
-    assert_eq!(data, serde_json::from_str::<Value>(&here(&wanted.data.to_string())).unwrap(), "{case}");
+    let data: Value = bed
+        .data()
+        .into_iter()
+        .map(|(name, text)| (name, Value::from(text)))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    assert_eq!(
+        data,
+        serde_json::from_str::<Value>(&here(&wanted.data.to_string())).unwrap(),
+        "{case}"
+    );
 }
 
 #[test]
@@ -78,7 +107,8 @@ fn every_case_is_equal() {
             let path = entry.unwrap().path();
             cases += 1;
             scope.spawn(move || {
-                let golden: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+                let golden: Value =
+                    serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
                 compare(path.file_stem().unwrap().to_str().unwrap(), &golden);
             });
         }

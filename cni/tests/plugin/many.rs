@@ -14,10 +14,15 @@ fn five_hundred_at_once() {
     let bed = Bed::new(&["bridge"]);
     let conf = bed.conf(&json!({}));
     let each = |verb: &str| {
-        let calls: Vec<_> = (0..PODS).map(|number| bed.start_for(verb, &format!("c{number}"), "eth0", &conf)).collect();
+        let calls: Vec<_> = (0..PODS)
+            .map(|number| bed.start_for(verb, &format!("c{number}"), "eth0", &conf))
+            .collect();
         for call in calls {
             let output = call.wait_with_output().unwrap();
-            assert!(output.status.success() && output.stderr.is_empty(), "{verb}: {output:?}");
+            assert!(
+                output.status.success() && output.stderr.is_empty(),
+                "{verb}: {output:?}"
+            );
         }
     };
     each("ADD");
@@ -29,13 +34,20 @@ fn five_hundred_at_once() {
 #[test]
 fn a_delegate_ends_with_the_plugin() {
     let bed = Bed::new(&["bridge"]);
-    std::fs::write(bed.path("bin/bridge"), "#!/bin/sh\ncd \"$STUB\"\necho $$ > half\nmv half pid\nexec sleep 600\n").unwrap();
+    std::fs::write(
+        bed.path("bin/bridge"),
+        "#!/bin/sh\ncd \"$STUB\"\necho $$ > half\nmv half pid\nexec sleep 600\n",
+    )
+    .unwrap();
     let mut killed = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({})));
     let pid = bed.path("stub/pid");
     wait(|| pid.exists());
     killed.kill().unwrap();
     killed.wait().unwrap();
-    let process = format!("/proc/{}/stat", std::fs::read_to_string(pid).unwrap().trim());
+    let process = format!(
+        "/proc/{}/stat",
+        std::fs::read_to_string(pid).unwrap().trim()
+    );
     // One that nobody has waited for yet is dead, too.
     wait(|| std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z ")));
 }
@@ -50,21 +62,33 @@ fn an_add_that_was_killed_can_be_repeated() {
     killed.wait().unwrap();
     std::fs::remove_file(bed.path("stub/slow")).unwrap();
     bed.call("ADD").ok();
-    assert_eq!((bed.calls(), bed.held().len()), (["ADD bridge", "DEL bridge", "ADD bridge"].map(str::to_owned).to_vec(), 1));
+    assert_eq!(
+        (bed.calls(), bed.held().len()),
+        (
+            ["ADD bridge", "DEL bridge", "ADD bridge"]
+                .map(str::to_owned)
+                .to_vec(),
+            1
+        )
+    );
 }
 
 /// Waits for what happens within milliseconds.
 fn wait(happened: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !happened() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it did not happen");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it did not happen"
+        );
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 #[test]
 fn whatever_a_kill_leaves_the_next_call_cleans() {
-    let kills = std::env::var("FLANNEL_TEST_CNI_KILLS").map_or(KILLS, |count| count.parse().unwrap());
+    let kills =
+        std::env::var("FLANNEL_TEST_CNI_KILLS").map_or(KILLS, |count| count.parse().unwrap());
     let bed = Bed::new(&["bridge"]);
     std::fs::write(bed.path("stub/slow"), "0.003").unwrap();
     let conf = bed.conf(&json!({}));
@@ -81,17 +105,26 @@ fn whatever_a_kill_leaves_the_next_call_cleans() {
         killed.wait().unwrap();
         // The delegate ended with it, though perhaps not yet.
         let lasting = || {
-            !std::fs::read_dir("/proc").unwrap().flatten().all(|process| {
-                let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
-                let needle = bed.path("stub");
-                !environment.windows(needle.as_os_str().len()).any(|window| window == needle.as_os_str().as_encoded_bytes())
-            })
+            !std::fs::read_dir("/proc")
+                .unwrap()
+                .flatten()
+                .all(|process| {
+                    let environment =
+                        std::fs::read(process.path().join("environ")).unwrap_or_default();
+                    let needle = bed.path("stub");
+                    !environment
+                        .windows(needle.as_os_str().len())
+                        .any(|window| window == needle.as_os_str().as_encoded_bytes())
+                })
         };
         while lasting() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (held, data) = (bed.held(), bed.data());
-        assert!(held.is_empty() || data.contains_key("c0ffee"), "{verb} {delay:?}: nobody knows of {held:?}: {data:?}");
+        assert!(
+            held.is_empty() || data.contains_key("c0ffee"),
+            "{verb} {delay:?}: nobody knows of {held:?}: {data:?}"
+        );
         match number % 3 {
             0 => drop(bed.call("DEL").ok()),
             1 => {
@@ -102,12 +135,19 @@ fn whatever_a_kill_leaves_the_next_call_cleans() {
             _ => {
                 let answer = bed.call("ADD");
                 // Killed after the delegate, and after it was noted: a second ADD of something that is in use.
-                assert!(answer.exit == 0 || data["c0ffee"].len() > 2 && held.len() == 1, "{delay:?}: {answer:?}");
+                assert!(
+                    answer.exit == 0 || data["c0ffee"].len() > 2 && held.len() == 1,
+                    "{delay:?}: {answer:?}"
+                );
                 assert_eq!((bed.held().len(), bed.data().len()), (1, 1), "{delay:?}");
                 bed.call("DEL").ok();
             }
         }
         bed.gc(&[]).ok();
-        assert_eq!((bed.held().len(), bed.data().len()), (0, 0), "{verb} {delay:?}");
+        assert_eq!(
+            (bed.held().len(), bed.data().len()),
+            (0, 0),
+            "{verb} {delay:?}"
+        );
     }
 }

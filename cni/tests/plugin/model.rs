@@ -60,8 +60,14 @@ impl Delegate for World {
             _ => {}
         }
         let netconf: Value = serde_json::from_slice(order.netconf).unwrap();
-        assert_eq!((order.program, netconf["type"].as_str()), ("bridge", Some("bridge")));
-        let key = (netconf["name"].as_str().unwrap().to_owned(), order.attachment.clone());
+        assert_eq!(
+            (order.program, netconf["type"].as_str()),
+            ("bridge", Some("bridge"))
+        );
+        let key = (
+            netconf["name"].as_str().unwrap().to_owned(),
+            order.attachment.clone(),
+        );
         match order.verb {
             Verb::Add if !self.held.borrow_mut().insert(key.clone()) => {
                 self.refused.set(true);
@@ -96,15 +102,9 @@ enum Step {
         fates: Vec<Fate>,
     },
     /// A power failure: a file is empty.
-    Damage {
-        container: usize,
-        interface: usize,
-    },
+    Damage { container: usize, interface: usize },
     /// What a plugin that was killed while writing leaves.
-    Torn {
-        container: usize,
-        interface: usize,
-    },
+    Torn { container: usize, interface: usize },
 }
 
 fn fates() -> impl Strategy<Value = Vec<Fate>> {
@@ -121,21 +121,39 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let verb = prop_oneof![4 => Just(Verb::Add), 3 => Just(Verb::Del), 1 => Just(Verb::Check)];
-    let call = (verb, 0..2usize, 0..2usize, 0..2usize, fates()).prop_map(|(verb, network, container, interface, fates)| Step::Call {
-        verb,
+    let call = (verb, 0..2usize, 0..2usize, 0..2usize, fates()).prop_map(
+        |(verb, network, container, interface, fates)| Step::Call {
+            verb,
+            network,
+            container,
+            interface,
+            fates,
+        },
+    );
+    let gc = (0..2usize, 0..4usize, fates()).prop_map(|(network, live, fates)| Step::Gc {
         network,
-        container,
-        interface,
+        live,
         fates,
     });
-    let gc = (0..2usize, 0..4usize, fates()).prop_map(|(network, live, fates)| Step::Gc { network, live, fates });
-    let damage = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Damage { container, interface });
-    let torn = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Torn { container, interface });
-    prop::collection::vec(prop_oneof![12 => call, 2 => gc, 1 => damage, 1 => torn], 1..14)
+    let damage = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Damage {
+        container,
+        interface,
+    });
+    let torn = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Torn {
+        container,
+        interface,
+    });
+    prop::collection::vec(
+        prop_oneof![12 => call, 2 => gc, 1 => damage, 1 => torn],
+        1..14,
+    )
 }
 
 fn attachment(container: usize, interface: usize) -> Attachment {
-    Attachment { container: CONTAINERS[container].to_owned(), interface: INTERFACES[interface].to_owned() }
+    Attachment {
+        container: CONTAINERS[container].to_owned(),
+        interface: INTERFACES[interface].to_owned(),
+    }
 }
 
 struct Sequence<'a> {
@@ -151,15 +169,32 @@ struct Sequence<'a> {
 type Ended = Option<Result<Vec<u8>, CniError>>;
 
 impl Sequence<'_> {
-    fn run(&mut self, verb: Verb, network: &str, attachment: &Attachment, more: &Value, fates: &[Fate]) -> Ended {
-        let mut conf =
-            json!({"name": network, "cniVersion": "1.1.0", "subnetFile": self.folder.join("subnet.env"), "dataDir": self.folder.join("data")});
-        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    fn run(
+        &mut self,
+        verb: Verb,
+        network: &str,
+        attachment: &Attachment,
+        more: &Value,
+        fates: &[Fate],
+    ) -> Ended {
+        let mut conf = json!({"name": network, "cniVersion": "1.1.0", "subnetFile": self.folder.join("subnet.env"), "dataDir": self.folder.join("data")});
+        conf.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         let conf = Conf::parse(conf.to_string().as_bytes()).unwrap();
-        let call = Call { verb, attachment: attachment.clone(), netns: String::new(), netns_override: false, conf };
+        let call = Call {
+            verb,
+            attachment: attachment.clone(),
+            netns: String::new(),
+            netns_override: false,
+            conf,
+        };
         *self.world.fates.borrow_mut() = fates.iter().rev().copied().collect();
         self.world.refused.set(false);
-        let context = Context { delegate: &self.world, patience: Duration::ZERO };
+        let context = Context {
+            delegate: &self.world,
+            patience: Duration::ZERO,
+        };
         let ended = catch_unwind(AssertUnwindSafe(|| run(&call, context)));
         self.world.fates.borrow_mut().clear();
         match ended {
@@ -170,7 +205,10 @@ impl Sequence<'_> {
     }
 
     fn file(&self, attachment: &Attachment) -> bool {
-        self.folder.join("data").join(attachment_store::name(attachment)).exists()
+        self.folder
+            .join("data")
+            .join(attachment_store::name(attachment))
+            .exists()
     }
 
     fn is_held(&self, key: &(String, Attachment)) -> bool {
@@ -179,23 +217,53 @@ impl Sequence<'_> {
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Call { verb, network, container, interface, fates } => {
-                let key = (NETWORKS[*network].to_owned(), attachment(*container, *interface));
+            Step::Call {
+                verb,
+                network,
+                container,
+                interface,
+                fates,
+            } => {
+                let key = (
+                    NETWORKS[*network].to_owned(),
+                    attachment(*container, *interface),
+                );
                 // A runtime gives an interface to one network at a time.
-                let taken = self.world.held.borrow().iter().any(|(network, other)| *other == key.1 && *network != key.0);
+                let taken = self
+                    .world
+                    .held
+                    .borrow()
+                    .iter()
+                    .any(|(network, other)| *other == key.1 && *network != key.0);
                 if !taken {
                     self.call(*verb, &key, fates);
                 }
             }
-            Step::Gc { network, live, fates } => self.gc(NETWORKS[*network], *live, fates),
-            Step::Damage { container, interface } => {
-                let file = self.folder.join("data").join(attachment_store::name(&attachment(*container, *interface)));
+            Step::Gc {
+                network,
+                live,
+                fates,
+            } => self.gc(NETWORKS[*network], *live, fates),
+            Step::Damage {
+                container,
+                interface,
+            } => {
+                let file = self
+                    .folder
+                    .join("data")
+                    .join(attachment_store::name(&attachment(*container, *interface)));
                 if file.exists() {
                     fs::write(file, "").unwrap();
                 }
             }
-            Step::Torn { container, interface } => {
-                let name = format!(".{}", attachment_store::name(&attachment(*container, *interface)));
+            Step::Torn {
+                container,
+                interface,
+            } => {
+                let name = format!(
+                    ".{}",
+                    attachment_store::name(&attachment(*container, *interface))
+                );
                 let _ = fs::write(self.folder.join("data").join(name), "{");
             }
         }
@@ -205,58 +273,106 @@ impl Sequence<'_> {
         let (there, file) = (self.is_held(key), self.file(&key.1));
         if verb == Verb::Add {
             // Another network may take over an interface that was given up: then it has to be removed from there first.
-            self.interrupted.retain(|(network, one)| *one != key.1 || *network == key.0);
+            self.interrupted
+                .retain(|(network, one)| *one != key.1 || *network == key.0);
         }
         let ended = self.run(verb, &key.0, &key.1, &json!({}), fates);
         match (verb, ended) {
             (Verb::Add, Some(Ok(_))) => {
-                assert!(self.is_held(key) && self.file(&key.1), "ADD promised what is not there");
+                assert!(
+                    self.is_held(key) && self.file(&key.1),
+                    "ADD promised what is not there"
+                );
                 self.promised.insert(key.clone());
                 self.interrupted.remove(key);
             }
             (Verb::Add, None) if !there && !file => {
                 self.interrupted.insert(key.clone());
             }
-            (Verb::Add, Some(Err(error))) if fates.is_empty() && self.interrupted.contains(key) => panic!("ADD cannot be repeated: {error:?}"),
+            (Verb::Add, Some(Err(error))) if fates.is_empty() && self.interrupted.contains(key) => {
+                panic!("ADD cannot be repeated: {error:?}")
+            }
             (Verb::Add, Some(Err(_))) if !there && !file => {
-                assert_eq!(self.is_held(key), self.file(&key.1) && self.is_held(key), "a failed ADD left what nobody knows of");
+                assert_eq!(
+                    self.is_held(key),
+                    self.file(&key.1) && self.is_held(key),
+                    "a failed ADD left what nobody knows of"
+                );
             }
             (Verb::Del, ended) => {
                 self.promised.remove(key);
                 if let Some(Ok(_)) = ended {
-                    assert!(!self.is_held(key) && !self.file(&key.1), "DEL said that nothing is left");
+                    assert!(
+                        !self.is_held(key) && !self.file(&key.1),
+                        "DEL said that nothing is left"
+                    );
                 }
             }
-            (Verb::Check, _) => assert_eq!((self.is_held(key), self.file(&key.1)), (there, file), "CHECK changed something"),
+            (Verb::Check, _) => assert_eq!(
+                (self.is_held(key), self.file(&key.1)),
+                (there, file),
+                "CHECK changed something"
+            ),
             _ => {}
         }
     }
 
     fn gc(&mut self, network: &str, live: usize, fates: &[Fate]) {
-        let containers: Vec<&str> =
-            CONTAINERS.iter().enumerate().filter(|(bit, _)| live & (1 << bit) != 0).map(|(_, container)| *container).collect();
-        let list: Value =
-            containers.iter().flat_map(|container| INTERFACES.map(|interface| json!({"containerID": container, "ifname": interface}))).collect();
+        let containers: Vec<&str> = CONTAINERS
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| live & (1 << bit) != 0)
+            .map(|(_, container)| *container)
+            .collect();
+        let list: Value = containers
+            .iter()
+            .flat_map(|container| {
+                INTERFACES.map(|interface| json!({"containerID": container, "ifname": interface}))
+            })
+            .collect();
         // A damaged file does not say which network it is of: a runtime that shares a directory has all of its containers live.
-        let damaged =
-            |attachment: &Attachment| fs::read(self.folder.join("data").join(attachment_store::name(attachment))).is_ok_and(|text| text.is_empty());
+        let damaged = |attachment: &Attachment| {
+            fs::read(
+                self.folder
+                    .join("data")
+                    .join(attachment_store::name(attachment)),
+            )
+            .is_ok_and(|text| text.is_empty())
+        };
         let unclear: Vec<_> = self
             .world
             .held
             .borrow()
             .iter()
-            .filter(|(other, one)| other != network && damaged(one) && !containers.contains(&one.container.as_str()))
+            .filter(|(other, one)| {
+                other != network && damaged(one) && !containers.contains(&one.container.as_str())
+            })
             .cloned()
             .collect();
         if !unclear.is_empty() {
             return;
         }
-        let gone = |(of, one): &(String, Attachment)| of == network && !containers.contains(&one.container.as_str());
-        let nobody = Attachment { container: String::new(), interface: String::new() };
-        let ended = self.run(Verb::Gc, network, &nobody, &json!({"cni.dev/valid-attachments": list}), fates);
+        let gone = |(of, one): &(String, Attachment)| {
+            of == network && !containers.contains(&one.container.as_str())
+        };
+        let nobody = Attachment {
+            container: String::new(),
+            interface: String::new(),
+        };
+        let ended = self.run(
+            Verb::Gc,
+            network,
+            &nobody,
+            &json!({"cni.dev/valid-attachments": list}),
+            fates,
+        );
         self.promised.retain(|key| !gone(key));
         if let Some(Ok(_)) = ended {
-            assert!(!self.world.held.borrow().iter().any(gone), "GC left something: {:?}", self.world.held.borrow());
+            assert!(
+                !self.world.held.borrow().iter().any(gone),
+                "GC left something: {:?}",
+                self.world.held.borrow()
+            );
         }
     }
 
@@ -273,21 +389,35 @@ impl Sequence<'_> {
 
 #[test]
 fn no_sequence_leaves_what_nobody_knows_of() {
-    let count = std::env::var("FLANNEL_TEST_CNI_SEQUENCES").map_or(SEQUENCES, |count| count.parse().unwrap());
+    let count = std::env::var("FLANNEL_TEST_CNI_SEQUENCES")
+        .map_or(SEQUENCES, |count| count.parse().unwrap());
     let workers = 4;
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 // In memory: what is measured here is logic.
                 let memory = Path::new("/dev/shm");
-                let root = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+                let root = if memory.is_dir() {
+                    tempfile::tempdir_in(memory)
+                } else {
+                    tempfile::tempdir()
+                }
+                .unwrap();
                 fs::write(root.path().join("subnet.env"), crate::bed::SUBNET_ENV).unwrap();
-                let config = Config { cases: count / workers, failure_persistence: None, ..Config::default() };
+                let config = Config {
+                    cases: count / workers,
+                    failure_persistence: None,
+                    ..Config::default()
+                };
                 TestRunner::new(config)
                     .run(&steps(), |steps| {
                         let _ = fs::remove_dir_all(root.path().join("data"));
-                        let mut sequence =
-                            Sequence { folder: root.path(), world: World::default(), promised: BTreeSet::new(), interrupted: BTreeSet::new() };
+                        let mut sequence = Sequence {
+                            folder: root.path(),
+                            world: World::default(),
+                            promised: BTreeSet::new(),
+                            interrupted: BTreeSet::new(),
+                        };
                         for step in &steps {
                             sequence.step(step);
                             sequence.check();

@@ -9,31 +9,47 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 fn mounted(bed: &Bed, options: &str, then: &str) -> [String; 3] {
     let data = bed.path("data");
     fs::create_dir_all(&data).unwrap();
-    let script =
-        format!("mount -t tmpfs -o {options} tmpfs {0} && {{ {then}; }} && exec \"$@\"", data.display()).replace("DATA", data.to_str().unwrap());
+    let script = format!(
+        "mount -t tmpfs -o {options} tmpfs {0} && {{ {then}; }} && exec \"$@\"",
+        data.display()
+    )
+    .replace("DATA", data.to_str().unwrap());
     [script, "sh".to_owned(), String::new()]
 }
 
 #[test]
 fn a_full_or_read_only_directory_refuses_add_before_the_delegate_runs() {
-    for (options, then) in
-        [("size=4k,nr_inodes=2", "echo > DATA/full"), ("size=4k", "head -c 4096 /dev/zero > DATA/full"), ("size=1m", "mount -o remount,ro DATA")]
-    {
+    for (options, then) in [
+        ("size=4k,nr_inodes=2", "echo > DATA/full"),
+        ("size=4k", "head -c 4096 /dev/zero > DATA/full"),
+        ("size=1m", "mount -o remount,ro DATA"),
+    ] {
         let bed = Bed::new(&["bridge"]);
         let [script, ..] = mounted(&bed, options, then);
         let through = ["unshare", "--mount", "sh", "-ec", &script, "sh"];
         let answer = bed.call_through(&through, "ADD");
         assert_eq!(answer.code(), 5, "{options}: {answer:?}");
-        assert!(answer.stdout.contains("data") && answer.stdout.contains("free space"), "{options}: {answer:?}");
+        assert!(
+            answer.stdout.contains("data") && answer.stdout.contains("free space"),
+            "{options}: {answer:?}"
+        );
         assert!(bed.calls().is_empty(), "{options}: {:?}", bed.calls());
         // There is nothing to delete.
         assert_eq!(bed.call_through(&through, "DEL").code(), 0, "{options}");
     }
     // The delegate's work is undone; that the file stays is an error, and the next DEL tries again.
     let bed = Bed::new(&["bridge"]);
-    let [script, ..] = mounted(&bed, "size=1m", "echo '{\"name\":\"cbr0\",\"type\":\"bridge\"}' > DATA/c0ffee; mount -o remount,ro DATA");
+    let [script, ..] = mounted(
+        &bed,
+        "size=1m",
+        "echo '{\"name\":\"cbr0\",\"type\":\"bridge\"}' > DATA/c0ffee; mount -o remount,ro DATA",
+    );
     let answer = bed.call_through(&["unshare", "--mount", "sh", "-ec", &script, "sh"], "DEL");
-    assert_eq!((answer.code(), bed.calls()), (5, vec!["DEL bridge".to_owned()]), "{answer:?}");
+    assert_eq!(
+        (answer.code(), bed.calls()),
+        (5, vec!["DEL bridge".to_owned()]),
+        "{answer:?}"
+    );
 }
 
 #[test]
@@ -47,7 +63,10 @@ fn traps_are_not_followed() {
     }
     for verb in ["ADD", "DEL", "CHECK"] {
         let answer = bed.call(verb);
-        assert!(answer.code() == 5 && answer.stdout.contains("symbolic link"), "{verb}: {answer:?}");
+        assert!(
+            answer.code() == 5 && answer.stdout.contains("symbolic link"),
+            "{verb}: {answer:?}"
+        );
     }
     assert!(bed.calls().is_empty() && fs::read_to_string(&secret).unwrap() == "mine");
     fs::remove_file(bed.path("data/c0ffee")).unwrap();
@@ -68,22 +87,62 @@ fn hostile_names_reach_no_file() {
     let bed = Bed::new(&["bridge"]);
     let long = "a".repeat(4096);
     let before = |bed: &Bed| (bed.data().len(), bed.calls().len(), bed.held().len());
-    for id in ["../secret", "a/b", "..", ".", "/etc/passwd", "-rf", "a b", "a\nb", "a:net1", "ä", ".c0ffee"] {
+    for id in [
+        "../secret",
+        "a/b",
+        "..",
+        ".",
+        "/etc/passwd",
+        "-rf",
+        "a b",
+        "a\nb",
+        "a:net1",
+        "ä",
+        ".c0ffee",
+    ] {
         for verb in ["ADD", "DEL", "CHECK"] {
-            assert_eq!(bed.call_for(verb, id, "eth0", &bed.conf(&json!({}))).code(), 4, "{verb} {id:?}");
+            assert_eq!(
+                bed.call_for(verb, id, "eth0", &bed.conf(&json!({}))).code(),
+                4,
+                "{verb} {id:?}"
+            );
         }
     }
-    for interface in ["..", ".", "a/b", "../x", "a:b", "a b", "1234567890123456", long.as_str()] {
+    for interface in [
+        "..",
+        ".",
+        "a/b",
+        "../x",
+        "a:b",
+        "a b",
+        "1234567890123456",
+        long.as_str(),
+    ] {
         for verb in ["ADD", "DEL", "CHECK"] {
-            assert_eq!(bed.call_for(verb, "c0ffee", interface, &bed.conf(&json!({}))).code(), 4, "{verb} {interface:?}");
+            assert_eq!(
+                bed.call_for(verb, "c0ffee", interface, &bed.conf(&json!({})))
+                    .code(),
+                4,
+                "{verb} {interface:?}"
+            );
         }
     }
     for name in ["../x", "a/b", "", ".x", "a b"] {
-        assert_eq!(bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"name": name}))).code(), 7, "{name:?}");
+        assert_eq!(
+            bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"name": name})))
+                .code(),
+            7,
+            "{name:?}"
+        );
     }
     // An ID that no file system takes.
-    assert_eq!(bed.call_for("ADD", &long, "eth0", &bed.conf(&json!({}))).code(), 5);
-    bed.call_for("DEL", &long, "eth0", &bed.conf(&json!({}))).ok();
+    assert_eq!(
+        bed.call_for("ADD", &long, "eth0", &bed.conf(&json!({})))
+            .code(),
+        5
+    );
+    bed.call_for("DEL", &long, "eth0", &bed.conf(&json!({})))
+        .ok();
     assert_eq!(before(&bed), (0, 0, 0));
     assert!(!bed.path("secret").exists());
 }
@@ -112,12 +171,32 @@ fn every_input_gets_an_answer_that_is_json() {
         (r#"{"name":"cbr0","ipam":{"routes":[{"dst":"x"}]}}"#, 999),
     ];
     for (conf, code) in odd {
-        let conf = conf.replacen("\"cbr0\"", &format!("\"cbr0\",\"subnetFile\":{:?},\"dataDir\":{:?}", bed.path("subnet.env"), bed.path("data")), 1);
+        let conf = conf.replacen(
+            "\"cbr0\"",
+            &format!(
+                "\"cbr0\",\"subnetFile\":{:?},\"dataDir\":{:?}",
+                bed.path("subnet.env"),
+                bed.path("data")
+            ),
+            1,
+        );
         let answer = bed.call_for("ADD", "c0ffee", "eth0", &conf);
-        assert_eq!((answer.code(), answer.stderr.as_str()), (code, ""), "{conf:.80}: {answer:?}");
+        assert_eq!(
+            (answer.code(), answer.stderr.as_str()),
+            (code, ""),
+            "{conf:.80}: {answer:?}"
+        );
     }
     assert!(bed.calls().is_empty() && bed.data().is_empty());
-    let huge = huge.replacen("\"cbr0\"", &format!("\"cbr0\",\"subnetFile\":{:?},\"dataDir\":{:?}", bed.path("subnet.env"), bed.path("data")), 1);
+    let huge = huge.replacen(
+        "\"cbr0\"",
+        &format!(
+            "\"cbr0\",\"subnetFile\":{:?},\"dataDir\":{:?}",
+            bed.path("subnet.env"),
+            bed.path("data")
+        ),
+        1,
+    );
     bed.call_for("ADD", "c0ffee", "eth0", &huge).ok();
 }
 
@@ -128,10 +207,18 @@ fn a_program_that_is_being_written_is_waited_for() {
     let program = bed.path("bin/busy");
     fs::copy("/bin/true", &program).unwrap();
     let writer = fs::File::options().append(true).open(&program).unwrap();
-    let waiting = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"delegate": {"type": "busy"}})));
+    let waiting = bed.start_for(
+        "ADD",
+        "c0ffee",
+        "eth0",
+        &bed.conf(&json!({"delegate": {"type": "busy"}})),
+    );
     std::thread::sleep(std::time::Duration::from_millis(250));
     drop(writer);
     let output = waiting.wait_with_output().unwrap();
     // It was executed, and printed nothing.
-    assert!(String::from_utf8_lossy(&output.stdout).contains("without a result"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("without a result"),
+        "{output:?}"
+    );
 }

@@ -5,7 +5,13 @@ use run_dir::status_file::{Pods, Status, Writer};
 use std::fs;
 
 fn status(reason: Option<&str>) -> Status {
-    Status { reasons: reason.map(|reason| ("lease", reason).into()).into_iter().collect(), ..Status::default() }
+    Status {
+        reasons: reason
+            .map(|reason| ("lease", reason).into())
+            .into_iter()
+            .collect(),
+        ..Status::default()
+    }
 }
 
 #[test]
@@ -20,18 +26,41 @@ fn status_fails_for_what_a_pod_needs_only() {
     let cases = [
         (None, pods(&[], &[]), ""),
         (away, pods(&[], &["lo"]), ""),
-        (away, pods(&[("rules", "no iptables")], &["lo"]), "new pods would not work: rules: no iptables"),
-        (None, pods(&[], &["lo", "flannel.none"]), "new pods would not work: there is no device flannel.none"),
+        (
+            away,
+            pods(&[("rules", "no iptables")], &["lo"]),
+            "new pods would not work: rules: no iptables",
+        ),
+        (
+            None,
+            pods(&[], &["lo", "flannel.none"]),
+            "new pods would not work: there is no device flannel.none",
+        ),
         (away, pods(&[], &["lo"]), ""),
     ];
     let mut writer = Writer::new(&bed.path("subnet.env"));
     let said = |wanted: &str| {
         let answer = bed.call("STATUS");
-        let found = if answer.code() == 0 { String::new() } else { answer.error()["msg"].as_str().unwrap_or_default().to_owned() };
-        assert!(found == wanted && (answer.code() == 50) != wanted.is_empty(), "{wanted}: {answer:?}");
+        let found = if answer.code() == 0 {
+            String::new()
+        } else {
+            answer.error()["msg"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        assert!(
+            found == wanted && (answer.code() == 50) != wanted.is_empty(),
+            "{wanted}: {answer:?}"
+        );
     };
     for (reason, pods, wanted) in cases {
-        writer.put(&Status { pods, ..status(reason) }).unwrap();
+        writer
+            .put(&Status {
+                pods,
+                ..status(reason)
+            })
+            .unwrap();
         said(wanted);
         // Pods start as long as the subnet is known.
         bed.call("ADD").ok();
@@ -41,7 +70,11 @@ fn status_fails_for_what_a_pod_needs_only() {
     drop(writer);
     said("");
     let mut next = Writer::new(&bed.path("subnet.env"));
-    next.put(&Status { pods: pods(&[], &["flannel.none"]), ..status(None) }).unwrap();
+    next.put(&Status {
+        pods: pods(&[], &["flannel.none"]),
+        ..status(None)
+    })
+    .unwrap();
     drop(next);
     said("new pods would not work: there is no device flannel.none, and flanneld is not running");
     fs::write(bed.path("subnet.env"), "FLANNEL_MTU").unwrap();
@@ -53,9 +86,17 @@ fn an_add_without_subnet_env_says_what_the_daemon_waits_for() {
     let bed = Bed::new(&["bridge"]);
     fs::remove_file(bed.path("subnet.env")).unwrap();
     let mut writer = Writer::new(&bed.path("subnet.env"));
-    writer.put(&status(Some("the API server does not answer"))).unwrap();
+    writer
+        .put(&status(Some("the API server does not answer")))
+        .unwrap();
     let error = bed.call("ADD").error();
-    assert_eq!((error["code"].as_u64(), error["details"].as_str()), (Some(11), Some("flanneld is not ready: lease: the API server does not answer")));
+    assert_eq!(
+        (error["code"].as_u64(), error["details"].as_str()),
+        (
+            Some(11),
+            Some("flanneld is not ready: lease: the API server does not answer")
+        )
+    );
     assert!(bed.calls().is_empty() && bed.data().is_empty());
     // The file may come while it waits.
     let waiting = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&serde_json::json!({})));
@@ -77,13 +118,27 @@ fn a_status_is_whole_while_it_changes() {
                 if done.load(std::sync::atomic::Ordering::Relaxed) {
                     break;
                 }
-                let reasons = (number % 2 == 0).then(|| ("rules", "changing").into()).into_iter().collect();
-                writer.put(&Status { pods: Pods { reasons, devices: Vec::new() }, ..status(None) }).unwrap();
+                let reasons = (number % 2 == 0)
+                    .then(|| ("rules", "changing").into())
+                    .into_iter()
+                    .collect();
+                writer
+                    .put(&Status {
+                        pods: Pods {
+                            reasons,
+                            devices: Vec::new(),
+                        },
+                        ..status(None)
+                    })
+                    .unwrap();
             }
         });
         for _ in 0..200 {
             let answer = bed.call("STATUS");
-            assert!(answer.exit == 0 || answer.stdout.contains("rules: changing"), "{answer:?}");
+            assert!(
+                answer.exit == 0 || answer.stdout.contains("rules: changing"),
+                "{answer:?}"
+            );
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });

@@ -42,7 +42,12 @@ impl Bed {
     ///
     /// # Errors
     /// When something cannot be built, or a daemon is not ready in time.
-    pub fn start(lab: &Lab, hosts: u8, net_conf: &str, change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions) -> Result<Bed> {
+    pub fn start(
+        lab: &Lab,
+        hosts: u8,
+        net_conf: &str,
+        change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions,
+    ) -> Result<Bed> {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, hosts)?;
         Bed::on(lab, &lan, hosts, net_conf, change)
@@ -52,15 +57,41 @@ impl Bed {
     ///
     /// # Errors
     /// When something cannot be built, or a daemon is not ready in time.
-    pub fn on(lab: &Lab, lan: &Switch, hosts: Vec<Host>, net_conf: &str, change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions) -> Result<Bed> {
+    pub fn on(
+        lab: &Lab,
+        lan: &Switch,
+        hosts: Vec<Host>,
+        net_conf: &str,
+        change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions,
+    ) -> Result<Bed> {
         let leases = lab.folder("leases")?;
         let store = Store::dir(&leases);
         store.configure(net_conf)?;
-        let options: Vec<_> = (0..hosts.len()).map(|number| change(number, FlanneldOptions::new(&store).iface("enp0s8"))).collect();
-        let mut daemons = hosts.iter().zip(&options).map(|(host, options)| host.start_flanneld(options)).collect::<Result<Vec<_>>>()?;
-        daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(READY).map(drop))?;
-        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
-        let bed = Bed { daemons, options, pods, hosts, store, leases, lan: lan.clone() };
+        let options: Vec<_> = (0..hosts.len())
+            .map(|number| change(number, FlanneldOptions::new(&store).iface("enp0s8")))
+            .collect();
+        let mut daemons = hosts
+            .iter()
+            .zip(&options)
+            .map(|(host, options)| host.start_flanneld(options))
+            .collect::<Result<Vec<_>>>()?;
+        daemons
+            .iter_mut()
+            .try_for_each(|daemon| daemon.wait_ready(READY).map(drop))?;
+        let pods = hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
+        let bed = Bed {
+            daemons,
+            options,
+            pods,
+            hosts,
+            store,
+            leases,
+            lan: lan.clone(),
+        };
         bed.reach()?;
         Ok(bed)
     }
@@ -72,8 +103,13 @@ impl Bed {
     pub fn reach(&self) -> Result<()> {
         let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
         for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
-            let targets = addresses.iter().map(|list| list.get(family).copied().context("an address")).collect::<Result<Vec<_>>>()?;
-            let matrix = || PingMatrix::to(&self.pods, &targets, &PingOptions::default())?.require_complete();
+            let targets = addresses
+                .iter()
+                .map(|list| list.get(family).copied().context("an address"))
+                .collect::<Result<Vec<_>>>()?;
+            let matrix = || {
+                PingMatrix::to(&self.pods, &targets, &PingOptions::default())?.require_complete()
+            };
             eventually_ok(SOON, "pods reach each other", matrix)?;
         }
         Ok(())

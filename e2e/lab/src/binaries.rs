@@ -43,9 +43,15 @@ pub fn own(name: &str) -> Result<PathBuf> {
         // A test's program is in target/debug/deps, one folder below the binaries.
         folders.extend(program.ancestors().skip(1).take(2).map(PathBuf::from));
     }
-    match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {
+    match folders
+        .iter()
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+    {
         Some(path) => Ok(path),
-        None => bail!("there is no {name} in {folders:?}: build it (`cargo build --workspace`) or name its folder in {BIN_DIR}"),
+        None => bail!(
+            "there is no {name} in {folders:?}: build it (`cargo build --workspace`) or name its folder in {BIN_DIR}"
+        ),
     }
 }
 
@@ -55,10 +61,16 @@ pub fn own(name: &str) -> Result<PathBuf> {
 /// When it is not installed.
 pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
     let folders = match version {
-        EtcdVersion::V36 => vec![std::env::var_os(ETCD_DIR).map_or_else(|| cache("etcd-3.6"), PathBuf::from)],
+        EtcdVersion::V36 => {
+            vec![std::env::var_os(ETCD_DIR).map_or_else(|| cache("etcd-3.6"), PathBuf::from)]
+        }
         EtcdVersion::V34 => vec![PathBuf::from("/usr/bin"), cache("etcd-3.4/usr/bin")],
     };
-    match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {
+    match folders
+        .iter()
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+    {
         Some(path) => Ok(path),
         None => bail!("there is no {name} ({version:?}) in {folders:?}: `make setup` gets it"),
     }
@@ -69,12 +81,28 @@ pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
 /// # Errors
 /// When they are not installed.
 pub fn kubernetes(name: &str) -> Result<PathBuf> {
-    const COMMANDS: [&str; 6] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"];
+    const COMMANDS: [&str; 6] = [
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kube-proxy",
+        "kubelet",
+        "kubectl",
+    ];
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
+    let folders = std::env::var_os("KUBEBUILDER_ASSETS")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(std::env::split_paths(&path));
     let mut folders = folders.chain([cache("kubernetes-1.36")]);
-    let found = folders.find(|folder| COMMANDS.iter().all(|command| folder.join(command).is_file()));
-    Ok(found.context("Kubernetes' commands are not here: `make setup` builds them")?.join(name))
+    let found = folders.find(|folder| {
+        COMMANDS
+            .iter()
+            .all(|command| folder.join(command).is_file())
+    });
+    Ok(found
+        .context("Kubernetes' commands are not here: `make setup` builds them")?
+        .join(name))
 }
 
 /// Helm, from the path or as `make setup` builds it.
@@ -83,8 +111,12 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
 /// When it is not there.
 pub fn helm() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).map(|folder| folder.join("helm")).chain([cache("helm-3.22/helm")]);
-    places.find(|place| place.is_file()).context("there is no helm: `make setup` builds it")
+    let mut places = std::env::split_paths(&path)
+        .map(|folder| folder.join("helm"))
+        .chain([cache("helm-3.22/helm")]);
+    places
+        .find(|place| place.is_file())
+        .context("there is no helm: `make setup` builds it")
 }
 
 /// The library that gives a program another time of day, where distributions have it.
@@ -92,9 +124,15 @@ pub fn helm() -> Result<PathBuf> {
 /// # Errors
 /// When it is not installed.
 pub fn faketime() -> Result<PathBuf> {
-    let folders =
-        std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path()).chain(["/usr/lib", "/usr/lib64"].map(PathBuf::from));
-    let found = folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|path| path.is_file());
+    let folders = std::fs::read_dir("/usr/lib")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .chain(["/usr/lib", "/usr/lib64"].map(PathBuf::from));
+    let found = folders
+        .map(|folder| folder.join("faketime/libfaketime.so.1"))
+        .find(|path| path.is_file());
     found.context("there is no libfaketime.so.1: `make setup` gets it")
 }
 
@@ -116,17 +154,24 @@ pub fn kept(name: &str) -> Result<PathBuf> {
 /// When they are not installed.
 pub fn cni(version: CniVersion) -> Result<PathBuf> {
     let folder = match version {
-        CniVersion::V191 => std::env::var_os(CNI_DIR).map_or_else(|| cache("cni-1.9.1"), PathBuf::from),
+        CniVersion::V191 => {
+            std::env::var_os(CNI_DIR).map_or_else(|| cache("cni-1.9.1"), PathBuf::from)
+        }
         CniVersion::V111 => cache("cni-1.1.1"),
     };
     if !folder.join("bridge").is_file() {
-        bail!("there is no {} ({version:?}): `make setup` gets it", folder.join("bridge").display());
+        bail!(
+            "there is no {} ({version:?}): `make setup` gets it",
+            folder.join("bridge").display()
+        );
     }
     Ok(folder)
 }
 
 fn cache(name: &str) -> PathBuf {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let base = base.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"));
+    let base = base.unwrap_or_else(|| {
+        PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache")
+    });
     base.join("flannel-rs").join(name)
 }

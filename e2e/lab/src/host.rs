@@ -43,8 +43,16 @@ pub struct Host {
 impl Host {
     pub(crate) fn build(site: &Arc<Site>, name: &str, uplinks: &[Uplink]) -> Result<Host> {
         let netns = boot(site, name)?;
-        let inner = Inner { site: Arc::clone(site), name: name.to_owned(), netns, uplinks: Mutex::default(), pods: AtomicU32::new(0) };
-        let host = Host { inner: Arc::new(inner) };
+        let inner = Inner {
+            site: Arc::clone(site),
+            name: name.to_owned(),
+            netns,
+            uplinks: Mutex::default(),
+            pods: AtomicU32::new(0),
+        };
+        let host = Host {
+            inner: Arc::new(inner),
+        };
         for uplink in uplinks {
             host.attach(uplink)?;
         }
@@ -93,7 +101,11 @@ impl Host {
     /// When it exists already, or its addresses are refused.
     pub fn attach(&self, uplink: &Uplink) -> Result<()> {
         let port = uplink.attach(&self.inner.netns)?;
-        self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner).push((uplink.clone(), port));
+        self.inner
+            .uplinks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((uplink.clone(), port));
         Ok(())
     }
 
@@ -102,7 +114,14 @@ impl Host {
     /// # Errors
     /// When it has none.
     pub fn v4(&self) -> Result<Ipv4Addr> {
-        self.find(|net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None }).with_context(|| format!("{} has no v4 address", self.name()))
+        self.find(|net| {
+            if let IpNet::V4(net) = net {
+                Some(net.addr())
+            } else {
+                None
+            }
+        })
+        .with_context(|| format!("{} has no v4 address", self.name()))
     }
 
     /// The first v6 address of an uplink, in their order.
@@ -110,7 +129,14 @@ impl Host {
     /// # Errors
     /// When it has none.
     pub fn v6(&self) -> Result<Ipv6Addr> {
-        self.find(|net| if let IpNet::V6(net) = net { Some(net.addr()) } else { None }).with_context(|| format!("{} has no v6 address", self.name()))
+        self.find(|net| {
+            if let IpNet::V6(net) = net {
+                Some(net.addr())
+            } else {
+                None
+            }
+        })
+        .with_context(|| format!("{} has no v6 address", self.name()))
     }
 
     /// The v4 address of the named interface, as it was built.
@@ -118,15 +144,35 @@ impl Host {
     /// # Errors
     /// When it has none.
     pub fn v4_of(&self, interface: &str) -> Result<Ipv4Addr> {
-        let uplinks = self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut addresses = uplinks.iter().filter(|(uplink, _)| uplink.interface == interface).flat_map(|(uplink, _)| &uplink.addresses);
-        let found = addresses.find_map(|net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None });
+        let uplinks = self
+            .inner
+            .uplinks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = uplinks
+            .iter()
+            .filter(|(uplink, _)| uplink.interface == interface)
+            .flat_map(|(uplink, _)| &uplink.addresses);
+        let found = addresses.find_map(|net| {
+            if let IpNet::V4(net) = net {
+                Some(net.addr())
+            } else {
+                None
+            }
+        });
         found.with_context(|| format!("{} has no v4 address on {interface}", self.name()))
     }
 
     fn find<T>(&self, pick: impl Fn(&IpNet) -> Option<T>) -> Option<T> {
-        let uplinks = self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
-        uplinks.iter().flat_map(|(uplink, _)| &uplink.addresses).find_map(pick)
+        let uplinks = self
+            .inner
+            .uplinks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        uplinks
+            .iter()
+            .flat_map(|(uplink, _)| &uplink.addresses)
+            .find_map(pick)
     }
 
     /// Cuts an uplink without the host noticing: packets vanish, the carrier stays.
@@ -162,8 +208,15 @@ impl Host {
     }
 
     fn port(&self, interface: &str) -> Result<Port> {
-        let uplinks = self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = uplinks.iter().find(|(_, port)| port.interface == interface).map(|(_, port)| port.clone());
+        let uplinks = self
+            .inner
+            .uplinks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let found = uplinks
+            .iter()
+            .find(|(_, port)| port.interface == interface)
+            .map(|(_, port)| port.clone());
         found.with_context(|| format!("{} has no uplink {interface}", self.name()))
     }
 
@@ -173,7 +226,13 @@ impl Host {
     /// When the namespace resists.
     pub fn power_off(&self) -> Result<()> {
         self.inner.netns.kill_all();
-        for (_, port) in self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (_, port) in self
+            .inner
+            .uplinks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
             // A namespace's end removes its interfaces later than it returns; the switch must forget them now.
             port.remove()?;
         }
@@ -189,7 +248,13 @@ impl Host {
     pub fn power_on(&self) -> Result<()> {
         boot(&self.inner.site, &self.inner.name)?;
         self.inner.pods.store(0, Ordering::Relaxed);
-        for (uplink, port) in self.inner.uplinks.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+        for (uplink, port) in self
+            .inner
+            .uplinks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter_mut()
+        {
             *port = uplink.attach(&self.inner.netns)?;
         }
         Ok(())
@@ -207,7 +272,12 @@ impl Host {
             run: self.inner.site.folder(&format!("{}/run", self.name()))?,
             places: self.inner.site.folder(&format!("{}/places", self.name()))?,
         };
-        Process::spawn(&machine, launch, &folder.join(format!("{log}.log")), Arc::clone(&self.inner.site))
+        Process::spawn(
+            &machine,
+            launch,
+            &folder.join(format!("{log}.log")),
+            Arc::clone(&self.inner.site),
+        )
     }
 }
 

@@ -1,6 +1,9 @@
 //! Kubernetes in the lab: an API server alone, for what a daemon says to it, or a whole cluster of real nodes.
 
-#![allow(clippy::indexing_slicing, reason = "of JSON values only: what is not there reads as null, and what is written to is an object")]
+#![allow(
+    clippy::indexing_slicing,
+    reason = "of JSON values only: what is not there reads as null, and what is written to is an object"
+)]
 
 pub(crate) mod api_server;
 pub(crate) mod client;

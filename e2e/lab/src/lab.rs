@@ -42,14 +42,23 @@ impl Lab {
         }
         // Another process may be sweeping the same remains at this moment.
         let _ = sweep::remove_stale();
-        let site = Arc::new(Site { name: LabName::next(), kept: AtomicBool::new(std::env::var_os(KEEP).is_some()) });
-        let lab = Lab { site, title: title.to_owned() };
+        let site = Arc::new(Site {
+            name: LabName::next(),
+            kept: AtomicBool::new(std::env::var_os(KEEP).is_some()),
+        });
+        let lab = Lab {
+            site,
+            title: title.to_owned(),
+        };
         // Before the first namespace: who finds remains must know whose they are.
         std::fs::write(lab.folder("")?.join(OWNER), sweep::owner())?;
         std::fs::write(lab.folder("")?.join("title"), title)?;
         if lab.site.is_kept() {
             lab.keep()?;
-            eprintln!("lab {title} ({}) is kept because of {KEEP}: `flannelctl lab --remove` removes it", lab.prefix());
+            eprintln!(
+                "lab {title} ({}) is kept because of {KEEP}: `flannelctl lab --remove` removes it",
+                lab.prefix()
+            );
         }
         Ok(lab)
     }
@@ -101,7 +110,9 @@ impl Lab {
     /// # Errors
     /// When one cannot be built.
     pub fn hosts(&self, switch: &Switch, count: u8) -> Result<Vec<Host>> {
-        (1..=count).map(|number| self.host(&format!("h{number}"), &[Uplink::enp0s8(switch, number)?])).collect()
+        (1..=count)
+            .map(|number| self.host(&format!("h{number}"), &[Uplink::enp0s8(switch, number)?]))
+            .collect()
     }
 
     /// A router with one leg in each switch.
@@ -116,7 +127,12 @@ impl Lab {
     ///
     /// # Errors
     /// When it cannot be built.
-    pub fn nat(&self, name: &str, inner: (&Switch, &str), outer: (&Switch, &str)) -> Result<NatBox> {
+    pub fn nat(
+        &self,
+        name: &str,
+        inner: (&Switch, &str),
+        outer: (&Switch, &str),
+    ) -> Result<NatBox> {
         NatBox::build(&self.site, name, inner, outer)
     }
 
@@ -136,8 +152,15 @@ impl Lab {
         for path in log_files(&self.site.name.folder()) {
             let log = std::fs::read_to_string(&path).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
-            let tail = lines.get(lines.len().saturating_sub(TAIL)..).unwrap_or_default();
-            text.push_str(&format!("--- {} ({} lines)\n{}\n", path.display(), lines.len(), tail.join("\n")));
+            let tail = lines
+                .get(lines.len().saturating_sub(TAIL)..)
+                .unwrap_or_default();
+            text.push_str(&format!(
+                "--- {} ({} lines)\n{}\n",
+                path.display(),
+                lines.len(),
+                tail.join("\n")
+            ));
         }
         text
     }
@@ -146,7 +169,12 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("lab {} ({}) failed; its logs end so:\n{}", self.title, self.prefix(), self.logs());
+            eprintln!(
+                "lab {} ({}) failed; its logs end so:\n{}",
+                self.title,
+                self.prefix(),
+                self.logs()
+            );
         }
         if self.site.is_kept() {
             return;

@@ -34,7 +34,8 @@ impl Site {
     /// A folder of the lab, made when it is not there.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.name.folder().join(name);
-        std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("creating {}", folder.display()))?;
         Ok(folder)
     }
 

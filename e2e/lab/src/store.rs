@@ -34,12 +34,18 @@ enum Kind {
 impl Store {
     /// Leases as files in a directory.
     pub fn dir(folder: &Path) -> Store {
-        Store { kind: Kind::Dir(folder.to_owned()), prefix: PREFIX.to_owned() }
+        Store {
+            kind: Kind::Dir(folder.to_owned()),
+            prefix: PREFIX.to_owned(),
+        }
     }
 
     /// Leases in etcd.
     pub fn etcd(client: &EtcdClient) -> Store {
-        Store { kind: Kind::Etcd(client.clone()), prefix: PREFIX.to_owned() }
+        Store {
+            kind: Kind::Etcd(client.clone()),
+            prefix: PREFIX.to_owned(),
+        }
     }
 
     /// The same store with another prefix.
@@ -59,7 +65,8 @@ impl Store {
                 std::fs::create_dir_all(folder.join(SUBNETS))?;
                 // Daemons may be reading, and a rename is what an operator is told to do.
                 std::fs::write(folder.join(".config.new"), net_conf)?;
-                std::fs::rename(folder.join(".config.new"), folder.join(CONFIG)).context("writing the network's configuration")
+                std::fs::rename(folder.join(".config.new"), folder.join(CONFIG))
+                    .context("writing the network's configuration")
             }
             Kind::Etcd(client) => client.put(&self.key(CONFIG), net_conf),
         }
@@ -73,14 +80,27 @@ impl Store {
         match &self.kind {
             Kind::Dir(folder) => {
                 let folder = folder.join(SUBNETS);
-                let mut names: Vec<String> = entries(&folder).into_iter().filter(|name| !name.starts_with('.')).collect();
+                let mut names: Vec<String> = entries(&folder)
+                    .into_iter()
+                    .filter(|name| !name.starts_with('.'))
+                    .collect();
                 names.sort();
-                names.into_iter().map(|name| Ok((name.clone(), std::fs::read_to_string(folder.join(&name))?))).collect()
+                names
+                    .into_iter()
+                    .map(|name| Ok((name.clone(), std::fs::read_to_string(folder.join(&name))?)))
+                    .collect()
             }
             Kind::Etcd(client) => {
                 let prefix = self.key(&format!("{SUBNETS}/"));
                 let found = client.get_prefix(&prefix)?.into_iter();
-                Ok(found.map(|entry| (entry.key.trim_start_matches(&prefix).to_owned(), entry.value)).collect())
+                Ok(found
+                    .map(|entry| {
+                        (
+                            entry.key.trim_start_matches(&prefix).to_owned(),
+                            entry.value,
+                        )
+                    })
+                    .collect())
             }
         }
     }

@@ -44,15 +44,30 @@ impl Lab {
 impl Vagrant {
     fn build(lab: &Lab, count: u8, last: impl Fn(u8) -> u8) -> Result<Vagrant> {
         let (lan, world) = (lab.switch("lan")?, lab.switch("world")?);
-        let internet = lab.host("internet", &[Uplink::new(&world, "eth0").address("198.51.100.1/24")?])?;
+        let internet = lab.host(
+            "internet",
+            &[Uplink::new(&world, "eth0").address("198.51.100.1/24")?],
+        )?;
         let (mut hosts, mut nat_boxes) = (Vec::new(), Vec::new());
         for number in 1..=count {
             let wire = lab.switch(&format!("nat{number}"))?;
             let outside = format!("198.51.100.{}/24", u16::from(number) + 100);
-            nat_boxes.push(lab.nat(&format!("nat{number}"), (&wire, "10.0.2.2/24"), (&world, &outside))?);
-            let nat = Uplink::new(&wire, "enp0s3").address(&format!("10.0.2.{}/24", last(number)))?.gateway("10.0.2.2")?;
+            nat_boxes.push(lab.nat(
+                &format!("nat{number}"),
+                (&wire, "10.0.2.2/24"),
+                (&world, &outside),
+            )?);
+            let nat = Uplink::new(&wire, "enp0s3")
+                .address(&format!("10.0.2.{}/24", last(number)))?
+                .gateway("10.0.2.2")?;
             hosts.push(lab.host(&format!("h{number}"), &[nat, Uplink::enp0s8(&lan, number)?])?);
         }
-        Ok(Vagrant { lan, world, internet, hosts, nat_boxes })
+        Ok(Vagrant {
+            lan,
+            world,
+            internet,
+            hosts,
+            nat_boxes,
+        })
     }
 }

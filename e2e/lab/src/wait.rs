@@ -13,7 +13,11 @@ const WATCH_PAUSE: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// When it still does not hold at the deadline; the error names `what`.
-pub fn eventually(deadline: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Result<Duration> {
+pub fn eventually(
+    deadline: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> bool,
+) -> Result<Duration> {
     let start = Instant::now();
     let mut pause = FIRST_PAUSE;
     while !holds() {
@@ -30,13 +34,19 @@ pub fn eventually(deadline: Duration, what: &str, mut holds: impl FnMut() -> boo
 ///
 /// # Errors
 /// The last failure, once the deadline has passed.
-pub fn eventually_ok<T>(deadline: Duration, what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+pub fn eventually_ok<T>(
+    deadline: Duration,
+    what: &str,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
     let start = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
-            Err(error) if start.elapsed() >= deadline => return Err(error).with_context(|| format!("not within {deadline:?}: {what}")),
+            Err(error) if start.elapsed() >= deadline => {
+                return Err(error).with_context(|| format!("not within {deadline:?}: {what}"));
+            }
             Err(_) => std::thread::sleep(pause),
         }
         pause = (pause * 2).min(LAST_PAUSE);
@@ -51,7 +61,12 @@ pub fn throughout(time: Duration, what: &str, mut check: impl FnMut() -> Result<
     let start = Instant::now();
     loop {
         let over = start.elapsed() >= time;
-        check().with_context(|| format!("not throughout {time:?}, but after {:.1?}: {what}", start.elapsed()))?;
+        check().with_context(|| {
+            format!(
+                "not throughout {time:?}, but after {:.1?}: {what}",
+                start.elapsed()
+            )
+        })?;
         if over {
             return Ok(());
         }
@@ -66,9 +81,20 @@ mod tests {
     #[test]
     fn what_holds_at_first_only_does_not_hold_throughout() {
         let start = Instant::now();
-        let short = |limit: u64| move || if start.elapsed() < Duration::from_millis(limit) { Ok(()) } else { bail!("it ended") };
+        let short = |limit: u64| {
+            move || {
+                if start.elapsed() < Duration::from_millis(limit) {
+                    Ok(())
+                } else {
+                    bail!("it ended")
+                }
+            }
+        };
         throughout(Duration::from_millis(20), "a long one", short(60_000)).unwrap();
         let error = throughout(Duration::from_secs(60), "a short one", short(50)).unwrap_err();
-        assert!(format!("{error:#}").contains("a short one: it ended"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("a short one: it ended"),
+            "{error:#}"
+        );
     }
 }

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use lab::{Host, craft};
 use nix::libc;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt,
+    sockopt,
+};
 
 const TUNNEL: u16 = 8472;
 const PROBES: u16 = 8473;
@@ -61,7 +64,10 @@ pub fn serve(host: &Host, node: Ipv4Addr, stop: &AtomicBool, answered: &AtomicU6
                 due = Instant::now() + QUESTION_EVERY;
                 turn += 1;
                 if let Some(known) = peers.values().nth(turn % peers.len()) {
-                    tunnel.send_to(&in_tunnel(known, &question(known, turn as u64)), (node, TUNNEL))?;
+                    tunnel.send_to(
+                        &in_tunnel(known, &question(known, turn as u64)),
+                        (node, TUNNEL),
+                    )?;
                 }
             }
         }
@@ -72,7 +78,9 @@ pub fn serve(host: &Host, node: Ipv4Addr, stop: &AtomicBool, answered: &AtomicU6
 /// A question in the tunnel: who was asked, and the answer.
 fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     let (message, packet) = (frame.get(HEADERS..)?, frame.get(22..)?);
-    let address = |at: usize| -> Option<Ipv4Addr> { Some(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?.into()) };
+    let address = |at: usize| -> Option<Ipv4Addr> {
+        Some(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?.into())
+    };
     let known = Known {
         who: message.get(24..32)?.try_into().ok()?,
         node: message.get(16..24)?.try_into().ok()?,
@@ -88,7 +96,13 @@ fn reply(question: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     // Length and nonce come back; who asks and who is meant change places.
-    let mut answer = [&b"flpr\x01\x02"[..], question.get(6..16)?, question.get(24..32)?, question.get(16..24)?].concat();
+    let mut answer = [
+        &b"flpr\x01\x02"[..],
+        question.get(6..16)?,
+        question.get(24..32)?,
+        question.get(16..24)?,
+    ]
+    .concat();
     answer.extend([0; 12]);
     answer.extend(clock());
     answer.extend([0; 16]);
@@ -97,7 +111,14 @@ fn reply(question: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn question(known: &Known, nonce: u64) -> Vec<u8> {
-    let mut bytes = [&b"flpr\x01\x01\0"[..], &[ECHO as u8], &nonce.to_be_bytes(), &known.who, &known.node].concat();
+    let mut bytes = [
+        &b"flpr\x01\x01\0"[..],
+        &[ECHO as u8],
+        &nonce.to_be_bytes(),
+        &known.who,
+        &known.node,
+    ]
+    .concat();
     bytes.extend([0xff; 8]);
     bytes.extend([0; 4]);
     bytes.extend(clock());
@@ -106,26 +127,40 @@ fn question(known: &Known, nonce: u64) -> Vec<u8> {
 }
 
 fn clock() -> [u8; 8] {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(0).to_be_bytes()
 }
 
 fn in_tunnel(known: &Known, message: &[u8]) -> Vec<u8> {
     let at = |ip: Ipv4Addr| SocketAddr::new(IpAddr::V4(ip), PROBES);
-    craft::vxlan(1, known.mac, 0x0800, &craft::udp_packet(at(known.overlay.0), at(known.overlay.1), 64, message))
+    craft::vxlan(
+        1,
+        known.mac,
+        0x0800,
+        &craft::udp_packet(at(known.overlay.0), at(known.overlay.1), 64, message),
+    )
 }
 
 /// A datagram, and to which of the peers it was sent.
 pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
     let mut control = nix::cmsg_space!(libc::in_pktinfo);
     let mut pieces = [IoSliceMut::new(buffer)];
-    let message = match recvmsg::<SockaddrIn>(socket.as_raw_fd(), &mut pieces, Some(&mut control), MsgFlags::MSG_DONTWAIT) {
+    let message = match recvmsg::<SockaddrIn>(
+        socket.as_raw_fd(),
+        &mut pieces,
+        Some(&mut control),
+        MsgFlags::MSG_DONTWAIT,
+    ) {
         Ok(message) => message,
         Err(nix::Error::EAGAIN | nix::Error::ECONNREFUSED) => return Ok(None),
         Err(error) => return Err(error).context("receiving for a peer"),
     };
     let to = message.cmsgs()?.find_map(|one| match one {
-        ControlMessageOwned::Ipv4PacketInfo(info) => Some(Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr))),
+        ControlMessageOwned::Ipv4PacketInfo(info) => {
+            Some(Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr)))
+        }
         _ => None,
     });
     Ok(Some((message.bytes, to.context("no address")?)))
@@ -133,9 +168,21 @@ pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, I
 
 /// Sends in the name of a peer.
 pub fn send(socket: &UdpSocket, from: Ipv4Addr, to: (Ipv4Addr, u16), bytes: &[u8]) -> Result<()> {
-    let from = libc::in_addr { s_addr: u32::from(from).to_be() };
-    let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: from, ipi_addr: from };
+    let from = libc::in_addr {
+        s_addr: u32::from(from).to_be(),
+    };
+    let info = libc::in_pktinfo {
+        ipi_ifindex: 0,
+        ipi_spec_dst: from,
+        ipi_addr: from,
+    };
     let to = SockaddrIn::from(SocketAddrV4::new(to.0, to.1));
-    sendmsg(socket.as_raw_fd(), &[IoSlice::new(bytes)], &[ControlMessage::Ipv4PacketInfo(&info)], MsgFlags::empty(), Some(&to))?;
+    sendmsg(
+        socket.as_raw_fd(),
+        &[IoSlice::new(bytes)],
+        &[ControlMessage::Ipv4PacketInfo(&info)],
+        MsgFlags::empty(),
+        Some(&to),
+    )?;
     Ok(())
 }

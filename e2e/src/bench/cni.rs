@@ -26,21 +26,48 @@ pub fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-cni")?;
     let host = lab.host("h1", &[])?;
     let folder = host.folder()?;
-    std::fs::write(folder.join("subnet.env"), "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n")?;
+    std::fs::write(
+        folder.join("subnet.env"),
+        "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
+    )?;
     let stubs = lab.folder("stubs")?;
     write_script(&stubs.join("bridge"), STUB)?;
     let real = binaries::cni(CniVersion::V111)?;
-    let (whole, alone) = (in_turns(&host, &real, rounds)?, in_turns(&host, &stubs, rounds)?);
+    let (whole, alone) = (
+        in_turns(&host, &real, rounds)?,
+        in_turns(&host, &stubs, rounds)?,
+    );
     for (what, times) in &whole {
-        table.times(&format!("a pod's ADD with Debian's bridge and host-local, {what}"), times, "-", "-");
+        table.times(
+            &format!("a pod's ADD with Debian's bridge and host-local, {what}"),
+            times,
+            "-",
+            "-",
+        );
     }
-    let base = |times: &[(String, Vec<Duration>)]| times.first().map(|(_, times)| median(times)).context("nothing was measured");
+    let base = |times: &[(String, Vec<Duration>)]| {
+        times
+            .first()
+            .map(|(_, times)| median(times))
+            .context("nothing was measured")
+    };
     let (delegates, stub) = (base(&whole)?, base(&alone)?);
     for ((what, times), (_, own)) in whole.iter().zip(&alone).skip(1) {
         let ratio = median(times).as_secs_f64() / delegates.as_secs_f64();
-        table.figures(&format!("the same as a ratio to the delegates alone, {what}"), vec![ratio], "", "-", "-");
+        table.figures(
+            &format!("the same as a ratio to the delegates alone, {what}"),
+            vec![ratio],
+            "",
+            "-",
+            "-",
+        );
         let share: Vec<Duration> = own.iter().map(|time| time.saturating_sub(stub)).collect();
-        table.times(&format!("the plugin's own share of an ADD, {what}"), &share, "1 ms", "-");
+        table.times(
+            &format!("the plugin's own share of an ADD, {what}"),
+            &share,
+            "1 ms",
+            "-",
+        );
     }
     Ok(())
 }
@@ -48,7 +75,10 @@ pub fn measure(rounds: usize, table: &mut Table) -> Result<()> {
 /// The times of each carrier; the delegate alone comes first.
 fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<Duration>)>> {
     let carriers = carriers(host, path)?;
-    let mut times: Vec<_> = carriers.iter().map(|carrier| (carrier.name.clone(), Vec::new())).collect();
+    let mut times: Vec<_> = carriers
+        .iter()
+        .map(|carrier| (carrier.name.clone(), Vec::new()))
+        .collect();
     // The first round makes the bridge.
     for round in 0..=rounds {
         for (carrier, (_, times)) in carriers.iter().zip(&mut times) {
@@ -77,8 +107,15 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
         "name": "cbr0", "cniVersion": "0.3.1", "type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true},
         "subnetFile": folder.join("subnet.env"), "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
     });
-    let carrier = |name: &str, plugin: &Path, conf: &Value| Carrier { name: name.to_owned(), cni: host.cni(plugin, path), conf: conf.clone() };
-    let mut carriers = vec![carrier("alone", &path.join("bridge"), &delegate), carrier("through ours", &own()?, &flannel)];
+    let carrier = |name: &str, plugin: &Path, conf: &Value| Carrier {
+        name: name.to_owned(),
+        cni: host.cni(plugin, path),
+        conf: conf.clone(),
+    };
+    let mut carriers = vec![
+        carrier("alone", &path.join("bridge"), &delegate),
+        carrier("through ours", &own()?, &flannel),
+    ];
     if let Some(go) = std::env::var_os(GO).filter(|go| !go.is_empty()) {
         carriers.push(carrier("through Go flannel's", Path::new(&go), &flannel));
     }
@@ -87,13 +124,27 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
 
 /// The static plugin if it was built, as `make bench` does.
 fn own() -> Result<PathBuf> {
-    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/cni").join(arch).join("flannel");
-    if shipped.is_file() { Ok(shipped) } else { binaries::own("flannel") }
+    let arch = if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "amd64"
+    };
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../target/cni")
+        .join(arch)
+        .join("flannel");
+    if shipped.is_file() {
+        Ok(shipped)
+    } else {
+        binaries::own("flannel")
+    }
 }
 
 fn remove(netns: &str) -> Result<()> {
-    let status = std::process::Command::new("ip").args(["netns", "del", netns]).status().context("starting ip")?;
+    let status = std::process::Command::new("ip")
+        .args(["netns", "del", netns])
+        .status()
+        .context("starting ip")?;
     anyhow::ensure!(status.success(), "deleting the namespace {netns}: {status}");
     Ok(())
 }

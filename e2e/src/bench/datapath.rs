@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cable, Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod, Store, Switch, Uplink};
+use lab::{
+    Cable, Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingOptions, Pod,
+    Store, Switch, Uplink,
+};
 use serde_json::{Value, json};
 
 use super::goals::{self, Series};
@@ -84,11 +87,19 @@ impl Plan {
     /// Names the argument, or the variable, that is wrong.
     pub fn check(&self) -> Result<()> {
         if let Some(go) = go_flanneld() {
-            ensure!(go.is_file(), "GO_FLANNELD={} is no file; it is the path of Go flannel's flanneld", go.display());
+            ensure!(
+                go.is_file(),
+                "GO_FLANNELD={} is no file; it is the path of Go flannel's flanneld",
+                go.display()
+            );
         }
         let names: Vec<&str> = every_carrier().iter().map(|(name, ..)| *name).collect();
         for only in &self.only {
-            ensure!(names.iter().any(|name| name.starts_with(only.as_str())), "--only={only}: there are {}", names.join(", "));
+            ensure!(
+                names.iter().any(|name| name.starts_with(only.as_str())),
+                "--only={only}: there are {}",
+                names.join(", ")
+            );
         }
         Ok(())
     }
@@ -101,16 +112,29 @@ pub fn measure(plan: &Plan) -> Result<(String, String)> {
     for cable in &plan.cables {
         let figures = cabled(plan, *cable)?;
         table(&mut text, *cable, &figures);
-        let series: Vec<Series<'_>> = figures.iter().map(|(name, figures)| Series { name, rate: &figures.tcp1, processor: &figures.cpu }).collect();
+        let series: Vec<Series<'_>> = figures
+            .iter()
+            .map(|(name, figures)| Series {
+                name,
+                rate: &figures.tcp1,
+                processor: &figures.cpu,
+            })
+            .collect();
         goals::table(&mut text, *cable, &series);
-        bars.extend(figures.iter().map(|(name, figures)| (cable.name(), *name, median(&figures.tcp1))));
+        bars.extend(
+            figures
+                .iter()
+                .map(|(name, figures)| (cable.name(), *name, median(&figures.tcp1))),
+        );
     }
     Ok((text, picture(&bars)))
 }
 
 /// Go flannel's program, where it is named.
 fn go_flanneld() -> Option<PathBuf> {
-    std::env::var_os("GO_FLANNELD").filter(|path| !path.is_empty()).map(PathBuf::from)
+    std::env::var_os("GO_FLANNELD")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
 }
 
 /// A carrier's name, the configuration of each of its two nodes, how our engine is to move packets, and another program than ours.
@@ -124,16 +148,46 @@ fn every_carrier() -> Vec<Recipe> {
         ("host-gw", same(json!({ "Type": "host-gw" })), "", None),
         ("vxlan (kernel)", same(kernel()), "", None),
         ("vxlan (userspace)", same(ours()), "offload", None),
-        ("vxlan (userspace to kernel)", [ours(), kernel()], "offload", None),
-        ("vxlan (kernel to userspace)", [kernel(), ours()], "offload", None),
+        (
+            "vxlan (userspace to kernel)",
+            [ours(), kernel()],
+            "offload",
+            None,
+        ),
+        (
+            "vxlan (kernel to userspace)",
+            [kernel(), ours()],
+            "offload",
+            None,
+        ),
         ("udp", same(json!({ "Type": "udp" })), "offload", None),
-        ("udp (batches)", same(json!({ "Type": "udp" })), "mmsg", None),
+        (
+            "udp (batches)",
+            same(json!({ "Type": "udp" })),
+            "mmsg",
+            None,
+        ),
         ("udp (plain)", same(json!({ "Type": "udp" })), "plain", None),
-        ("wireguard (userspace)", same(json!({ "Type": "wireguard", "Implementation": "userspace" })), "offload", None),
-        (KERNEL_WIREGUARD, same(json!({ "Type": "wireguard", "Implementation": "kernel" })), "", None),
+        (
+            "wireguard (userspace)",
+            same(json!({ "Type": "wireguard", "Implementation": "userspace" })),
+            "offload",
+            None,
+        ),
+        (
+            KERNEL_WIREGUARD,
+            same(json!({ "Type": "wireguard", "Implementation": "kernel" })),
+            "",
+            None,
+        ),
     ];
     if let Some(go) = go_flanneld() {
-        all.push(("udp (Go flannel)", same(json!({ "Type": "udp" })), "", Some(go)));
+        all.push((
+            "udp (Go flannel)",
+            same(json!({ "Type": "udp" })),
+            "",
+            Some(go),
+        ));
     }
     all
 }
@@ -141,8 +195,16 @@ fn every_carrier() -> Vec<Recipe> {
 fn carriers(plan: &Plan) -> Vec<Recipe> {
     let mut all = every_carrier();
     let named: Vec<&str> = all.iter().map(|(name, ..)| *name).collect();
-    let wanted = |name: &str, only: &String| if named.contains(&only.as_str()) { name == only } else { name.starts_with(only.as_str()) };
-    all.retain(|(name, ..)| plan.only.is_empty() || plan.only.iter().any(|only| wanted(name, only)));
+    let wanted = |name: &str, only: &String| {
+        if named.contains(&only.as_str()) {
+            name == only
+        } else {
+            name.starts_with(only.as_str())
+        }
+    };
+    all.retain(|(name, ..)| {
+        plan.only.is_empty() || plan.only.iter().any(|only| wanted(name, only))
+    });
     all
 }
 
@@ -156,26 +218,59 @@ struct Registry {
 impl Registry {
     fn start(lab: &Lab) -> Result<Registry> {
         let lan = lab.switch("store")?;
-        let host = lab.host("store", &[Uplink::new(&lan, "enp0s9").address("192.168.57.1/24")?])?;
+        let host = lab.host(
+            "store",
+            &[Uplink::new(&lan, "enp0s9").address("192.168.57.1/24")?],
+        )?;
         // Beaten often, its heart would count as a foreign program's work; alone it has nobody to hear it.
-        let etcd = Etcd::start(&[&host], &EtcdOptions::default().arg("--heartbeat-interval=200").arg("--election-timeout=2000"))?;
-        Ok(Registry { lan, client: etcd.client()?, _etcd: etcd })
+        let etcd = Etcd::start(
+            &[&host],
+            &EtcdOptions::default()
+                .arg("--heartbeat-interval=200")
+                .arg("--election-timeout=2000"),
+        )?;
+        Ok(Registry {
+            lan,
+            client: etcd.client()?,
+            _etcd: etcd,
+        })
     }
 
     fn uplink(&self, carrier: usize, host: usize) -> Result<Uplink> {
-        Uplink::new(&self.lan, "enp0s9").address(&format!("192.168.57.{}/24", 10 + carrier * 2 + host))
+        Uplink::new(&self.lan, "enp0s9")
+            .address(&format!("192.168.57.{}/24", 10 + carrier * 2 + host))
     }
 }
 
-fn build(lab: &Lab, registry: &Registry, number: usize, cable: Cable, (name, confs, way, go): Recipe) -> Result<Carrier> {
+fn build(
+    lab: &Lab,
+    registry: &Registry,
+    number: usize,
+    cable: Cable,
+    (name, confs, way, go): Recipe,
+) -> Result<Carrier> {
     // One cable between the two: a switch would make the kernel work for every frame.
-    let [first, second] = [0, 1].map(|index| registry.uplink(number, index).and_then(|uplink| lab.host(&format!("c{number}h{index}"), &[uplink])));
+    let [first, second] = [0, 1].map(|index| {
+        registry
+            .uplink(number, index)
+            .and_then(|uplink| lab.host(&format!("c{number}h{index}"), &[uplink]))
+    });
     let hosts = [first?, second?];
-    hosts[0].netns().ip(&format!("link add enp0s8 type veth peer name enp0s8 netns {}", hosts[1].netns().name()))?;
+    hosts[0].netns().ip(&format!(
+        "link add enp0s8 type veth peer name enp0s8 netns {}",
+        hosts[1].netns().name()
+    ))?;
     for (host, last) in hosts.iter().zip([101, 102]) {
-        host.netns().ip(&format!("link set enp0s8 up\naddress add 192.168.56.{last}/24 dev enp0s8"))?;
+        host.netns().ip(&format!(
+            "link set enp0s8 up\naddress add 192.168.56.{last}/24 dev enp0s8"
+        ))?;
     }
-    let mut carrier = Carrier { name, hosts: Vec::new(), daemons: Vec::new(), pods: Vec::new() };
+    let mut carrier = Carrier {
+        name,
+        hosts: Vec::new(),
+        daemons: Vec::new(),
+        pods: Vec::new(),
+    };
     let store = Store::etcd(&registry.client).prefix(&format!("/carrier/{number}"));
     for (host, conf) in hosts.into_iter().zip(&confs) {
         // Both modes of vxlan publish the same, so the two may read different configurations of one network.
@@ -193,10 +288,17 @@ fn build(lab: &Lab, registry: &Registry, number: usize, cable: Cable, (name, con
         carrier.daemons.push(daemon);
         carrier.hosts.push(host);
     }
-    let [from, to] = carrier.pods.as_slice() else { return Ok(carrier) };
+    let [from, to] = carrier.pods.as_slice() else {
+        return Ok(carrier);
+    };
     let target = to.address()?;
     lab::eventually(STOP, "an answer of the other pod", || {
-        lab::ping(from.netns(), target, &PingOptions::default().timeout(Duration::from_millis(20))).is_ok_and(|answer| answer.is_some())
+        lab::ping(
+            from.netns(),
+            target,
+            &PingOptions::default().timeout(Duration::from_millis(20)),
+        )
+        .is_ok_and(|answer| answer.is_some())
     })?;
     Ok(carrier)
 }
@@ -205,7 +307,12 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
     let lab = Lab::new("bench")?;
     let registry = Registry::start(&lab)?;
     let mut recipes = carriers(plan);
-    if registry.lan.netns().ip("link add wg0 type wireguard\nlink delete wg0").is_err() {
+    if registry
+        .lan
+        .netns()
+        .ip("link add wg0 type wireguard\nlink delete wg0")
+        .is_err()
+    {
         recipes.retain(|(name, ..)| *name != KERNEL_WIREGUARD);
     }
     ensure!(!recipes.is_empty(), "this kernel has no WireGuard");
@@ -220,31 +327,59 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
     let mut all: BTreeMap<usize, Figures> = BTreeMap::new();
     for round in 0..plan.rounds {
         for (number, carrier) in carriers.iter().enumerate() {
-            eprintln!("{} round {} of {}: {}", cable.name(), round + 1, plan.rounds, carrier.name);
-            carrier.sample(plan, all.entry(number).or_default(), round).with_context(|| carrier.name.to_owned())?;
+            eprintln!(
+                "{} round {} of {}: {}",
+                cable.name(),
+                round + 1,
+                plan.rounds,
+                carrier.name
+            );
+            carrier
+                .sample(plan, all.entry(number).or_default(), round)
+                .with_context(|| carrier.name.to_owned())?;
         }
     }
     for carrier in carriers.iter().filter(|_| plan.metrics) {
         for daemon in &carrier.daemons {
             let (_, text) = daemon.get("/metrics")?;
-            let lines = text.lines().filter(|line| line.starts_with("flannel_datapath_") && !line.ends_with(" 0"));
-            eprintln!("{}:\n{}", carrier.name, lines.collect::<Vec<_>>().join("\n"));
+            let lines = text
+                .lines()
+                .filter(|line| line.starts_with("flannel_datapath_") && !line.ends_with(" 0"));
+            eprintln!(
+                "{}:\n{}",
+                carrier.name,
+                lines.collect::<Vec<_>>().join("\n")
+            );
         }
     }
-    Ok(carriers.iter().enumerate().map(|(number, carrier)| (carrier.name, all.remove(&number).unwrap_or_default())).collect())
+    Ok(carriers
+        .iter()
+        .enumerate()
+        .map(|(number, carrier)| (carrier.name, all.remove(&number).unwrap_or_default()))
+        .collect())
 }
 
 impl Carrier {
     fn sample(&self, plan: &Plan, figures: &mut Figures, round: usize) -> Result<()> {
-        let [from, to] = self.pods.as_slice() else { return Ok(()) };
+        let [from, to] = self.pods.as_slice() else {
+            return Ok(());
+        };
         let pids: Vec<u32> = self.daemons.iter().map(|daemon| daemon.pid()).collect();
         let mut used = Cpu::default();
         let mut flow = Default::default();
         for _ in 0..=REPEATS {
             let before = std::sync::Mutex::new(Cpu::default());
             // From when the streams are under way until they are counted.
-            flow = tcp(from, to, 1, plan.time, || *before.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Cpu::now(&pids))?;
-            used = Cpu::now(&pids).since(&before.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+            flow = tcp(from, to, 1, plan.time, || {
+                *before
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner) = Cpu::now(&pids)
+            })?;
+            used = Cpu::now(&pids).since(
+                &before
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner),
+            );
             if used.foreign < FOREIGN * used.all {
                 break;
             }
@@ -259,19 +394,31 @@ impl Carrier {
         if plan.streams_only || !round.is_multiple_of(3) {
             return Ok(());
         }
-        figures.tcp4.push(tcp(from, to, 4, plan.time, || ())?.gigabits());
+        figures
+            .tcp4
+            .push(tcp(from, to, 4, plan.time, || ())?.gigabits());
         let idle = round_trips(from, to, plan.time / 2)?;
-        figures.idle.push((quantile(&idle, 0.5), quantile(&idle, 0.99)));
+        figures
+            .idle
+            .push((quantile(&idle, 0.5), quantile(&idle, 0.99)));
         let mut loaded = Vec::new();
-        tcp(from, to, 1, plan.time, || loaded = round_trips(from, to, plan.time * 9 / 10).unwrap_or_default())?;
-        figures.loaded.push((quantile(&loaded, 0.5), quantile(&loaded, 0.99)));
+        tcp(from, to, 1, plan.time, || {
+            loaded = round_trips(from, to, plan.time * 9 / 10).unwrap_or_default()
+        })?;
+        figures
+            .loaded
+            .push((quantile(&loaded, 0.5), quantile(&loaded, 0.99)));
         if !plan.ladder {
             return Ok(());
         }
         let (mut best, mut cost) = (0, f64::NAN);
         for rate in LADDER {
             // The machine may pause for longer than any queue lasts: that is not the carrier's loss.
-            let Some(taken) = (0..TRIES).find_map(|_| lossless(from, to, rate * 1000, &pids).ok().flatten()) else { break };
+            let Some(taken) =
+                (0..TRIES).find_map(|_| lossless(from, to, rate * 1000, &pids).ok().flatten())
+            else {
+                break;
+            };
             (best, cost) = (rate, taken);
         }
         figures.rate.push(best as f64);
@@ -289,7 +436,11 @@ fn lossless(from: &Pod, to: &Pod, rate: u64, pids: &[u32]) -> Result<Option<f64>
 }
 
 fn median(figures: &[f64]) -> f64 {
-    let mut sorted: Vec<f64> = figures.iter().copied().filter(|figure| !figure.is_nan()).collect();
+    let mut sorted: Vec<f64> = figures
+        .iter()
+        .copied()
+        .filter(|figure| !figure.is_nan())
+        .collect();
     sorted.sort_by(f64::total_cmp);
     quantile(&sorted, 0.5)
 }
@@ -304,8 +455,16 @@ fn show(figure: f64) -> String {
 }
 
 fn table(out: &mut String, cable: Cable, all: &[(&str, Figures)]) {
-    let of = |name: &str| all.iter().find(|(other, _)| *other == name).map_or(f64::NAN, |(_, figures)| median(&figures.tcp1));
-    let (kernel, plain, go) = (of("vxlan (kernel)"), of("udp (plain)"), of("udp (Go flannel)"));
+    let of = |name: &str| {
+        all.iter()
+            .find(|(other, _)| *other == name)
+            .map_or(f64::NAN, |(_, figures)| median(&figures.tcp1))
+    };
+    let (kernel, plain, go) = (
+        of("vxlan (kernel)"),
+        of("udp (plain)"),
+        of("udp (Go flannel)"),
+    );
     let what = match cable {
         Cable::Wire => "`wire`: every frame crosses by itself, as on a NIC",
         Cable::Veth => "`veth`: super-packets cross whole, as between hosts of one machine",
@@ -315,7 +474,12 @@ fn table(out: &mut String, cable: Cable, all: &[(&str, Figures)]) {
     out.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (name, figures) in all {
         let tcp1 = median(&figures.tcp1);
-        let (least, most) = figures.tcp1.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), figure| (least.min(*figure), most.max(*figure)));
+        let (least, most) = figures
+            .tcp1
+            .iter()
+            .fold((f64::INFINITY, 0.0_f64), |(least, most), figure| {
+                (least.min(*figure), most.max(*figure))
+            });
         let pair = |pairs: &[(f64, f64)]| {
             let halves: (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
             format!("{}/{}", show(median(&halves.0)), show(median(&halves.1)))
@@ -356,7 +520,11 @@ fn picture(bars: &[(&str, &str, f64)]) -> String {
     for (cable, name, rate) in bars {
         if *cable != group {
             group = cable;
-            let _ = writeln!(out, "<text x=\"12\" y=\"{}\" fill=\"#555555\">{cable}</text>", y + 17);
+            let _ = writeln!(
+                out,
+                "<text x=\"12\" y=\"{}\" fill=\"#555555\">{cable}</text>",
+                y + 17
+            );
             y += ROW;
         }
         let width = 420.0 * rate / most;
@@ -369,9 +537,23 @@ fn picture(bars: &[(&str, &str, f64)]) -> String {
         } else {
             "#8a8f98"
         };
-        let _ = writeln!(out, "<text x=\"230\" y=\"{}\" text-anchor=\"end\" fill=\"#1a1a1a\">{name}</text>", y + 15);
-        let _ = writeln!(out, "<rect x=\"240\" y=\"{}\" width=\"{width:.1}\" height=\"16\" rx=\"2\" fill=\"{color}\"/>", y + 2);
-        let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{}\" fill=\"#1a1a1a\">{}</text>", 246.0 + width, y + 15, show(*rate));
+        let _ = writeln!(
+            out,
+            "<text x=\"230\" y=\"{}\" text-anchor=\"end\" fill=\"#1a1a1a\">{name}</text>",
+            y + 15
+        );
+        let _ = writeln!(
+            out,
+            "<rect x=\"240\" y=\"{}\" width=\"{width:.1}\" height=\"16\" rx=\"2\" fill=\"{color}\"/>",
+            y + 2
+        );
+        let _ = writeln!(
+            out,
+            "<text x=\"{:.1}\" y=\"{}\" fill=\"#1a1a1a\">{}</text>",
+            246.0 + width,
+            y + 15,
+            show(*rate)
+        );
         y += ROW;
     }
     out.push_str("</svg>\n");

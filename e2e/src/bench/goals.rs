@@ -36,16 +36,40 @@ struct Goal {
 }
 
 const fn goal(carrier: &'static str, cable: Cable, of: Of, goal: f64, limit: f64) -> Goal {
-    Goal { carrier, cable, of, goal, limit }
+    Goal {
+        carrier,
+        cable,
+        of,
+        goal,
+        limit,
+    }
 }
 
 const GOALS: [Goal; 8] = [
     goal("vxlan (userspace)", Cable::Wire, Of::Rate, 1.0, 0.75),
-    goal("vxlan (userspace to kernel)", Cable::Wire, Of::Rate, 1.0, 0.95),
-    goal("vxlan (kernel to userspace)", Cable::Wire, Of::Rate, 0.95, 0.8),
+    goal(
+        "vxlan (userspace to kernel)",
+        Cable::Wire,
+        Of::Rate,
+        1.0,
+        0.95,
+    ),
+    goal(
+        "vxlan (kernel to userspace)",
+        Cable::Wire,
+        Of::Rate,
+        0.95,
+        0.8,
+    ),
     goal("udp", Cable::Wire, Of::Rate, 1.0, 0.75),
     goal("wireguard (userspace)", Cable::Wire, Of::Rate, 0.45, 0.3),
-    goal("wireguard (userspace)", Cable::Wire, Of::Processor, 2.8, 3.6),
+    goal(
+        "wireguard (userspace)",
+        Cable::Wire,
+        Of::Processor,
+        2.8,
+        3.6,
+    ),
     goal("vxlan (userspace)", Cable::Veth, Of::Rate, 0.8, 0.6),
     goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
 ];
@@ -71,23 +95,51 @@ pub fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let Some(kernel) = find(KERNEL) else { return };
     let mut rows = String::new();
-    for Goal { carrier, of, goal, limit, .. } in GOALS.iter().filter(|goal| goal.cable == cable) {
-        let Some(series) = find(carrier) else { continue };
-        let mut ratios: Vec<f64> = series.of(*of).iter().zip(kernel.of(*of)).map(|(ours, theirs)| ours / theirs).collect();
+    for Goal {
+        carrier,
+        of,
+        goal,
+        limit,
+        ..
+    } in GOALS.iter().filter(|goal| goal.cable == cable)
+    {
+        let Some(series) = find(carrier) else {
+            continue;
+        };
+        let mut ratios: Vec<f64> = series
+            .of(*of)
+            .iter()
+            .zip(kernel.of(*of))
+            .map(|(ours, theirs)| ours / theirs)
+            .collect();
         // From the worst to the best.
         ratios.sort_by(f64::total_cmp);
         if matches!(of, Of::Processor) {
             ratios.reverse();
         }
-        let (Some(median), Some(worst), Some(best)) = (ratios.get(ratios.len() / 2), ratios.first(), ratios.last()) else { continue };
-        let reaches = |mark: f64| if matches!(of, Of::Rate) { *median >= mark } else { *median <= mark };
+        let (Some(median), Some(worst), Some(best)) =
+            (ratios.get(ratios.len() / 2), ratios.first(), ratios.last())
+        else {
+            continue;
+        };
+        let reaches = |mark: f64| {
+            if matches!(of, Of::Rate) {
+                *median >= mark
+            } else {
+                *median <= mark
+            }
+        };
         let reached = match (reaches(*goal), reaches(*limit)) {
             (true, _) => "the goal",
             (_, true) => "the gate",
             _ => "neither",
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(rows, "| {carrier}: {} | {median:.2} | {worst:.2}-{best:.2} | {goal:.2} | {limit:.2} | {reached} |", of.name());
+        let _ = writeln!(
+            rows,
+            "| {carrier}: {} | {median:.2} | {worst:.2}-{best:.2} | {goal:.2} | {limit:.2} | {reached} |",
+            of.name()
+        );
     }
     if !rows.is_empty() {
         let _ = writeln!(

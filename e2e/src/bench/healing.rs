@@ -21,14 +21,46 @@ const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip
 /// What is done, how, and the goal.
 const DAMAGES: [(&str, &str, &str); 9] = [
     ("the device is deleted", "ip link del flannel.1", "2000 ms"),
-    ("the device is set down", "ip link set flannel.1 down", "1000 ms"),
-    ("all routes are flushed", "ip route flush proto 241", "1000 ms"),
-    ("the FDB is flushed", "bridge fdb flush dev flannel.1", "1000 ms"),
-    ("the neighbours are flushed", "ip neighbour flush dev flannel.1 nud permanent", "1000 ms"),
-    ("the address is removed", "ip address flush dev flannel.1 scope global", "1000 ms"),
-    ("the MTU is changed", "ip link set flannel.1 mtu 1300", "1000 ms"),
-    ("the MAC is changed", "ip link set flannel.1 address 02:00:00:00:00:99", "1000 ms"),
-    ("the underlay goes down and up", "ip link set enp0s8 down; ip link set enp0s8 up", "2000 ms"),
+    (
+        "the device is set down",
+        "ip link set flannel.1 down",
+        "1000 ms",
+    ),
+    (
+        "all routes are flushed",
+        "ip route flush proto 241",
+        "1000 ms",
+    ),
+    (
+        "the FDB is flushed",
+        "bridge fdb flush dev flannel.1",
+        "1000 ms",
+    ),
+    (
+        "the neighbours are flushed",
+        "ip neighbour flush dev flannel.1 nud permanent",
+        "1000 ms",
+    ),
+    (
+        "the address is removed",
+        "ip address flush dev flannel.1 scope global",
+        "1000 ms",
+    ),
+    (
+        "the MTU is changed",
+        "ip link set flannel.1 mtu 1300",
+        "1000 ms",
+    ),
+    (
+        "the MAC is changed",
+        "ip link set flannel.1 address 02:00:00:00:00:99",
+        "1000 ms",
+    ),
+    (
+        "the underlay goes down and up",
+        "ip link set enp0s8 down; ip link set enp0s8 up",
+        "2000 ms",
+    ),
 ];
 
 /// Damages a node of many peers, again and again.
@@ -43,18 +75,35 @@ pub fn measure(table: &mut Table) -> Result<()> {
             let wanted: &String = wanted.get_or_insert(netns.sh(LOOK)?);
             for _ in 0..ROUNDS {
                 // Apart from the quiet after the one before; MACs that are rewritten often are given in to.
-                std::thread::sleep(Duration::from_secs(if what.contains("MAC") { 5 } else { 1 }));
+                std::thread::sleep(Duration::from_secs(if what.contains("MAC") {
+                    5
+                } else {
+                    1
+                }));
                 let start = Instant::now();
                 netns.sh(damage)?;
                 while netns.sh(LOOK).map_or(true, |found| found != *wanted) {
-                    ensure!(start.elapsed() < DEADLINE, "not healed: {what}\n{}", fleet.lab.logs());
+                    ensure!(
+                        start.elapsed() < DEADLINE,
+                        "not healed: {what}\n{}",
+                        fleet.lab.logs()
+                    );
                 }
                 times.push(start.elapsed());
             }
-            ensure!(daemon.is_running() && daemon.errors().is_empty(), "{:?}", daemon.errors());
+            ensure!(
+                daemon.is_running() && daemon.errors().is_empty(),
+                "{:?}",
+                daemon.errors()
+            );
             daemon.kill()?;
         }
-        table.times(&format!("{PEERS} peers, {what}: healed"), &times, goal, "never, or on restart");
+        table.times(
+            &format!("{PEERS} peers, {what}: healed"),
+            &times,
+            goal,
+            "never, or on restart",
+        );
     }
     Ok(())
 }

@@ -17,7 +17,8 @@ use crate::scale::sum;
 use crate::table::Table;
 use crate::wireguard::{PORT, key_of};
 
-const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+const NET_CONF: &str =
+    r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 const ROUNDS: usize = 5;
 /// The peer's packets a second, for so long.
 const RATE: u64 = 25_000;
@@ -29,14 +30,22 @@ const MESSAGES: usize = 256;
 pub const VOLLEY: usize = 64;
 /// The length of an initiation, and of what its sender signs with the receiver's public key.
 pub const INITIATION: usize = 148;
-pub const DROPPED: &str = "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
+pub const DROPPED: &str =
+    "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
 /// Initiations of strangers. The first MAC is right: that takes no more than the node's public key, and the node has to compute with a curve to see
 /// that it knows no such peer.
 fn strangers(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     let mut buffer = vec![0; 2048];
-    let mut stranger = |number: usize| match Tunn::new(StaticSecret::from(rand::random::<[u8; 32]>()), node, None, None, number as u32, None)
-        .format_handshake_initiation(&mut buffer, false)
+    let mut stranger = |number: usize| match Tunn::new(
+        StaticSecret::from(rand::random::<[u8; 32]>()),
+        node,
+        None,
+        None,
+        number as u32,
+        None,
+    )
+    .format_handshake_initiation(&mut buffer, false)
     {
         TunnResult::WriteToNetwork(message) => Ok(message.to_vec()),
         other => Err(anyhow!("no initiation: {other:?}")),
@@ -62,9 +71,20 @@ pub fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     while !stop.load(Relaxed) {
         for volley in messages.chunks(VOLLEY) {
-            let slices: Vec<[IoSlice<'_>; 1]> = volley.iter().map(|message| [IoSlice::new(message)]).collect();
+            let slices: Vec<[IoSlice<'_>; 1]> = volley
+                .iter()
+                .map(|message| [IoSlice::new(message)])
+                .collect();
             let none = vec![None; slices.len()];
-            sent += sendmmsg(socket.as_raw_fd(), &mut headers, &slices, none, [], MsgFlags::empty()).map_or(0, |done| done.count());
+            sent += sendmmsg(
+                socket.as_raw_fd(),
+                &mut headers,
+                &slices,
+                none,
+                [],
+                MsgFlags::empty(),
+            )
+            .map_or(0, |done| done.count());
         }
     }
     sent as f64 / start.elapsed().as_secs_f64()
@@ -72,7 +92,9 @@ pub fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64
 
 /// A stream of packets from the second pod to the first. The generator gives up when it has no processor for longer than queues last.
 fn stream(bed: &Bed) -> Result<Small> {
-    let [to, from] = bed.pods.as_slice() else { return Err(anyhow!("there are two pods")) };
+    let [to, from] = bed.pods.as_slice() else {
+        return Err(anyhow!("there are two pods"));
+    };
     let mut last = anyhow!("never tried");
     for _ in 0..TRIES {
         match small(from, to, RATE, TIME) {
@@ -85,7 +107,11 @@ fn stream(bed: &Bed) -> Result<Small> {
 
 /// The same beside junk; how much of that came a second, and how much was seen by the node's engine.
 fn beside(bed: &Bed, attacker: &Host, messages: &[Vec<u8>]) -> Result<(Small, f64, f64)> {
-    let (host, daemon) = bed.hosts.first().zip(bed.daemons.first()).context("a node")?;
+    let (host, daemon) = bed
+        .hosts
+        .first()
+        .zip(bed.daemons.first())
+        .context("a node")?;
     let socket = attacker.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     socket.connect((host.v4()?, PORT))?;
     let (stop, before) = (AtomicBool::new(false), sum(daemon, DROPPED)?);
@@ -106,14 +132,23 @@ pub fn measure(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-junk")?;
     let bed = Bed::start(&lab, 2, NET_CONF, |_, options| options)?;
     let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
-    let kinds = [("random bytes", noise()), ("with the right first MAC", strangers(key_of(bed.daemons.first().context("a node")?)?)?)];
+    let kinds = [
+        ("random bytes", noise()),
+        (
+            "with the right first MAC",
+            strangers(key_of(bed.daemons.first().context("a node")?)?)?,
+        ),
+    ];
     let (mut alone, mut rates) = (Vec::new(), Vec::new());
     let mut lost = kinds.each_ref().map(|_| Vec::new());
     for _ in 0..ROUNDS {
         alone.push(stream(&bed)?.loss() * 100.0);
         for ((kind, messages), lost) in kinds.iter().zip(&mut lost) {
             let (passed, rate, dropped) = beside(&bed, &attacker, messages)?;
-            ensure!(dropped > 10_000.0, "{kind}: no flood: the node dropped {dropped} packets");
+            ensure!(
+                dropped > 10_000.0,
+                "{kind}: no flood: the node dropped {dropped} packets"
+            );
             lost.push(passed.loss() * 100.0);
             rates.push(rate / 1000.0);
         }
@@ -121,8 +156,20 @@ pub fn measure(table: &mut Table) -> Result<()> {
     let what = format!("{RATE} packets a second of a peer of wireguard in userspace");
     table.figures(&format!("{what}: lost"), alone, "%", "-", "-");
     for ((kind, _), lost) in kinds.iter().zip(lost) {
-        table.figures(&format!("{what}, and junk handshakes {kind}: lost"), lost, "%", "20 %", "-");
+        table.figures(
+            &format!("{what}, and junk handshakes {kind}: lost"),
+            lost,
+            "%",
+            "20 %",
+            "-",
+        );
     }
-    table.figures("junk handshakes from one processor, in thousands a second", rates, "", "-", "-");
+    table.figures(
+        "junk handshakes from one processor, in thousands a second",
+        rates,
+        "",
+        "-",
+        "-",
+    );
     bed.require_no_errors()
 }

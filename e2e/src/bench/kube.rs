@@ -27,11 +27,16 @@ fn node(number: u32) -> serde_json::Value {
     let node = NodeObject::new(&format!("node-{number}"))
         .pod_cidr(&format!("{subnet}/24"))
         .internal(public)
-        .vxlan_peer(&public.to_string(), &format!("02:11:22:{b:02x}:{c:02x}:{d:02x}"));
+        .vxlan_peer(
+            &public.to_string(),
+            &format!("02:11:22:{b:02x}:{c:02x}:{d:02x}"),
+        );
     let mut node = node.json();
-    let image =
-        |image: usize| serde_json::json!({ "names": [format!("registry.example.org/{image:0>128}@sha256:{image:0>64}")], "sizeBytes": 1_000_000 });
-    if let Some(status) = node.pointer_mut("/status").and_then(serde_json::Value::as_object_mut) {
+    let image = |image: usize| serde_json::json!({ "names": [format!("registry.example.org/{image:0>128}@sha256:{image:0>64}")], "sizeBytes": 1_000_000 });
+    if let Some(status) = node
+        .pointer_mut("/status")
+        .and_then(serde_json::Value::as_object_mut)
+    {
         status.insert("images".to_owned(), (0..50).map(image).collect());
     }
     node
@@ -42,7 +47,10 @@ pub fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench")?;
     let lan = lab.switch("lan")?;
     let host = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
-    let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
+    let machine = lab.host(
+        "api",
+        &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?],
+    )?;
     let api = ApiServer::start(&machine, Families::V4)?;
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -57,15 +65,24 @@ pub fn measure(nodes: u32, table: &mut Table) -> Result<()> {
             }
         };
         let threads: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(create)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a client panicked"))?)
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a client panicked"))?)
     })?;
-    api.admin().create_node(&NodeObject::new("h1").pod_cidr("10.127.1.0/24").internal(ADDRESS))?;
+    api.admin().create_node(
+        &NodeObject::new("h1")
+            .pod_cidr("10.127.1.0/24")
+            .internal(ADDRESS),
+    )?;
     let net_conf = lab.folder("")?.join("net-conf.json");
     std::fs::write(&net_conf, NET_CONF)?;
     let kubeconfig = api.kubeconfig(User::Admin, None)?;
-    let options = FlanneldOptions::kube("h1", &net_conf).arg(&format!("--kubeconfig-file={}", kubeconfig.display())).arg("--audit-interval=0");
+    let options = FlanneldOptions::kube("h1", &net_conf)
+        .arg(&format!("--kubeconfig-file={}", kubeconfig.display()))
+        .arg("--audit-interval=0");
 
-    let (mut times, mut peak, mut resident, mut processor, mut calls) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut times, mut peak, mut resident, mut processor, mut calls) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         if round > 0 {
             host.netns().ip("link del flannel.1")?;
@@ -78,7 +95,10 @@ pub fn measure(nodes: u32, table: &mut Table) -> Result<()> {
             .run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??
             .contains(&format!("{:08X}", u32::from(last).swap_bytes()))
         {
-            ensure!(start.elapsed() < DEADLINE, "no route to {last} within {DEADLINE:?}");
+            ensure!(
+                start.elapsed() < DEADLINE,
+                "no route to {last} within {DEADLINE:?}"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         times.push(start.elapsed());
@@ -92,10 +112,39 @@ pub fn measure(nodes: u32, table: &mut Table) -> Result<()> {
         calls.push(sum(&daemon, "flannel_store_requests_total")?);
         stop(daemon)?;
     }
-    table.times(&format!("{nodes} Nodes of Kubernetes to the last route in the kernel"), &times, "5000 ms", "-");
-    table.figures(&format!("{nodes} Nodes: resident memory"), resident, "MiB", "-", "-");
-    table.figures(&format!("{nodes} Nodes: its peak"), peak, "MiB", "40 MiB", "-");
-    table.figures(&format!("{nodes} Nodes: processor time up to then"), processor, "ms", "-", "-");
-    table.figures(&format!("{nodes} Nodes: requests to the API"), calls, "", "8", "-");
+    table.times(
+        &format!("{nodes} Nodes of Kubernetes to the last route in the kernel"),
+        &times,
+        "5000 ms",
+        "-",
+    );
+    table.figures(
+        &format!("{nodes} Nodes: resident memory"),
+        resident,
+        "MiB",
+        "-",
+        "-",
+    );
+    table.figures(
+        &format!("{nodes} Nodes: its peak"),
+        peak,
+        "MiB",
+        "40 MiB",
+        "-",
+    );
+    table.figures(
+        &format!("{nodes} Nodes: processor time up to then"),
+        processor,
+        "ms",
+        "-",
+        "-",
+    );
+    table.figures(
+        &format!("{nodes} Nodes: requests to the API"),
+        calls,
+        "",
+        "8",
+        "-",
+    );
     Ok(())
 }

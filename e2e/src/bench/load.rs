@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use lab::Pod;
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt};
+use nix::sys::socket::{
+    MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
+};
 
 /// What a stream, or several, moved.
 #[derive(Clone, Copy, Default)]
@@ -24,15 +26,28 @@ impl Flow {
 }
 
 /// TCP from one pod to another with so many streams, for so long; counted where it arrives, after a start of 300 ms.
-pub fn tcp(from: &Pod, to: &Pod, streams: usize, time: Duration, during: impl FnOnce() + Send) -> Result<Flow> {
+pub fn tcp(
+    from: &Pod,
+    to: &Pod,
+    streams: usize,
+    time: Duration,
+    during: impl FnOnce() + Send,
+) -> Result<Flow> {
     let target = to.address()?;
-    let listener = to.netns().run(|| TcpListener::bind((target, 0)))?.context("listening")?;
+    let listener = to
+        .netns()
+        .run(|| TcpListener::bind((target, 0)))?
+        .context("listening")?;
     let address = listener.local_addr()?;
     let (received, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let counted = std::thread::scope(|scope| -> Result<Flow> {
         let mut connections = Vec::new();
         for _ in 0..streams {
-            connections.push(from.netns().run(|| TcpStream::connect_timeout(&address, Duration::from_secs(5)))?.context("connecting")?);
+            connections.push(
+                from.netns()
+                    .run(|| TcpStream::connect_timeout(&address, Duration::from_secs(5)))?
+                    .context("connecting")?,
+            );
             let (mut stream, _) = listener.accept()?;
             stream.set_read_timeout(Some(Duration::from_millis(200)))?;
             let (received, stop) = (&received, &stop);
@@ -42,7 +57,11 @@ pub fn tcp(from: &Pod, to: &Pod, streams: usize, time: Duration, during: impl Fn
                     match stream.read(&mut buffer) {
                         Ok(0) => break,
                         Ok(length) => drop(received.fetch_add(length as u64, Relaxed)),
-                        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) && !stop.load(Relaxed) => {}
+                        Err(error)
+                            if matches!(
+                                error.kind(),
+                                ErrorKind::WouldBlock | ErrorKind::TimedOut
+                            ) && !stop.load(Relaxed) => {}
                         Err(_) => break,
                     }
                 }
@@ -56,7 +75,11 @@ pub fn tcp(from: &Pod, to: &Pod, streams: usize, time: Duration, during: impl Fn
                 while !stop.load(Relaxed) {
                     match stream.write(&block) {
                         Ok(_) => {}
-                        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                        Err(error)
+                            if matches!(
+                                error.kind(),
+                                ErrorKind::WouldBlock | ErrorKind::TimedOut
+                            ) => {}
                         Err(_) => break,
                     }
                 }
@@ -66,7 +89,10 @@ pub fn tcp(from: &Pod, to: &Pod, streams: usize, time: Duration, during: impl Fn
         let (begun, before) = (Instant::now(), received.load(Relaxed));
         let other = scope.spawn(during);
         std::thread::sleep(time);
-        let flow = Flow { bytes: received.load(Relaxed) - before, seconds: begun.elapsed().as_secs_f64() };
+        let flow = Flow {
+            bytes: received.load(Relaxed) - before,
+            seconds: begun.elapsed().as_secs_f64(),
+        };
         stop.store(true, Relaxed);
         let _ = other.join();
         Ok(flow)
@@ -93,9 +119,15 @@ const VOLLEY: usize = 64;
 /// UDP packets with 64 bytes at so many a second, for so long.
 pub fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
-    let receiver = to.netns().run(|| UdpSocket::bind((there, 0)))?.context("binding")?;
+    let receiver = to
+        .netns()
+        .run(|| UdpSocket::bind((there, 0)))?
+        .context("binding")?;
     setsockopt(&receiver, sockopt::RcvBufForce, &(8 << 20)).context("SO_RCVBUFFORCE")?;
-    let sender = from.netns().run(|| UdpSocket::bind((here, 0)))?.context("binding")?;
+    let sender = from
+        .netns()
+        .run(|| UdpSocket::bind((here, 0)))?
+        .context("binding")?;
     sender.connect(receiver.local_addr()?)?;
     receiver.set_read_timeout(Some(Duration::from_millis(300)))?;
     std::thread::scope(|scope| {
@@ -120,7 +152,10 @@ pub fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
                 bail!("this machine does not generate {rate} packets a second");
             }
         }
-        Ok(Small { sent, received: counting.join().unwrap_or(0) })
+        Ok(Small {
+            sent,
+            received: counting.join().unwrap_or(0),
+        })
     })
 }
 
@@ -128,7 +163,14 @@ pub fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
 fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets: usize) {
     let payload = [IoSlice::new(&[7; 64])];
     let slices = vec![payload; packets];
-    let _ = sendmmsg(socket.as_raw_fd(), headers, &slices, vec![None; packets], [], MsgFlags::empty());
+    let _ = sendmmsg(
+        socket.as_raw_fd(),
+        headers,
+        &slices,
+        vec![None; packets],
+        [],
+        MsgFlags::empty(),
+    );
 }
 
 /// Counts packets until none comes any more.
@@ -137,8 +179,17 @@ fn count(socket: &UdpSocket) -> u64 {
     let mut room = [[0; 128]; VOLLEY];
     let mut count = 0;
     loop {
-        let mut slices: Vec<_> = room.iter_mut().map(|slot| [IoSliceMut::new(slot)]).collect();
-        match recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, MsgFlags::MSG_WAITFORONE, None) {
+        let mut slices: Vec<_> = room
+            .iter_mut()
+            .map(|slot| [IoSliceMut::new(slot)])
+            .collect();
+        match recvmmsg(
+            socket.as_raw_fd(),
+            &mut headers,
+            &mut slices,
+            MsgFlags::MSG_WAITFORONE,
+            None,
+        ) {
             Ok(received) => count += received.count() as u64,
             Err(_) => return count,
         }
@@ -153,7 +204,10 @@ pub struct Echo {
 impl Echo {
     pub fn new(pod: &Pod) -> Result<Self> {
         let address: IpAddr = pod.address()?;
-        let socket = pod.netns().run(|| UdpSocket::bind((address, 0)))?.context("binding")?;
+        let socket = pod
+            .netns()
+            .run(|| UdpSocket::bind((address, 0)))?
+            .context("binding")?;
         socket.set_read_timeout(Some(Duration::from_millis(100)))?;
         Ok(Self { socket })
     }
@@ -166,7 +220,9 @@ impl Echo {
         let mut buffer = [0; 128];
         while !stop.load(Relaxed) {
             if let Ok((length, from)) = self.socket.recv_from(&mut buffer) {
-                let _ = self.socket.send_to(buffer.get(..length).unwrap_or_default(), from);
+                let _ = self
+                    .socket
+                    .send_to(buffer.get(..length).unwrap_or_default(), from);
             }
         }
     }
@@ -177,7 +233,10 @@ pub fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f64>> {
     let echo = Echo::new(to)?;
     let address = echo.address()?;
     let here = from.address()?;
-    let socket = from.netns().run(|| UdpSocket::bind((here, 0)))?.context("binding")?;
+    let socket = from
+        .netns()
+        .run(|| UdpSocket::bind((here, 0)))?
+        .context("binding")?;
     socket.connect(address)?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
     let stop = AtomicBool::new(false);
@@ -192,7 +251,11 @@ pub fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f64>> {
             let mut buffer = [0; 16];
             if socket.send(&number.to_le_bytes()).is_ok() {
                 // A late answer to an earlier one is none to this.
-                while socket.recv(&mut buffer).is_ok_and(|length| buffer.get(..length) != Some(&number.to_le_bytes()[..])) {}
+                while socket
+                    .recv(&mut buffer)
+                    .is_ok_and(|length| buffer.get(..length) != Some(&number.to_le_bytes()[..]))
+                {
+                }
                 times.push(begun.elapsed().as_secs_f64() * 1e6);
             }
             std::thread::sleep(Duration::from_micros(500));
@@ -227,16 +290,43 @@ impl Cpu {
     /// Up to now.
     pub fn now(daemons: &[u32]) -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let ticks: Vec<f64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|text| text.parse().ok()).collect();
+        let ticks: Vec<f64> = stat
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .skip(1)
+            .filter_map(|text| text.parse().ok())
+            .collect();
         // user, nice, system, idle, iowait, irq, softirq
-        let all = [0, 1, 2, 5, 6].iter().filter_map(|place| ticks.get(*place)).sum::<f64>() * TICK;
-        let mut cpu = Self { all, ..Self::default() };
+        let all = [0, 1, 2, 5, 6]
+            .iter()
+            .filter_map(|place| ticks.get(*place))
+            .sum::<f64>()
+            * TICK;
+        let mut cpu = Self {
+            all,
+            ..Self::default()
+        };
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse::<u32>().ok())
+            else {
+                continue;
+            };
             let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+            let Some((_, rest)) = stat.rsplit_once(')') else {
+                continue;
+            };
             let fields: Vec<&str> = rest.split_whitespace().collect();
-            let field = |place: usize| fields.get(place).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+            let field = |place: usize| {
+                fields
+                    .get(place)
+                    .and_then(|text| text.parse::<f64>().ok())
+                    .unwrap_or(0.0)
+            };
             let time = (field(11) + field(12)) * TICK;
             // The kernel's threads work for whoever sends packets.
             let kernel = field(1) == 2.0 || pid == 2;
@@ -251,6 +341,10 @@ impl Cpu {
 
     /// Since an earlier look.
     pub fn since(&self, before: &Self) -> Self {
-        Self { all: self.all - before.all, daemons: self.daemons - before.daemons, foreign: self.foreign - before.foreign }
+        Self {
+            all: self.all - before.all,
+            daemons: self.daemons - before.daemons,
+            foreign: self.foreign - before.foreign,
+        }
     }
 }

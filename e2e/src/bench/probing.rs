@@ -27,14 +27,23 @@ pub fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        sum += text.split_whitespace().next().context("an empty schedstat")?.parse::<f64>()? / 1e9;
+        sum += text
+            .split_whitespace()
+            .next()
+            .context("an empty schedstat")?
+            .parse::<f64>()?
+            / 1e9;
     }
     Ok(sum)
 }
 
 /// Memory in MiB and share of a processor in percent.
 fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
-    let options = if probes { fleet.options.clone() } else { fleet.options.clone().arg("--probe-port=0") };
+    let options = if probes {
+        fleet.options.clone()
+    } else {
+        fleet.options.clone().arg("--probe-port=0")
+    };
     let mut daemon = fleet.node.start_flanneld(&options)?;
     daemon.wait_ready(DEADLINE)?;
     std::thread::sleep(SETTLED);
@@ -43,12 +52,21 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
     let share = (processor(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0;
     let (resident, _) = memory(&daemon)?;
     if probes {
-        let (sent, answers) = (sum(&daemon, "flannel_probe_sent_total")?, sum(&daemon, "flannel_probe_answered_total")?);
+        let (sent, answers) = (
+            sum(&daemon, "flannel_probe_sent_total")?,
+            sum(&daemon, "flannel_probe_answered_total")?,
+        );
         eprintln!("  {sent} questions sent, {answers} answers, {resident:.1} MiB, {share:.3} %");
         let (_, text) = daemon.get("/metrics")?;
-        let peers = text.lines().filter(|line| line.starts_with("flannel_probe_peers{"));
+        let peers = text
+            .lines()
+            .filter(|line| line.starts_with("flannel_probe_peers{"));
         // Not all had their turn, and on a busy machine some are slow.
-        let harmed = peers.filter(|line| !["well", "slow", "unknown"].iter().any(|state| line.contains(&format!("\"{state}\""))));
+        let harmed = peers.filter(|line| {
+            !["well", "slow", "unknown"]
+                .iter()
+                .any(|state| line.contains(&format!("\"{state}\"")))
+        });
         let harmed: Vec<&str> = harmed.filter(|line| !line.ends_with(" 0")).collect();
         ensure!(harmed.is_empty(), "peers are not well: {harmed:?}");
     } else {
@@ -62,9 +80,14 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
 pub fn measure(table: &mut Table) -> Result<()> {
     cuts(table)?;
     let fleet = Fleet::of(PEERS)?;
-    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let peers = fleet
+        .lab
+        .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // All that is sent to a peer goes to one host, which takes it.
-    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    fleet
+        .node
+        .netns()
+        .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     let (ended, answered, node) = (AtomicBool::new(false), AtomicU64::new(0), fleet.node.v4()?);
     let (mut memory, mut shares) = (Vec::new(), Vec::new());
@@ -80,9 +103,24 @@ pub fn measure(table: &mut Table) -> Result<()> {
         let served = serving.join().map_err(|_| anyhow!("the peers panicked"))?;
         outcome.and(served)
     })?;
-    ensure!(answered.load(Relaxed) > 100, "the peers were asked {answered:?} times");
-    table.figures(&format!("{PEERS} peers at rest: memory, more than with --probe-port=0"), memory, "MiB", "2 MiB", "-");
-    table.figures(&format!("{PEERS} peers at rest: share of a processor, more than with --probe-port=0"), shares, "%", "0.1 %", "-");
+    ensure!(
+        answered.load(Relaxed) > 100,
+        "the peers were asked {answered:?} times"
+    );
+    table.figures(
+        &format!("{PEERS} peers at rest: memory, more than with --probe-port=0"),
+        memory,
+        "MiB",
+        "2 MiB",
+        "-",
+    );
+    table.figures(
+        &format!("{PEERS} peers at rest: share of a processor, more than with --probe-port=0"),
+        shares,
+        "%",
+        "0.1 %",
+        "-",
+    );
     Ok(())
 }
 
@@ -92,22 +130,43 @@ fn cuts(table: &mut Table) -> Result<()> {
     let bed = Bed::start(&lab, 3, THREE_NODES, |_, options| options)?;
     let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
     let counts = |node: usize, state: &str| -> Result<f64> {
-        sum(bed.daemons.get(node).context("a daemon")?, &format!("flannel_probe_peers{{state=\"{state}\"}}"))
+        sum(
+            bed.daemons.get(node).context("a daemon")?,
+            &format!("flannel_probe_peers{{state=\"{state}\"}}"),
+        )
     };
     let status = |node: usize| -> Result<Option<i32>> {
-        let (host, daemon) = bed.hosts.get(node).zip(bed.daemons.get(node)).context("a node")?;
+        let (host, daemon) = bed
+            .hosts
+            .get(node)
+            .zip(bed.daemons.get(node))
+            .context("a node")?;
         let file = format!("--subnet-file={}", daemon.subnet_file().display());
-        Ok(host.netns().output(&program, &["status".to_owned(), file])?.status.code())
+        Ok(host
+            .netns()
+            .output(&program, &["status".to_owned(), file])?
+            .status
+            .code())
     };
-    let until = |start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>| -> Result<Duration> {
-        while !holds()? {
-            ensure!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(start.elapsed())
+    let until =
+        |start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>| -> Result<Duration> {
+            while !holds()? {
+                ensure!(
+                    start.elapsed() < DEADLINE,
+                    "not within {DEADLINE:?}: {what}"
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Ok(start.elapsed())
+        };
+    let all_well = || {
+        Ok((0..3)
+            .map(|node| counts(node, "well"))
+            .sum::<Result<f64>>()?
+            == 6.0)
     };
-    let all_well = || Ok((0..3).map(|node| counts(node, "well")).sum::<Result<f64>>()? == 6.0);
-    let (mut others, mut itself, mut told, mut mended) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut others, mut itself, mut told, mut mended) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let host = bed.hosts.get(2).context("a third host")?;
     until(Instant::now(), "all are well", &mut all_well.clone())?;
     for cut in 0..CUTS {
@@ -119,7 +178,11 @@ fn cuts(table: &mut Table) -> Result<()> {
         let mut times: [Option<Duration>; 3] = [None; 3];
         until(start, "all know it", &mut || {
             let know = counts(0, "cut-off")? == 1.0 && counts(1, "cut-off")? == 1.0;
-            let holds = [know, know && status(0)? == Some(3) && status(1)? == Some(3), counts(2, "cut-off")? == 2.0];
+            let holds = [
+                know,
+                know && status(0)? == Some(3) && status(1)? == Some(3),
+                counts(2, "cut-off")? == 2.0,
+            ];
             for (time, _) in times.iter_mut().zip(holds).filter(|(_, holds)| *holds) {
                 time.get_or_insert(start.elapsed());
             }
@@ -132,9 +195,29 @@ fn cuts(table: &mut Table) -> Result<()> {
         host.reconnect("enp0s8")?;
         mended.push(until(start, "all are well again", &mut all_well.clone())?);
     }
-    table.times("3 nodes, one is cut off: known to both others", &others, "10000 ms", "never");
-    table.times("3 nodes, one is cut off: known to itself", &itself, "10000 ms", "never");
-    table.times("3 nodes, one is cut off: `flannelctl status` of both others exits with 3", &told, "10000 ms", "never");
-    table.times("3 nodes, the cable is back: all well to each other", &mended, "10000 ms", "never");
+    table.times(
+        "3 nodes, one is cut off: known to both others",
+        &others,
+        "10000 ms",
+        "never",
+    );
+    table.times(
+        "3 nodes, one is cut off: known to itself",
+        &itself,
+        "10000 ms",
+        "never",
+    );
+    table.times(
+        "3 nodes, one is cut off: `flannelctl status` of both others exits with 3",
+        &told,
+        "10000 ms",
+        "never",
+    );
+    table.times(
+        "3 nodes, the cable is back: all well to each other",
+        &mended,
+        "10000 ms",
+        "never",
+    );
     Ok(())
 }

@@ -53,12 +53,19 @@ fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
         flood_for(socket, &message, Duration::from_millis(50))?;
         while let Ok(length) = socket.recv(&mut buffer) {
             let cookie = buffer.get(..length).unwrap_or_default();
-            if length == COOKIE && !matches!(stranger.decapsulate(None, cookie, &mut [0; 256]), TunnResult::Err(_)) {
+            if length == COOKIE
+                && !matches!(
+                    stranger.decapsulate(None, cookie, &mut [0; 256]),
+                    TunnResult::Err(_)
+                )
+            {
                 return initiation(&mut stranger);
             }
         }
     }
-    Err(anyhow!("the node never asked for a proof within {DEADLINE:?}"))
+    Err(anyhow!(
+        "the node never asked for a proof within {DEADLINE:?}"
+    ))
 }
 
 fn flood_for(socket: &UdpSocket, messages: &[Vec<u8>], time: Duration) -> Result<f64> {
@@ -85,11 +92,20 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
     let start = Instant::now();
     let peer = |number: u32| {
         let begins = start + PACE * number;
-        (public(number), Renewal { tunn: tunnel(secret(number), key, number), begins, next: begins, done: None })
+        (
+            public(number),
+            Renewal {
+                tunn: tunnel(secret(number), key, number),
+                begins,
+                next: begins,
+                done: None,
+            },
+        )
     };
     let mut peers: BTreeMap<Ipv4Addr, Renewal> = (0..PEERS).map(peer).collect();
     let mut buffer = vec![0; 65_536];
-    while start.elapsed() < PACE * PEERS + IN_TIME && peers.values().any(|peer| peer.done.is_none()) {
+    while start.elapsed() < PACE * PEERS + IN_TIME && peers.values().any(|peer| peer.done.is_none())
+    {
         for (from, peer) in &mut peers {
             let now = Instant::now();
             if peer.done.is_none() && now >= peer.next && now < peer.begins + IN_TIME {
@@ -99,8 +115,12 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
         }
         while let Some((length, to)) = receive(socket, &mut buffer)? {
             let message = buffer.get(..length).unwrap_or_default();
-            let Some(peer) = peers.get_mut(&to) else { continue };
-            if let TunnResult::WriteToNetwork(reply) = peer.tunn.decapsulate(None, message, &mut [0; 2048]) {
+            let Some(peer) = peers.get_mut(&to) else {
+                continue;
+            };
+            if let TunnResult::WriteToNetwork(reply) =
+                peer.tunn.decapsulate(None, message, &mut [0; 2048])
+            {
                 send(socket, to, (node, PORT), reply)?;
                 if length == ANSWER {
                     peer.done.get_or_insert(peer.begins.elapsed());
@@ -113,7 +133,12 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
 }
 
 /// Renews all sessions beside a flood. Returns the times, and how much of the flood came a second.
-fn beside(attacker: &Host, socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<(Vec<Duration>, f64)> {
+fn beside(
+    attacker: &Host,
+    socket: &UdpSocket,
+    node: Ipv4Addr,
+    key: PublicKey,
+) -> Result<(Vec<Duration>, f64)> {
     let from = attacker.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     from.connect((node, PORT))?;
     let (message, stop) = (vec![proven(&from, key)?; VOLLEY], AtomicBool::new(false));
@@ -129,10 +154,17 @@ fn beside(attacker: &Host, socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -
 /// Measures renewals, in turns with and without a flood.
 pub fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
-    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
-    let attacker = fleet.lab.host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
+    let peers = fleet
+        .lab
+        .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let attacker = fleet
+        .lab
+        .host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
     // All that is sent to a peer goes to one host, which takes it.
-    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    fleet
+        .node
+        .netns()
+        .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready(DEADLINE)?;
@@ -140,17 +172,25 @@ pub fn measure(table: &mut Table) -> Result<()> {
     let socket = peers.netns().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
     setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
-    let (mut alone, mut flooded, mut shares, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut flooded, mut shares, mut rates) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let times = renew(&socket, node, key)?;
-        ensure!(times.len() == PEERS as usize, "without a flood {} of {PEERS} sessions were renewed", times.len());
+        ensure!(
+            times.len() == PEERS as usize,
+            "without a flood {} of {PEERS} sessions were renewed",
+            times.len()
+        );
         alone.extend(times);
         let before = sum(&daemon, DROPPED)?;
         let (times, rate) = beside(&attacker, &socket, node, key)?;
         // Figures are brought up to date every second.
         std::thread::sleep(Duration::from_millis(1500));
         let dropped = sum(&daemon, DROPPED)? - before;
-        ensure!(dropped > 10_000.0, "no flood: the node dropped {dropped} messages");
+        ensure!(
+            dropped > 10_000.0,
+            "no flood: the node dropped {dropped} messages"
+        );
         shares.push(100.0 - times.len() as f64 / f64::from(PEERS) * 100.0);
         flooded.extend(times);
         rates.push(rate / 1000.0);
@@ -159,8 +199,20 @@ pub fn measure(table: &mut Table) -> Result<()> {
     let what = format!("{PEERS} peers of wireguard in userspace renew their sessions");
     table.times(&format!("{what}: until it is renewed"), &alone, "-", "-");
     let what = format!("{what} beside handshakes from one address, which it proved");
-    table.figures(&format!("{what}: not renewed within {} s", IN_TIME.as_secs()), shares, "%", "5 %", "-");
+    table.figures(
+        &format!("{what}: not renewed within {} s", IN_TIME.as_secs()),
+        shares,
+        "%",
+        "5 %",
+        "-",
+    );
     table.times(&format!("{what}: until it is renewed"), &flooded, "-", "-");
-    table.figures("handshakes from that address, in thousands a second", rates, "", "-", "-");
+    table.figures(
+        "handshakes from that address, in thousands a second",
+        rates,
+        "",
+        "-",
+        "-",
+    );
     Ok(())
 }

@@ -4,7 +4,9 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Switch, Uplink};
+use lab::{
+    Etcd, EtcdClient, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Switch, Uplink,
+};
 
 use crate::gateway;
 use crate::table::Table;
@@ -48,15 +50,34 @@ impl Fleet {
         let (client, store) = (etcd.client()?, etcd.store()?);
         store.configure(net_conf)?;
         let lease = client.grant(86_400)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");
-        let fleet = Fleet { node, options, lab, lan, _etcd: etcd, client, store, store_host, lease, value };
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg("--audit-interval=0");
+        let fleet = Fleet {
+            node,
+            options,
+            lab,
+            lan,
+            _etcd: etcd,
+            client,
+            store,
+            store_host,
+            lease,
+            value,
+        };
         fleet.put(0..peers)?;
         Ok(fleet)
     }
 
     fn put(&self, numbers: std::ops::Range<u32>) -> Result<()> {
-        let entries: Vec<(String, String)> =
-            numbers.map(|number| (self.store.key(&format!("subnets/{}-24", subnet(number))), (self.value)(number))).collect();
+        let entries: Vec<(String, String)> = numbers
+            .map(|number| {
+                (
+                    self.store.key(&format!("subnets/{}-24", subnet(number))),
+                    (self.value)(number),
+                )
+            })
+            .collect();
         gateway::put(self.store_host.netns(), &entries, self.lease)
     }
 
@@ -72,7 +93,10 @@ impl Fleet {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             // There is no default route: without the peer's, the kernel refuses.
             while socket.connect((target, 9)).is_err() {
-                ensure!(start.elapsed() < DEADLINE, "no route to {target} within {DEADLINE:?}");
+                ensure!(
+                    start.elapsed() < DEADLINE,
+                    "no route to {target} within {DEADLINE:?}"
+                );
                 std::thread::sleep(Duration::from_micros(300));
             }
             Ok(start.elapsed())
@@ -81,8 +105,14 @@ impl Fleet {
 
     /// How many routes lead through the tunnel.
     fn routes(&self) -> Result<usize> {
-        let text = self.node.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??;
-        Ok(text.lines().filter(|line| line.starts_with("flannel.1\t")).count())
+        let text = self
+            .node
+            .netns()
+            .run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??;
+        Ok(text
+            .lines()
+            .filter(|line| line.starts_with("flannel.1\t"))
+            .count())
     }
 }
 
@@ -104,7 +134,12 @@ pub fn public(number: u32) -> Ipv4Addr {
 /// The same at another address.
 fn value_at(number: u32, address: u32) -> String {
     let [_, b, c, d] = number.to_be_bytes();
-    lease(number, public(address), "vxlan", &format!("{{\"VNI\":1,\"VtepMAC\":\"02:11:22:{b:02x}:{c:02x}:{d:02x}\"}}"))
+    lease(
+        number,
+        public(address),
+        "vxlan",
+        &format!("{{\"VNI\":1,\"VtepMAC\":\"02:11:22:{b:02x}:{c:02x}:{d:02x}\"}}"),
+    )
 }
 
 /// The lease of a node with a number, as ours write it.
@@ -119,7 +154,10 @@ pub fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String
 pub fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let field = |name: &str| -> Result<f64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name} in /proc/PID/status"))?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .with_context(|| format!("no {name} in /proc/PID/status"))?;
         Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
     };
     Ok((field("VmRSS:")?, field("VmHWM:")?))
@@ -128,7 +166,10 @@ pub fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
 /// The sum of a metric over its labels.
 pub fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     let (_, text) = daemon.get("/metrics")?;
-    let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    let values = text
+        .lines()
+        .filter(|line| line.starts_with(name))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
     Ok(values.sum())
 }
 
@@ -145,7 +186,8 @@ pub fn stop(mut daemon: Flanneld) -> Result<()> {
 pub fn measure(peers: u32, table: &mut Table) -> Result<()> {
     let fleet = Fleet::of(peers)?;
     let (mut cold, mut warm, mut processor) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut resident, mut peak, mut calls, mut writes, mut rewrites) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut resident, mut peak, mut calls, mut writes, mut rewrites) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         if round > 0 {
             fleet.forget()?;
@@ -155,12 +197,18 @@ pub fn measure(peers: u32, table: &mut Table) -> Result<()> {
         // Routes are the last of what a peer needs, and this is the last of them.
         cold.push(fleet.wait_route(peers - 1, start)?);
         let counted = fleet.routes()?;
-        ensure!(counted == peers as usize, "{counted} routes instead of {peers}");
+        ensure!(
+            counted == peers as usize,
+            "{counted} routes instead of {peers}"
+        );
         daemon.wait_ready(DEADLINE)?;
         let netns = fleet.node.netns();
         let neighbours = netns.sh("ip neighbour show dev flannel.1 nud permanent | wc -l")?;
         let fdb = netns.sh("bridge fdb show dev flannel.1 | grep -c dst")?;
-        ensure!(neighbours.trim() == fdb.trim() && fdb.trim() == peers.to_string(), "{neighbours} neighbours, {fdb} FDB entries instead of {peers}");
+        ensure!(
+            neighbours.trim() == fdb.trim() && fdb.trim() == peers.to_string(),
+            "{neighbours} neighbours, {fdb} FDB entries instead of {peers}"
+        );
         // Figures are brought up to date every second.
         std::thread::sleep(Duration::from_millis(1500));
         let (now, highest) = memory(&daemon)?;
@@ -184,16 +232,38 @@ pub fn measure(peers: u32, table: &mut Table) -> Result<()> {
         10_000 => ("600 (gate 2000) ms", "-"),
         _ => ("-", "-"),
     };
-    table.times(&format!("{peers} leases in etcd to everything in the kernel"), &cold, goal, go);
-    table.times(&format!("{peers} peers: start to ready, all in the kernel already"), &warm, if peers == 10_000 { "1500 ms" } else { "-" }, "-");
+    table.times(
+        &format!("{peers} leases in etcd to everything in the kernel"),
+        &cold,
+        goal,
+        go,
+    );
+    table.times(
+        &format!("{peers} peers: start to ready, all in the kernel already"),
+        &warm,
+        if peers == 10_000 { "1500 ms" } else { "-" },
+        "-",
+    );
     let (goal, go) = match peers {
         10 => ("6 (gate 10) MiB", "32 MiB"),
         1000 => ("14 MiB", "37 MiB"),
         5000 => ("-", "41 MiB"),
         _ => ("20 (gate 40) MiB", "-"),
     };
-    table.figures(&format!("{peers} peers: resident memory"), resident, "MiB", goal, go);
-    table.figures(&format!("{peers} peers: its peak"), peak, "MiB", "-", if peers == 5000 { "45 MiB" } else { "-" });
+    table.figures(
+        &format!("{peers} peers: resident memory"),
+        resident,
+        "MiB",
+        goal,
+        go,
+    );
+    table.figures(
+        &format!("{peers} peers: its peak"),
+        peak,
+        "MiB",
+        "-",
+        if peers == 5000 { "45 MiB" } else { "-" },
+    );
     let go = if peers == 1000 {
         "310 ms"
     } else if peers == 5000 {
@@ -201,10 +271,34 @@ pub fn measure(peers: u32, table: &mut Table) -> Result<()> {
     } else {
         "-"
     };
-    table.figures(&format!("{peers} peers: processor time up to then"), processor, "ms", "-", go);
-    table.figures(&format!("{peers} peers: requests to etcd"), calls, "", "20", "one a lease");
-    table.figures(&format!("{peers} peers: writes to the kernel"), writes, "", &format!("{}", 3 * peers + 2), "3 a lease");
-    table.figures(&format!("{peers} peers: writes to the kernel by a restart"), rewrites, "", "0", "all");
+    table.figures(
+        &format!("{peers} peers: processor time up to then"),
+        processor,
+        "ms",
+        "-",
+        go,
+    );
+    table.figures(
+        &format!("{peers} peers: requests to etcd"),
+        calls,
+        "",
+        "20",
+        "one a lease",
+    );
+    table.figures(
+        &format!("{peers} peers: writes to the kernel"),
+        writes,
+        "",
+        &format!("{}", 3 * peers + 2),
+        "3 a lease",
+    );
+    table.figures(
+        &format!("{peers} peers: writes to the kernel by a restart"),
+        rewrites,
+        "",
+        "0",
+        "all",
+    );
     new_leases(&fleet, peers, table)
 }
 
@@ -220,10 +314,17 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
         fleet.put(number..number + 1)?;
         times.push(fleet.wait_route(number, start)?);
     }
-    table.times(&format!("{peers} peers and one new lease: written to its route in the kernel"), &times, "5 (gate 20) ms", "16 to 32 ms");
+    table.times(
+        &format!("{peers} peers and one new lease: written to its route in the kernel"),
+        &times,
+        "5 (gate 20) ms",
+        "16 to 32 ms",
+    );
     churn(fleet, peers, &daemon, table)?;
     for number in peers..peers + NEW_LEASES {
-        fleet.client.del(&fleet.store.key(&format!("subnets/{}-24", subnet(number))))?;
+        fleet
+            .client
+            .del(&fleet.store.key(&format!("subnets/{}-24", subnet(number))))?;
     }
     stop(daemon)
 }
@@ -240,18 +341,41 @@ fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Res
             let number = peers + change % NEW_LEASES;
             // Another address each time: a route or an FDB entry changes.
             let value = value_at(number, 10_000 + round * CHANGES + change);
-            gateway::put(fleet.store_host.netns(), &[(fleet.store.key(&format!("subnets/{}-24", subnet(number))), value)], fleet.lease)?;
-            std::thread::sleep((start + PAUSE * (change + 1)).saturating_duration_since(Instant::now()));
+            gateway::put(
+                fleet.store_host.netns(),
+                &[(
+                    fleet.store.key(&format!("subnets/{}-24", subnet(number))),
+                    value,
+                )],
+                fleet.lease,
+            )?;
+            std::thread::sleep(
+                (start + PAUSE * (change + 1)).saturating_duration_since(Instant::now()),
+            );
         }
         shares.push((daemon.cpu_seconds()? - before) / start.elapsed().as_secs_f64() * 100.0);
         let done = Instant::now();
         let last = public(10_000 + round * CHANGES + CHANGES - 1).to_string();
-        while !fleet.node.netns().sh("bridge fdb show dev flannel.1")?.contains(&format!("dst {last} ")) {
-            ensure!(done.elapsed() < DEADLINE, "the last of {CHANGES} changes is not in the kernel within {DEADLINE:?}");
+        while !fleet
+            .node
+            .netns()
+            .sh("bridge fdb show dev flannel.1")?
+            .contains(&format!("dst {last} "))
+        {
+            ensure!(
+                done.elapsed() < DEADLINE,
+                "the last of {CHANGES} changes is not in the kernel within {DEADLINE:?}"
+            );
         }
         behind.push(done.elapsed());
     }
-    table.figures(&format!("{peers} peers and 100 changes a second: share of a processor"), shares, "%", "5 %", "-");
+    table.figures(
+        &format!("{peers} peers and 100 changes a second: share of a processor"),
+        shares,
+        "%",
+        "5 %",
+        "-",
+    );
     table.times(
         &format!("{peers} peers and 100 changes a second: the last one written to its FDB entry in the kernel, with the look at it"),
         &behind,

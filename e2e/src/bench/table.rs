@@ -22,11 +22,21 @@ impl Table {
     /// The same for other units.
     pub fn figures(&mut self, what: &str, mut figures: Vec<f64>, unit: &str, goal: &str, go: &str) {
         figures.sort_by(f64::total_cmp);
-        let show =
-            |figure: Option<&f64>| figure.map_or_else(|| "-".to_owned(), |figure| format!("{} {unit}", rounded(*figure)).trim_end().to_owned());
+        let show = |figure: Option<&f64>| {
+            figure.map_or_else(
+                || "-".to_owned(),
+                |figure| format!("{} {unit}", rounded(*figure)).trim_end().to_owned(),
+            )
+        };
         let (median, worst) = (show(figures.get(figures.len() / 2)), show(figures.last()));
         eprintln!("  {what}: {median}, worst {worst}");
-        self.rows.push([what.to_owned(), median, worst, goal.to_owned(), go.to_owned()]);
+        self.rows.push([
+            what.to_owned(),
+            median,
+            worst,
+            goal.to_owned(),
+            go.to_owned(),
+        ]);
     }
 
     /// Whether nothing was measured.
@@ -37,7 +47,9 @@ impl Table {
     /// The whole as markdown, with the machine named.
     pub fn markdown(&self) -> String {
         let mut out = measured();
-        out.push_str("| | median | worst | goal | Go flannel v0.20.2 |\n|---|---:|---:|---:|---:|\n");
+        out.push_str(
+            "| | median | worst | goal | Go flannel v0.20.2 |\n|---|---:|---:|---:|---:|\n",
+        );
         for row in &self.rows {
             // Writing to a String cannot fail.
             let _ = writeln!(out, "| {} |", row.join(" | "));
@@ -63,21 +75,36 @@ fn rounded(figure: f64) -> String {
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("an unknown processor", |(_, name)| name);
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("an unknown processor", |(_, name)| name);
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let (kernel, load) = (read("/proc/sys/kernel/osrelease"), read("/proc/loadavg"));
     let load = load.split_whitespace().next().unwrap_or("?").to_owned();
-    format!("{count} processors ({model}), Linux {}, load {load} at the end; etcd and all hosts share them", kernel.trim())
+    format!(
+        "{count} processors ({model}), Linux {}, load {load} at the end; etcd and all hosts share them",
+        kernel.trim()
+    )
 }
 
 /// Puts a section into docs/performance.md, between its marks.
 pub fn write(section: &str, text: &str) -> Result<()> {
-    let marks = [format!("<!-- make bench, {section}: begin -->\n"), format!("<!-- make bench, {section}: end -->\n")];
+    let marks = [
+        format!("<!-- make bench, {section}: begin -->\n"),
+        format!("<!-- make bench, {section}: end -->\n"),
+    ];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
-    let old = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let (head, rest) = old.split_once(&marks[0]).with_context(|| format!("{} has no line {}", path.display(), marks[0].trim()))?;
-    let (_, tail) = rest.split_once(&marks[1]).with_context(|| format!("{} has no line {}", path.display(), marks[1].trim()))?;
-    std::fs::write(&path, format!("{head}{}{text}{}{tail}", marks[0], marks[1])).with_context(|| format!("writing {}", path.display()))
+    let old =
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let (head, rest) = old
+        .split_once(&marks[0])
+        .with_context(|| format!("{} has no line {}", path.display(), marks[0].trim()))?;
+    let (_, tail) = rest
+        .split_once(&marks[1])
+        .with_context(|| format!("{} has no line {}", path.display(), marks[1].trim()))?;
+    std::fs::write(&path, format!("{head}{}{text}{}{tail}", marks[0], marks[1]))
+        .with_context(|| format!("writing {}", path.display()))
 }
 
 /// Puts the picture beside it.

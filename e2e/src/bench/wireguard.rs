@@ -26,8 +26,7 @@ pub const PORT: u16 = 51820;
 const DATA: u8 = 4;
 /// When all have a session, it is measured for so long.
 const WINDOW: Duration = Duration::from_secs(20);
-pub const NET_CONF: &str =
-    r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+pub const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 
 /// The private key of a peer.
 pub fn secret(number: u32) -> StaticSecret {
@@ -40,18 +39,33 @@ pub fn secret(number: u32) -> StaticSecret {
 
 pub fn value(number: u32) -> String {
     let key = STANDARD.encode(PublicKey::from(&secret(number)));
-    lease(number, public(number), "wireguard", &format!("{{\"PublicKey\":\"{key}\",\"Port\":{PORT}}}"))
+    lease(
+        number,
+        public(number),
+        "wireguard",
+        &format!("{{\"PublicKey\":\"{key}\",\"Port\":{PORT}}}"),
+    )
 }
 
 /// The public key of a node, by the file of its private one.
 pub fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
-    let text = std::fs::read_to_string(daemon.subnet_file().with_file_name("wgkey")).context("the node's key")?;
-    let bytes: [u8; 32] = STANDARD.decode(text.trim())?.try_into().map_err(|_| anyhow!("the node's key is none"))?;
+    let text = std::fs::read_to_string(daemon.subnet_file().with_file_name("wgkey"))
+        .context("the node's key")?;
+    let bytes: [u8; 32] = STANDARD
+        .decode(text.trim())?
+        .try_into()
+        .map_err(|_| anyhow!("the node's key is none"))?;
     Ok(PublicKey::from(&StaticSecret::from(bytes)))
 }
 
 /// Answers the node's handshakes in the name of all peers until `stop`, and counts those that have a session with it.
-fn serve(host: &Host, node: Ipv4Addr, key: PublicKey, stop: &AtomicBool, sessions: &AtomicUsize) -> Result<()> {
+fn serve(
+    host: &Host,
+    node: Ipv4Addr,
+    key: PublicKey,
+    stop: &AtomicBool,
+    sessions: &AtomicUsize,
+) -> Result<()> {
     let socket = host.netns().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
     setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
@@ -63,7 +77,9 @@ fn serve(host: &Host, node: Ipv4Addr, key: PublicKey, stop: &AtomicBool, session
             continue;
         };
         let number = u32::from(to).wrapping_sub(u32::from(public(0)));
-        let tunn = peers.entry(to).or_insert_with(|| Tunn::new(secret(number), key, None, None, number, None));
+        let tunn = peers
+            .entry(to)
+            .or_insert_with(|| Tunn::new(secret(number), key, None, None, number, None));
         let message = buffer.get(..length).unwrap_or_default();
         match tunn.decapsulate(None, message, &mut out) {
             TunnResult::WriteToNetwork(reply) => send(&socket, to, (node, PORT), reply)?,
@@ -92,9 +108,14 @@ struct Figures {
 /// Measures a node with so many peers.
 pub fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
-    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let peers = fleet
+        .lab
+        .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // All that is sent to a peer goes to one host, which takes it.
-    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    fleet
+        .node
+        .netns()
+        .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     // The key is made by the first start.
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
@@ -114,10 +135,33 @@ pub fn measure(table: &mut Table) -> Result<()> {
     }
     let what = format!("{PEERS} peers of wireguard in userspace");
     table.times(&format!("{what}: start to ready"), &figures.ready, "-", "-");
-    table.times(&format!("{what}: start to a session with each"), &figures.sessions, "-", "-");
-    table.figures(&format!("{what}, each with a session: resident memory"), figures.resident, "MiB", "200 MiB", "-");
-    table.figures(&format!("{what}: its peak"), figures.peak, "MiB", "200 MiB", "-");
-    table.figures(&format!("{what}, with no packets but probes: share of a processor"), figures.share, "%", "-", "-");
+    table.times(
+        &format!("{what}: start to a session with each"),
+        &figures.sessions,
+        "-",
+        "-",
+    );
+    table.figures(
+        &format!("{what}, each with a session: resident memory"),
+        figures.resident,
+        "MiB",
+        "200 MiB",
+        "-",
+    );
+    table.figures(
+        &format!("{what}: its peak"),
+        figures.peak,
+        "MiB",
+        "200 MiB",
+        "-",
+    );
+    table.figures(
+        &format!("{what}, with no packets but probes: share of a processor"),
+        figures.share,
+        "%",
+        "-",
+        "-",
+    );
     Ok(())
 }
 
@@ -126,15 +170,23 @@ fn round(fleet: &Fleet, sessions: &AtomicUsize, figures: &mut Figures) -> Result
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     figures.ready.push(daemon.wait_ready(DEADLINE)?);
     while sessions.load(Relaxed) < PEERS as usize {
-        ensure!(start.elapsed() < DEADLINE, "{sessions:?} of {PEERS} sessions within {DEADLINE:?}");
+        ensure!(
+            start.elapsed() < DEADLINE,
+            "{sessions:?} of {PEERS} sessions within {DEADLINE:?}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     figures.sessions.push(start.elapsed());
     let (start, before) = (Instant::now(), processor(&daemon)?);
     std::thread::sleep(WINDOW);
-    figures.share.push((processor(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0);
+    figures
+        .share
+        .push((processor(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0);
     let counted = sum(&daemon, "flannel_wireguard_peers{")?;
-    ensure!(counted == f64::from(PEERS), "{counted} peers instead of {PEERS}");
+    ensure!(
+        counted == f64::from(PEERS),
+        "{counted} peers instead of {PEERS}"
+    );
     let (resident, peak) = memory(&daemon)?;
     figures.resident.push(resident);
     figures.peak.push(peak);

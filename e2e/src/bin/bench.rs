@@ -101,12 +101,25 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
                 plan.rounds = 1;
             }
             "--no-datapath" => packets = false,
-            "--datapath" => (sizes, heal, cni, nodes, probing, wireguard) = (Vec::new(), false, 0, 0, false, false),
-            "--cni" => (sizes, heal, packets, nodes, probing, wireguard) = (Vec::new(), false, false, 0, false, false),
-            "--probing" => (sizes, heal, packets, cni, nodes, wireguard) = (Vec::new(), false, false, 0, 0, false),
-            "--wireguard" => (sizes, heal, packets, cni, nodes, probing) = (Vec::new(), false, false, 0, 0, false),
+            "--datapath" => {
+                (sizes, heal, cni, nodes, probing, wireguard) =
+                    (Vec::new(), false, 0, 0, false, false)
+            }
+            "--cni" => {
+                (sizes, heal, packets, nodes, probing, wireguard) =
+                    (Vec::new(), false, false, 0, false, false)
+            }
+            "--probing" => {
+                (sizes, heal, packets, cni, nodes, wireguard) =
+                    (Vec::new(), false, false, 0, 0, false)
+            }
+            "--wireguard" => {
+                (sizes, heal, packets, cni, nodes, probing) =
+                    (Vec::new(), false, false, 0, 0, false)
+            }
             "--renewals" => {
-                (sizes, heal, packets, cni, nodes, probing) = (Vec::new(), false, false, 0, 0, false);
+                (sizes, heal, packets, cni, nodes, probing) =
+                    (Vec::new(), false, false, 0, 0, false);
                 renewals = true;
             }
             "--metrics" => plan.metrics = true,
@@ -114,14 +127,18 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
             "--no-ladder" => plan.ladder = false,
             arg => match arg.split_once('=') {
                 Some(("--peers", peers)) => {
-                    (sizes, heal, packets, cni, nodes) = (vec![number("--peers", peers)?], false, false, 0, 0);
+                    (sizes, heal, packets, cni, nodes) =
+                        (vec![number("--peers", peers)?], false, false, 0, 0);
                     (probing, wireguard) = (false, false);
                 }
                 Some(("--nodes", count)) => {
-                    (sizes, heal, packets, cni, nodes) = (Vec::new(), false, false, 0, number("--nodes", count)?);
+                    (sizes, heal, packets, cni, nodes) =
+                        (Vec::new(), false, false, 0, number("--nodes", count)?);
                     (probing, wireguard) = (false, false);
                 }
-                Some(("--rounds", rounds)) => plan.rounds = usize::try_from(number("--rounds", rounds)?)?,
+                Some(("--rounds", rounds)) => {
+                    plan.rounds = usize::try_from(number("--rounds", rounds)?)?
+                }
                 Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
                 Some(("--cable", "veth")) => plan.cables = vec![lab::Cable::Veth],
                 Some(("--cable", other)) => bail!("--cable={other}: there are wire and veth"),
@@ -133,8 +150,22 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     if packets {
         plan.check()?;
     }
-    ensure!(!(markdown && renewals), "--renewals is a part of a section: --markdown would write it in place of all of --wireguard");
-    Ok(Some(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, renewals, packets, plan }))
+    ensure!(
+        !(markdown && renewals),
+        "--renewals is a part of a section: --markdown would write it in place of all of --wireguard"
+    );
+    Ok(Some(Order {
+        markdown,
+        sizes,
+        heal,
+        cni,
+        nodes,
+        probing,
+        wireguard,
+        renewals,
+        packets,
+        plan,
+    }))
 }
 
 fn number(name: &str, text: &str) -> Result<u32> {
@@ -173,12 +204,27 @@ fn complain(error: &anyhow::Error) {
 /// On standard output; that nobody reads it (`| head`) is no error.
 fn show(text: &str) -> Result<()> {
     match writeln!(stdout(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing the results"),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("writing the results")
+        }
         _ => Ok(()),
     }
 }
 
-fn measure(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, renewals, packets, plan }: Order) -> Result<()> {
+fn measure(
+    Order {
+        markdown,
+        sizes,
+        heal,
+        cni,
+        nodes,
+        probing,
+        wireguard,
+        renewals,
+        packets,
+        plan,
+    }: Order,
+) -> Result<()> {
     let (mut table, mut cluster) = (Table::default(), Table::default());
     for size in sizes {
         eprintln!("scale: {size} peers");
@@ -218,8 +264,18 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, renewa
         cni::measure(cni, &mut plugin)?;
     }
     let plugin = (!plugin.is_empty()).then(|| plugin.markdown());
-    let packets = if packets { Some(datapath::measure(&plan)?) } else { None };
-    for text in scale.iter().chain(&secret).chain(&mesh).chain(&cluster).chain(&plugin) {
+    let packets = if packets {
+        Some(datapath::measure(&plan)?)
+    } else {
+        None
+    };
+    for text in scale
+        .iter()
+        .chain(&secret)
+        .chain(&mesh)
+        .chain(&cluster)
+        .chain(&plugin)
+    {
         show(text)?;
     }
     if let Some((text, _)) = &packets {
@@ -242,7 +298,10 @@ fn measure(Order { markdown, sizes, heal, cni, nodes, probing, wireguard, renewa
             table::write("cni", &text)?;
         }
         if let Some((text, picture)) = packets {
-            let text = format!("{}![One TCP stream, by backend](datapath.svg)\n\n{text}", table::measured());
+            let text = format!(
+                "{}![One TCP stream, by backend](datapath.svg)\n\n{text}",
+                table::measured()
+            );
             table::write("datapath", &text)?;
             table::picture(&picture)?;
         }

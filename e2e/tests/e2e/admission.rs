@@ -11,7 +11,9 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A pool of four subnets around the nodes' own network, 192.168.56.0/24.
 fn around(backend: &str) -> String {
-    format!(r#"{{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0","Backend":{backend}}}"#)
+    format!(
+        r#"{{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0","Backend":{backend}}}"#
+    )
 }
 
 /// Pods reach each other in a network that contains the nodes' addresses, and no node refuses another.
@@ -20,9 +22,21 @@ fn works_around_the_underlay(title: &str, backend: &str) -> Result<()> {
         let bed = Bed::start(lab, 2, &around(backend), |_, options| options)?;
         for (host, daemon) in bed.hosts.iter().zip(&bed.daemons) {
             let subnet = daemon.subnet_env()?.subnet.context("a subnet")?.trunc();
-            ensure!(!subnet.contains(&host.v4()?), "{} took {subnet}, in which it is itself", host.name());
-            eventually(DEADLINE, "a peer is served", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 1.0))?;
-            ensure!(!daemon.log().contains("a lease is not used"), "{}", daemon.log_tail(20));
+            ensure!(
+                !subnet.contains(&host.v4()?),
+                "{} took {subnet}, in which it is itself",
+                host.name()
+            );
+            eventually(DEADLINE, "a peer is served", || {
+                daemon
+                    .metric("flannel_peers")
+                    .is_ok_and(|peers| peers == 1.0)
+            })?;
+            ensure!(
+                !daemon.log().contains("a lease is not used"),
+                "{}",
+                daemon.log_tail(20)
+            );
             // The way to the other node is the wire still.
             let way = host.netns().sh("ip -4 route get 192.168.56.103")?;
             ensure!(way.contains("dev enp0s8"), "{way}");
@@ -38,7 +52,8 @@ fn vxlan_in_a_pool_around_the_underlay() {
 
 #[test]
 fn userspace_vxlan_in_a_pool_around_the_underlay() {
-    works_around_the_underlay("around-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#).unwrap();
+    works_around_the_underlay("around-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#)
+        .unwrap();
 }
 
 #[test]
@@ -53,35 +68,63 @@ fn udp_in_a_pool_around_the_underlay() {
 
 /// A lease that a hand wrote.
 fn put(bed: &Bed, key: &str, value: &str) -> Result<()> {
-    std::fs::write(bed.leases.join("subnets").join(key), value).with_context(|| format!("writing {key}"))
+    std::fs::write(bed.leases.join("subnets").join(key), value)
+        .with_context(|| format!("writing {key}"))
 }
 
 /// What is refused is named by /readyz, /status and the log, and takes no healthy node down.
 #[test]
 fn what_is_refused_is_named() {
     Lab::run("refused", |lab| {
-        let bed = Bed::start(lab, 2, &around(r#"{"Type":"host-gw"}"#), |_, options| options)?;
-        let value = |public: &str| format!(r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"host-gw"}}"#);
-        let own = bed.daemons[0].subnet_env()?.subnet.context("a subnet")?.trunc();
+        let bed = Bed::start(lab, 2, &around(r#"{"Type":"host-gw"}"#), |_, options| {
+            options
+        })?;
+        let value = |public: &str| {
+            format!(r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"host-gw"}}"#)
+        };
+        let own = bed.daemons[0]
+            .subnet_env()?
+            .subnet
+            .context("a subnet")?
+            .trunc();
         let inside = own.hosts().nth(8).context("an address")?.to_string();
         put(&bed, "192.168.56.0-24", &value("192.168.56.109"))?;
         put(&bed, "192.168.99.0-24", &value(&inside))?;
         for daemon in &bed.daemons {
             let body = || daemon.get("/readyz").unwrap_or_default();
-            eventually(DEADLINE, "readyz names both", || ["192.168.56.0/24", "192.168.99.0/24"].iter().all(|subnet| body().1.contains(subnet)))?;
+            eventually(DEADLINE, "readyz names both", || {
+                ["192.168.56.0/24", "192.168.99.0/24"]
+                    .iter()
+                    .all(|subnet| body().1.contains(subnet))
+            })?;
             let (code, text) = body();
-            ensure!(code == 200 && text.starts_with("flanneld is ready\nrefused: "), "{code} {text}");
-            ensure!(text.contains("192.168.56.0/24, the network of the underlay"), "{text}");
+            ensure!(
+                code == 200 && text.starts_with("flanneld is ready\nrefused: "),
+                "{code} {text}"
+            );
+            ensure!(
+                text.contains("192.168.56.0/24, the network of the underlay"),
+                "{text}"
+            );
             ensure!(text.contains(&format!("{inside}, which lies in")), "{text}");
             let status: serde_json::Value = serde_json::from_str(&daemon.get("/status")?.1)?;
-            ensure!(status["refused"].as_array().is_some_and(|list| list.len() == 2), "{status}");
+            ensure!(
+                status["refused"]
+                    .as_array()
+                    .is_some_and(|list| list.len() == 2),
+                "{status}"
+            );
         }
         bed.reach()?;
         for key in ["192.168.56.0-24", "192.168.99.0-24"] {
             std::fs::remove_file(bed.leases.join("subnets").join(key))?;
         }
         for daemon in &bed.daemons {
-            eventually(DEADLINE, "nothing is refused", || daemon.get("/readyz").is_ok_and(|page| page == (200, "flanneld is ready".to_owned())))?;
+            eventually(DEADLINE, "nothing is refused", || {
+                daemon
+                    .get("/readyz")
+                    .is_ok_and(|page| page == (200, "flanneld is ready".to_owned()))
+            })?;
         }
         bed.require_no_errors()
     })

@@ -3,28 +3,51 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Bed, Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, PingMatrix, PingOptions, Pod, Uplink, eventually, eventually_ok, throughout};
+use lab::{
+    Bed, Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, PingMatrix, PingOptions, Pod, Uplink,
+    eventually, eventually_ok, throughout,
+};
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Longer than the ten seconds after which a node that is not in sync is not ready.
 const HOLDS: Duration = Duration::from_secs(15);
-const HOST_GW: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"host-gw"}}"#;
+const HOST_GW: &str =
+    r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"host-gw"}}"#;
 /// Subnets of peers that nobody reaches: off the link, and at the link's broadcast address.
-const FAR: (&str, &str) = ("10.5.3.0", r#"{"PublicIP":"10.99.0.5","PublicIPv6":null,"BackendType":"host-gw"}"#);
-const BROADCAST: (&str, &str) = ("10.5.4.0", r#"{"PublicIP":"192.168.56.255","PublicIPv6":null,"BackendType":"host-gw"}"#);
+const FAR: (&str, &str) = (
+    "10.5.3.0",
+    r#"{"PublicIP":"10.99.0.5","PublicIPv6":null,"BackendType":"host-gw"}"#,
+);
+const BROADCAST: (&str, &str) = (
+    "10.5.4.0",
+    r#"{"PublicIP":"192.168.56.255","PublicIPv6":null,"BackendType":"host-gw"}"#,
+);
 
 /// The one that admission refuses is among the leases that are not used, the one that the kernel refuses among the failed peers.
 fn require_named_and_ready(daemons: &[Flanneld]) -> Result<()> {
     for daemon in daemons {
         eventually(DEADLINE, "the far one is refused", || {
-            daemon.metric("flannel_leases_refused{reason=\"off-link\"}").is_ok_and(|refused| refused == 1.0)
+            daemon
+                .metric("flannel_leases_refused{reason=\"off-link\"}")
+                .is_ok_and(|refused| refused == 1.0)
         })?;
-        eventually(DEADLINE, "the other one fails", || daemon.metric("flannel_peers_failed").is_ok_and(|failed| failed == 1.0))?;
+        eventually(DEADLINE, "the other one fails", || {
+            daemon
+                .metric("flannel_peers_failed")
+                .is_ok_and(|failed| failed == 1.0)
+        })?;
         let status: Value = serde_json::from_str(&daemon.get("/status")?.1)?;
         let far = status["refused"][0]["text"].as_str().unwrap_or_default();
-        ensure!(far.contains("10.5.3.0/24 is published at 10.99.0.5") && far.contains("192.168.56.0/24"), "{status}");
-        ensure!(status["figures"]["kernel"]["failed_peers"][0]["subnet"] == "10.5.4.0/24", "{status}");
+        ensure!(
+            far.contains("10.5.3.0/24 is published at 10.99.0.5")
+                && far.contains("192.168.56.0/24"),
+            "{status}"
+        );
+        ensure!(
+            status["figures"]["kernel"]["failed_peers"][0]["subnet"] == "10.5.4.0/24",
+            "{status}"
+        );
     }
     throughout(HOLDS, "all nodes are ready", || {
         for daemon in daemons {
@@ -70,14 +93,25 @@ fn bad_peers_in_etcd_hold_no_node_back() {
         let store = etcd.store()?;
         store.configure(HOST_GW)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
-        let daemons = hosts.iter().map(|host| host.flanneld(&options)).collect::<Result<Vec<_>>>()?;
-        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<Pod>>>()?;
+        let daemons = hosts
+            .iter()
+            .map(|host| host.flanneld(&options))
+            .collect::<Result<Vec<_>>>()?;
+        let pods = hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<Pod>>>()?;
         for (subnet, value) in [FAR, BROADCAST] {
-            etcd.client()?.put(&store.key(&format!("subnets/{subnet}-24")), value)?;
+            etcd.client()?
+                .put(&store.key(&format!("subnets/{subnet}-24")), value)?;
         }
         require_named_and_ready(&daemons)?;
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
-        eventually_ok(DEADLINE, "pods reach each other", || PingMatrix::to(&pods, &targets, &PingOptions::default())?.require_complete()).map(drop)
+        eventually_ok(DEADLINE, "pods reach each other", || {
+            PingMatrix::to(&pods, &targets, &PingOptions::default())?.require_complete()
+        })
+        .map(drop)
     })
     .unwrap();
 }

@@ -20,13 +20,21 @@ fn bench(args: &[&str], go: &str) -> Output {
 }
 
 fn told(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// A program that takes Go flannel's flags and no others, and then does what a flanneld does.
 fn stand_in(lab: &Lab) -> String {
     let script = lab.folder("").unwrap().join("go-flanneld");
-    let flags = GO_FLAGS.split_whitespace().map(|flag| format!("--{flag}=*")).collect::<Vec<_>>().join("|");
+    let flags = GO_FLAGS
+        .split_whitespace()
+        .map(|flag| format!("--{flag}=*"))
+        .collect::<Vec<_>>()
+        .join("|");
     let text = format!(
         "#!/bin/sh\nfor arg; do case $arg in {flags}) ;; *) echo \"flag provided but not defined: $arg\" >&2; exit 2;; esac; done\n\
          case \"$*\" in *--etcd-endpoints=*) ;; *) echo 'no etcd was named' >&2; exit 1;; esac\n\
@@ -43,12 +51,27 @@ fn go_flannel_is_measured_where_it_is_named() {
     let _load = crate::one_load_at_a_time();
     let lab = Lab::new("bench-go").unwrap();
     let go = stand_in(&lab);
-    let args = ["--datapath", "--streams", "--rounds=1", "--cable=veth", "--only=udp (Go flannel)", "--only=udp (plain)"];
+    let args = [
+        "--datapath",
+        "--streams",
+        "--rounds=1",
+        "--cable=veth",
+        "--only=udp (Go flannel)",
+        "--only=udp (plain)",
+    ];
     let output = bench(&args, &go);
     let told = told(&output);
     assert!(output.status.success(), "{told}");
-    let rows: Vec<Vec<&str>> = told.lines().filter(|line| line.starts_with("| udp")).map(|line| line.split('|').map(str::trim).collect()).collect();
-    assert_eq!(rows.iter().map(|row| row[1]).collect::<Vec<_>>(), ["udp (plain)", "udp (Go flannel)"], "{told}");
+    let rows: Vec<Vec<&str>> = told
+        .lines()
+        .filter(|line| line.starts_with("| udp"))
+        .map(|line| line.split('|').map(str::trim).collect())
+        .collect();
+    assert_eq!(
+        rows.iter().map(|row| row[1]).collect::<Vec<_>>(),
+        ["udp (plain)", "udp (Go flannel)"],
+        "{told}"
+    );
     // The rate of one stream, and what part of Go's it is: figures, not the sign for none.
     for row in rows {
         let rate: f64 = row[2].split(' ').next().unwrap().parse().unwrap();
@@ -73,14 +96,25 @@ fn mistakes_are_reported_without_a_backtrace() {
         let output = bench(&args, go);
         let told = told(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
-        assert!(told.starts_with("bench: ") && told.contains(part), "{args:?}: {told}");
+        assert!(
+            told.starts_with("bench: ") && told.contains(part),
+            "{args:?}: {told}"
+        );
         for trace in ["backtrace", "panicked", "at /", "Error:", "Caused by"] {
             assert!(!told.contains(trace), "{args:?}: {trace}: {told}");
         }
     }
     let help = bench(&["--help"], "");
-    assert!(help.status.success() && told(&help).contains("--only=NAME"), "{}", told(&help));
-    assert!(told(&help).lines().all(|line| line.chars().count() <= 80), "{}", told(&help));
+    assert!(
+        help.status.success() && told(&help).contains("--only=NAME"),
+        "{}",
+        told(&help)
+    );
+    assert!(
+        told(&help).lines().all(|line| line.chars().count() <= 80),
+        "{}",
+        told(&help)
+    );
 }
 
 #[test]
@@ -94,5 +128,10 @@ fn what_fails_later_has_no_backtrace_either() {
         .unwrap();
     let told = told(&output);
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("bench: host-gw: there is no flanneld") && !told.contains("backtrace") && !told.contains("panicked"), "{told}");
+    assert!(
+        told.contains("bench: host-gw: there is no flanneld")
+            && !told.contains("backtrace")
+            && !told.contains("panicked"),
+        "{told}"
+    );
 }

@@ -3,7 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use lab::{FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables, eventually, ping, said};
+use lab::{
+    FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables,
+    eventually, ping, said,
+};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -14,7 +17,13 @@ fn store(lab: &Lab, config: &str) -> Store {
 }
 
 fn reaches(from: &lab::Netns, to: IpAddr) -> bool {
-    ping(from, to, &PingOptions::default().timeout(Duration::from_millis(700))).unwrap().is_some()
+    ping(
+        from,
+        to,
+        &PingOptions::default().timeout(Duration::from_millis(700)),
+    )
+    .unwrap()
+    .is_some()
 }
 
 /// Addresses of the node's subnets that no pod has.
@@ -26,20 +35,34 @@ fn nobodies(env: &SubnetEnv) -> [IpAddr; 2] {
 
 /// How many packets for the network came to a host.
 fn counted(gateway: &Host) -> u64 {
-    let listing = gateway.netns().exec("nft", &["list", "table", "inet", "seen"]).unwrap();
+    let listing = gateway
+        .netns()
+        .exec("nft", &["list", "table", "inet", "seen"])
+        .unwrap();
     let words: Vec<&str> = listing.split_whitespace().collect();
-    words.windows(2).filter(|pair| pair[0] == "packets").map(|pair| pair[1].parse::<u64>().unwrap()).sum()
+    words
+        .windows(2)
+        .filter(|pair| pair[0] == "packets")
+        .map(|pair| pair[1].parse::<u64>().unwrap())
+        .sum()
 }
 
 #[test]
 fn packets_to_nobody_do_not_take_the_default_route() {
     for backend in ["vxlan", "alloc"] {
         let lab = Lab::new("blackhole").unwrap();
-        let config = format!(r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{{"Type":"{backend}"}}}}"#);
+        let config = format!(
+            r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{{"Type":"{backend}"}}}}"#
+        );
         let store = store(&lab, &config);
         let lan = lab.switch("lan").unwrap();
         let gateway = lab.host("gw", &[Uplink::enp0s8(&lan, 9).unwrap()]).unwrap();
-        let leaving = Uplink::enp0s8(&lan, 1).unwrap().gateway("192.168.56.109").unwrap().gateway("fd00:56::109").unwrap();
+        let leaving = Uplink::enp0s8(&lan, 1)
+            .unwrap()
+            .gateway("192.168.56.109")
+            .unwrap()
+            .gateway("fd00:56::109")
+            .unwrap();
         let host = lab.host("h1", &[leaving]).unwrap();
         let other = lab.host("h2", &[Uplink::enp0s8(&lan, 2).unwrap()]).unwrap();
         gateway
@@ -56,10 +79,16 @@ fn packets_to_nobody_do_not_take_the_default_route() {
         drop(daemon);
 
         let before = counted(&gateway);
-        let daemon = host.flanneld(&options.clone().arg("--ip-blackhole-route")).unwrap();
+        let daemon = host
+            .flanneld(&options.clone().arg("--ip-blackhole-route"))
+            .unwrap();
         for nobody in nobodies(&env) {
-            let said = host.netns().output("ping", &["-n", "-c1", "-W5", &nobody.to_string()]).unwrap();
-            let said = String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+            let said = host
+                .netns()
+                .output("ping", &["-n", "-c1", "-W5", &nobody.to_string()])
+                .unwrap();
+            let said = String::from_utf8_lossy(&said.stderr).into_owned()
+                + &String::from_utf8_lossy(&said.stdout);
             assert!(said.contains("Invalid argument"), "refused at once: {said}");
         }
         if backend == "vxlan" {
@@ -71,15 +100,27 @@ fn packets_to_nobody_do_not_take_the_default_route() {
             // The bridge of the first pod wins.
             let near = host.pod("p1", &env).unwrap();
             for target in near.addresses() {
-                eventually(DEADLINE, "pods reach each other", || reaches(pod.netns(), target)).unwrap();
+                eventually(DEADLINE, "pods reach each other", || {
+                    reaches(pod.netns(), target)
+                })
+                .unwrap();
             }
         }
-        assert_eq!(counted(&gateway), before, "{backend}: none left by the default route");
+        assert_eq!(
+            counted(&gateway),
+            before,
+            "{backend}: none left by the default route"
+        );
         assert!(daemon.errors().is_empty(), "{:?}", daemon.errors());
         drop(daemon);
         // Without the flag they go.
         let _daemon = host.flanneld(&options).unwrap();
-        assert_eq!(host.netns().sh("ip route show type blackhole; ip -6 route show type blackhole").unwrap(), "");
+        assert_eq!(
+            host.netns()
+                .sh("ip route show type blackhole; ip -6 route show type blackhole")
+                .unwrap(),
+            ""
+        );
     }
 }
 
@@ -87,11 +128,17 @@ const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network"
 
 /// How many findings of a check the daemon tells.
 fn findings(daemon: &lab::Flanneld, check: &str) -> Option<f64> {
-    daemon.metric(&format!("flannel_findings{{check=\"{check}\"}}")).ok()
+    daemon
+        .metric(&format!("flannel_findings{{check=\"{check}\"}}"))
+        .ok()
 }
 
 fn sysctl(host: &Host, key: &str) -> String {
-    host.netns().exec("cat", &[format!("/proc/sys/{key}")]).unwrap().trim().to_owned()
+    host.netns()
+        .exec("cat", &[format!("/proc/sys/{key}")])
+        .unwrap()
+        .trim()
+        .to_owned()
 }
 
 #[test]
@@ -102,36 +149,80 @@ fn a_finding_is_reported_when_it_comes_and_when_it_goes() {
     let hosts = lab.hosts(&lan, 1).unwrap();
     let host = &hosts[0];
     host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
-    host.netns().sysctl("net/bridge/bridge-nf-call-ip6tables", "0").unwrap();
-    host.netns().sysctl("net/ipv4/conf/all/rp_filter", "1").unwrap();
-    let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8")).unwrap();
-    for (check, count) in
-        [("ip-forward", 1.0), ("ipv6-forwarding", 0.0), ("bridge-nf-call", 1.0), ("rp-filter", 2.0), ("br-netfilter", 0.0), ("ufw", 0.0)]
-    {
+    host.netns()
+        .sysctl("net/bridge/bridge-nf-call-ip6tables", "0")
+        .unwrap();
+    host.netns()
+        .sysctl("net/ipv4/conf/all/rp_filter", "1")
+        .unwrap();
+    let daemon = host
+        .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
+        .unwrap();
+    for (check, count) in [
+        ("ip-forward", 1.0),
+        ("ipv6-forwarding", 0.0),
+        ("bridge-nf-call", 1.0),
+        ("rp-filter", 2.0),
+        ("br-netfilter", 0.0),
+        ("ufw", 0.0),
+    ] {
         eventually(DEADLINE, check, || findings(&daemon, check) == Some(count)).unwrap();
     }
     assert!(daemon.is_ready(), "readiness is another matter");
-    assert_eq!(sysctl(host, "net/ipv4/ip_forward"), "0", "nothing is set unasked");
-    let status: serde_json::Value = serde_json::from_str(&daemon.get("/status").unwrap().1).unwrap();
-    let told = status["findings"].as_array().unwrap().iter().find(|finding| finding["check"] == "ip-forward").unwrap();
-    assert_eq!(told["remedy"]["commands"][0], "sysctl -w net.ipv4.ip_forward=1", "{told}");
+    assert_eq!(
+        sysctl(host, "net/ipv4/ip_forward"),
+        "0",
+        "nothing is set unasked"
+    );
+    let status: serde_json::Value =
+        serde_json::from_str(&daemon.get("/status").unwrap().1).unwrap();
+    let told = status["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|finding| finding["check"] == "ip-forward")
+        .unwrap();
+    assert_eq!(
+        told["remedy"]["commands"][0], "sysctl -w net.ipv4.ip_forward=1",
+        "{told}"
+    );
     let times = |what: &str| daemon.log().matches(what).count();
     for round in 1..=2 {
-        eventually(DEADLINE, "it is named", || times(said("ip-forward: ip-forward: ", "net.ipv4.ip_forward is 0: ")) == round).unwrap();
-        host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
-        eventually(DEADLINE, "it is gone", || findings(&daemon, "ip-forward") == Some(0.0)).unwrap();
-        eventually(DEADLINE, "its end is logged", || {
-            times(said("resolved: ip-forward: ip-forward", "resolved: ip-forward: net.ipv4.ip_forward is 0")) == round
+        eventually(DEADLINE, "it is named", || {
+            times(said(
+                "ip-forward: ip-forward: ",
+                "net.ipv4.ip_forward is 0: ",
+            )) == round
         })
         .unwrap();
-        assert_eq!(times(said("ip-forward: ip-forward: ", "net.ipv4.ip_forward is 0: ")), round, "told once");
+        host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
+        eventually(DEADLINE, "it is gone", || {
+            findings(&daemon, "ip-forward") == Some(0.0)
+        })
+        .unwrap();
+        eventually(DEADLINE, "its end is logged", || {
+            times(said(
+                "resolved: ip-forward: ip-forward",
+                "resolved: ip-forward: net.ipv4.ip_forward is 0",
+            )) == round
+        })
+        .unwrap();
+        assert_eq!(
+            times(said(
+                "ip-forward: ip-forward: ",
+                "net.ipv4.ip_forward is 0: "
+            )),
+            round,
+            "told once"
+        );
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
     }
 }
 
 #[test]
 fn firewalls_are_seen_and_named() {
-    const NFTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}"#;
+    const NFTABLES: &str =
+        r#"{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}"#;
     let lab = Lab::new("firewalls").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 1).unwrap();
@@ -147,11 +238,23 @@ fn firewalls_are_seen_and_named() {
         .unwrap();
     for (config, policy) in [(DUAL, 0.0), (NFTABLES, 1.0)] {
         let store = store(&lab, config);
-        let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8")).unwrap();
-        for (check, count) in [("firewalld", 1.0), ("ufw", 1.0), ("forward-reject", 1.0), ("forward-policy", policy)] {
+        let daemon = host
+            .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
+            .unwrap();
+        for (check, count) in [
+            ("firewalld", 1.0),
+            ("ufw", 1.0),
+            ("forward-reject", 1.0),
+            ("forward-policy", policy),
+        ] {
             eventually(DEADLINE, check, || findings(&daemon, check) == Some(count)).unwrap();
         }
-        assert!(daemon.is_ready() && daemon.log().contains("ufw allow in on enp0s8 from 192.168.56.0/24 to any port 8472 proto udp"));
+        assert!(
+            daemon.is_ready()
+                && daemon.log().contains(
+                    "ufw allow in on enp0s8 from 192.168.56.0/24 to any port 8472 proto udp"
+                )
+        );
     }
     // The remedies that the daemon names, and what firewalld does on its own's.
     host.netns()
@@ -161,11 +264,20 @@ fn firewalls_are_seen_and_named() {
              iptables -I DOCKER-USER -s 10.244.0.0/16 -j ACCEPT; iptables -I DOCKER-USER -d 10.244.0.0/16 -j ACCEPT")
         .unwrap();
     let store = store(&lab, NFTABLES);
-    let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8")).unwrap();
+    let daemon = host
+        .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
+        .unwrap();
     for check in ["firewalld", "ufw", "forward-reject", "forward-policy"] {
         eventually(DEADLINE, check, || findings(&daemon, check) == Some(0.0)).unwrap();
     }
-    assert!(!daemon.log().lines().rev().take_while(|line| !line.contains("with leases in")).any(|line| line.contains("this node: ")));
+    assert!(
+        !daemon
+            .log()
+            .lines()
+            .rev()
+            .take_while(|line| !line.contains("with leases in"))
+            .any(|line| line.contains("this node: "))
+    );
 }
 
 /// A chain of nftables with policy drop is named whatever our rules are in, soon after it comes, and no more soon after it lets pods pass.
@@ -182,33 +294,76 @@ fn a_firewall_in_nftables_is_seen_when_it_comes_beside_nftables() {
 fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
     // Shorter than the time between two looks that no change brings about.
     const SOON: Duration = Duration::from_secs(20);
-    let config = format!(r#"{{"Network":"10.244.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"vxlan"}}}}"#);
+    let config = format!(
+        r#"{{"Network":"10.244.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"vxlan"}}}}"#
+    );
     let lab = Lab::new("firewalls").unwrap();
     let store = store(&lab, &config);
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
     // Without the old variant of iptables, whose rules nobody tells of: the firewalls are looked at every 30 s, or when something changes.
-    let programs = Programs::none(&lab, "nft").unwrap().with_nft().unwrap().with_iptables(Xtables::Nft).unwrap();
-    let options = FlanneldOptions::new(&store).iface("enp0s8").env("PATH", &programs.path());
-    let daemons: Vec<_> = hosts.iter().map(|host| host.flanneld(&options).unwrap()).collect();
+    let programs = Programs::none(&lab, "nft")
+        .unwrap()
+        .with_nft()
+        .unwrap()
+        .with_iptables(Xtables::Nft)
+        .unwrap();
+    let options = FlanneldOptions::new(&store)
+        .iface("enp0s8")
+        .env("PATH", &programs.path());
+    let daemons: Vec<_> = hosts
+        .iter()
+        .map(|host| host.flanneld(&options).unwrap())
+        .collect();
     let (host, daemon) = (&hosts[0], &daemons[0]);
-    let pods: Vec<_> = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env().unwrap()).unwrap()).collect();
+    let pods: Vec<_> = hosts
+        .iter()
+        .zip(&daemons)
+        .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env().unwrap()).unwrap())
+        .collect();
     let passes = || reaches(pods[1].netns(), pods[0].address().unwrap());
-    eventually(DEADLINE, "the first look", || findings(daemon, "forward-policy") == Some(0.0)).unwrap();
+    eventually(DEADLINE, "the first look", || {
+        findings(daemon, "forward-policy") == Some(0.0)
+    })
+    .unwrap();
     eventually(DEADLINE, "packets flow", passes).unwrap();
     for family in ["inet", "ip"] {
         host.netns().sh(&format!("nft 'table {family} wall {{ chain gate {{ type filter hook forward priority 7; policy drop; }}; }}'")).unwrap();
-        eventually(SOON, "it is named", || findings(daemon, "forward-policy") == Some(1.0)).unwrap();
+        eventually(SOON, "it is named", || {
+            findings(daemon, "forward-policy") == Some(1.0)
+        })
+        .unwrap();
         assert!(!passes(), "and truly stops packets");
-        let line = daemon.log().lines().rfind(|line| line.contains(&format!("{family} wall gate"))).unwrap().to_owned();
+        let line = daemon
+            .log()
+            .lines()
+            .rfind(|line| line.contains(&format!("{family} wall gate")))
+            .unwrap()
+            .to_owned();
         // The line for the next start of the host is this machine's affair.
-        let remedy = line.split_once("remedy: ").unwrap().1.split("; for file in").next().unwrap().to_owned();
+        let remedy = line
+            .split_once("remedy: ")
+            .unwrap()
+            .1
+            .split("; for file in")
+            .next()
+            .unwrap()
+            .to_owned();
         host.netns().sh(&remedy).unwrap();
         assert!(passes(), "the remedy helps: {remedy}");
-        eventually(SOON, "its end is logged", || findings(daemon, "forward-policy") == Some(0.0)).unwrap();
-        host.netns().sh(&format!("nft delete table {family} wall")).unwrap();
+        eventually(SOON, "its end is logged", || {
+            findings(daemon, "forward-policy") == Some(0.0)
+        })
+        .unwrap();
+        host.netns()
+            .sh(&format!("nft delete table {family} wall"))
+            .unwrap();
     }
-    assert!(daemon.is_ready() && daemon.errors().is_empty(), "{:?}", daemon.errors());
+    assert!(
+        daemon.is_ready() && daemon.errors().is_empty(),
+        "{:?}",
+        daemon.errors()
+    );
 }
 
 #[test]
@@ -218,17 +373,34 @@ fn sysctls_are_set_where_asked_and_kept() {
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 1).unwrap();
     let host = &hosts[0];
-    let needed = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"];
+    let needed = [
+        "net/ipv4/ip_forward",
+        "net/ipv6/conf/all/forwarding",
+        "net/bridge/bridge-nf-call-iptables",
+        "net/bridge/bridge-nf-call-ip6tables",
+    ];
     for key in needed {
         host.netns().sysctl(key, "0").unwrap();
     }
-    host.netns().sysctl("net/ipv6/conf/enp0s8/accept_ra", "1").unwrap();
-    let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8").arg("--set-sysctls")).unwrap();
+    host.netns()
+        .sysctl("net/ipv6/conf/enp0s8/accept_ra", "1")
+        .unwrap();
+    let daemon = host
+        .flanneld(
+            &FlanneldOptions::new(&store)
+                .iface("enp0s8")
+                .arg("--set-sysctls"),
+        )
+        .unwrap();
     // Before it is ready: pods may begin then.
     for key in needed {
         assert_eq!(sysctl(host, key), "1", "{key}");
     }
-    assert_eq!(sysctl(host, "net/ipv6/conf/enp0s8/accept_ra"), "2", "the router is still listened to");
+    assert_eq!(
+        sysctl(host, "net/ipv6/conf/enp0s8/accept_ra"),
+        "2",
+        "the router is still listened to"
+    );
     for line in [
         "set net.ipv4.ip_forward from 0 to 1: ",
         "set net/ipv6/conf/enp0s8/accept_ra from 1 to 2: ",
@@ -238,9 +410,19 @@ fn sysctls_are_set_where_asked_and_kept() {
     }
     for _ in 0..2 {
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
-        eventually(DEADLINE, "set again", || sysctl(host, "net/ipv4/ip_forward") == "1").unwrap();
+        eventually(DEADLINE, "set again", || {
+            sysctl(host, "net/ipv4/ip_forward") == "1"
+        })
+        .unwrap();
     }
-    assert!(daemon.log().matches("another program set net.ipv4.ip_forward").count() == 1, "told, and not each time");
+    assert!(
+        daemon
+            .log()
+            .matches("another program set net.ipv4.ip_forward")
+            .count()
+            == 1,
+        "told, and not each time"
+    );
     assert_eq!(findings(&daemon, "ip-forward"), Some(0.0));
     assert!(daemon.errors().is_empty(), "{:?}", daemon.errors());
 }

@@ -45,16 +45,24 @@ pub(crate) fn dump(host: &Host) -> String {
 
 /// The lines that only one of two dumps has.
 fn differences(before: &str, after: &str) -> String {
-    let (old, new): (BTreeSet<&str>, BTreeSet<&str>) = (before.lines().collect(), after.lines().collect());
+    let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
+        (before.lines().collect(), after.lines().collect());
     let lost = old.difference(&new).map(|line| format!("- {line}"));
-    lost.chain(new.difference(&old).map(|line| format!("+ {line}"))).collect::<Vec<_>>().join("\n")
+    lost.chain(new.difference(&old).map(|line| format!("+ {line}")))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Runs `flannelctl cleanup` with the host's own `/run`: whether it succeeded, and what it said.
 fn cleanup(host: &Host, args: &[&str]) -> (bool, String) {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let log = format!("cleanup-{}", CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-    let launch = Launch::new(binaries::own("flannelctl").unwrap()).arg("cleanup").args(args);
+    let log = format!(
+        "cleanup-{}",
+        CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    );
+    let launch = Launch::new(binaries::own("flannelctl").unwrap())
+        .arg("cleanup")
+        .args(args);
     let mut process = host.spawn(&log, &launch).unwrap();
     let status = process.wait(DEADLINE).unwrap();
     (status.success(), process.log())
@@ -64,27 +72,49 @@ fn cleanup(host: &Host, args: &[&str]) -> (bool, String) {
 fn run_files(host: &Host) -> Vec<String> {
     let folder = host.subnet_file().unwrap().parent().unwrap().to_owned();
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// A dry run tells what a real one does and changes nothing; the real one leaves `before`; another has nothing to do.
 pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
     let there = dump(host);
     let files = run_files(host);
-    assert!(!differences(before, &there).is_empty(), "there is something to remove");
+    assert!(
+        !differences(before, &there).is_empty(),
+        "there is something to remove"
+    );
     let (fine, dry) = cleanup(host, &[args, &["--dry-run"]].concat());
     assert!(fine, "{dry}");
-    assert_eq!((differences(&there, &dump(host)), run_files(host)), (String::new(), files), "a dry run changes nothing");
+    assert_eq!(
+        (differences(&there, &dump(host)), run_files(host)),
+        (String::new(), files),
+        "a dry run changes nothing"
+    );
     let (fine, said) = cleanup(host, args);
     assert!(fine, "{said}");
-    let lines = |text: &str, verb: &str| -> Vec<String> { text.lines().filter_map(|line| line.strip_prefix(verb)).map(str::to_owned).collect() };
-    assert_eq!(lines(&dry, "would remove "), lines(&said, "removed "), "{dry}\n{said}");
+    let lines = |text: &str, verb: &str| -> Vec<String> {
+        text.lines()
+            .filter_map(|line| line.strip_prefix(verb))
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(
+        lines(&dry, "would remove "),
+        lines(&said, "removed "),
+        "{dry}\n{said}"
+    );
     let differences = differences(before, &dump(host));
     assert!(differences.is_empty(), "{differences}\nafter\n{said}");
     assert_eq!(dump(host), before, "not even the order");
     assert_eq!(run_files(host), [""; 0]);
     let (fine, again) = cleanup(host, args);
-    assert!(fine && again.contains("nothing of flannel is left on this node") && !again.contains("removed "), "{again}");
+    assert!(
+        fine && again.contains("nothing of flannel is left on this node")
+            && !again.contains("removed "),
+        "{again}"
+    );
     said
 }
 
@@ -93,15 +123,31 @@ fn a_host_is_as_it_was_before_our_daemon() {
     for (config, flags) in [
         (
             r#""Backend":{"Type":"vxlan"}"#,
-            &["--ip-masq", "--ip-blackhole-route", "--iptables-forward-insert", "--encap-notrack", "--encap-peers=drop", "--encap-bar-pods"][..],
+            &[
+                "--ip-masq",
+                "--ip-blackhole-route",
+                "--iptables-forward-insert",
+                "--encap-notrack",
+                "--encap-peers=drop",
+                "--encap-bar-pods",
+            ][..],
         ),
         (
             r#""EnableNFTables":true,"Backend":{"Type":"vxlan","DirectRouting":true}"#,
-            &["--ip-masq", "--ip-blackhole-route", "--encap-notrack", "--encap-peers=drop", "--encap-bar-pods"],
+            &[
+                "--ip-masq",
+                "--ip-blackhole-route",
+                "--encap-notrack",
+                "--encap-peers=drop",
+                "--encap-bar-pods",
+            ],
         ),
         (r#""Backend":{"Type":"host-gw"}"#, &["--ip-masq"]),
         // Its blackhole for the whole network stays when daemon and device are gone.
-        (r#""Backend":{"Type":"wireguard","Implementation":"userspace"}"#, &["--ip-masq"]),
+        (
+            r#""Backend":{"Type":"wireguard","Implementation":"userspace"}"#,
+            &["--ip-masq"],
+        ),
     ] {
         let lab = Lab::new("cleanup").unwrap();
         let key = |host: &str| lab.folder("keys").unwrap().join(host).display().to_string();
@@ -112,25 +158,48 @@ fn a_host_is_as_it_was_before_our_daemon() {
         let host = &hosts[0];
         host.netns().sh(OTHERS).unwrap();
         let before = dump(host);
-        let mut options = FlanneldOptions::new(&store).iface("enp0s8").env("WIREGUARD_KEY_FILE", &key("own"));
+        let mut options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .env("WIREGUARD_KEY_FILE", &key("own"));
         for flag in flags {
             options = options.arg(flag);
         }
-        let _other = hosts[1].flanneld(&FlanneldOptions::new(&store).iface("enp0s8").env("WIREGUARD_KEY_FILE", &key("other"))).unwrap();
-        let mut daemon = host.flanneld(&options).unwrap();
-        eventually(DEADLINE, "a route to the other host", || host.netns().sh("ip route show proto 241 | grep -q 'via\\|dev flannel-wg'").is_ok())
+        let _other = hosts[1]
+            .flanneld(
+                &FlanneldOptions::new(&store)
+                    .iface("enp0s8")
+                    .env("WIREGUARD_KEY_FILE", &key("other")),
+            )
             .unwrap();
+        let mut daemon = host.flanneld(&options).unwrap();
+        eventually(DEADLINE, "a route to the other host", || {
+            host.netns()
+                .sh("ip route show proto 241 | grep -q 'via\\|dev flannel-wg'")
+                .is_ok()
+        })
+        .unwrap();
 
         let (fine, refused) = cleanup(host, &[]);
-        assert!(!fine && refused.contains(&format!("pid {}, flanneld", daemon.pid())) && refused.contains("--force"), "{refused}");
-        assert!(daemon.is_ready() && daemon.metric("flannel_kernel_repairs_total").unwrap() == 0.0, "nothing was touched");
+        assert!(
+            !fine
+                && refused.contains(&format!("pid {}, flanneld", daemon.pid()))
+                && refused.contains("--force"),
+            "{refused}"
+        );
+        assert!(
+            daemon.is_ready() && daemon.metric("flannel_kernel_repairs_total").unwrap() == 0.0,
+            "nothing was touched"
+        );
         let (fine, told) = cleanup(host, &["--dry-run"]);
         assert!(fine && told.contains("cleanup refuses"), "{told}");
         assert!(daemon.terminate(DEADLINE).unwrap().success());
 
         let said = comes_back_to(host, &before, &[]);
         assert!(said.contains("kept device cni0 (bridge)"), "{said}");
-        assert!(said.contains("removed file /run/flannel/subnet.env"), "{said}");
+        assert!(
+            said.contains("removed file /run/flannel/subnet.env"),
+            "{said}"
+        );
         // And it can begin again.
         drop(daemon);
         host.flanneld(&options).unwrap();
@@ -147,15 +216,25 @@ fn payloads(listing: &str) -> Vec<(String, String)> {
             Some(chain) => format!(":{chain} - [0:0]\n"),
             None => format!("{line}\n"),
         };
-        let rules: String = rules.lines().filter(|rule| !rule.starts_with("-P")).map(line).collect();
-        out.push((format!("{program}-restore"), format!("*{table}\n{rules}COMMIT\n")));
+        let rules: String = rules
+            .lines()
+            .filter(|rule| !rule.starts_with("-P"))
+            .map(line)
+            .collect();
+        out.push((
+            format!("{program}-restore"),
+            format!("*{table}\n{rules}COMMIT\n"),
+        ));
     }
     out
 }
 
 #[test]
 fn a_host_is_as_it_was_before_go_flannel() {
-    for (case, v4, v6) in [("masq-dual", "10.244.90.0", "fd10:244:0:22::"), ("nft-dual", "10.244.39.0", "fd10:244:0:12::")] {
+    for (case, v4, v6) in [
+        ("masq-dual", "10.244.90.0", "fd10:244:0:22::"),
+        ("nft-dual", "10.244.39.0", "fd10:244:0:12::"),
+    ] {
         for backend in ["vxlan", "host-gw"] {
             let lab = Lab::new("cleanup").unwrap();
             let lan = lab.switch("lan").unwrap();
@@ -164,13 +243,19 @@ fn a_host_is_as_it_was_before_go_flannel() {
             host.netns().sh(OTHERS).unwrap();
             let before = dump(host);
 
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../flanneld/tests/golden").join(case);
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../flanneld/tests/golden")
+                .join(case);
             let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
             if case == "nft-dual" {
-                host.netns().feed("nft", &["-f", "-"], &read("nft.txt")).unwrap();
+                host.netns()
+                    .feed("nft", &["-f", "-"], &read("nft.txt"))
+                    .unwrap();
             } else {
                 for (program, payload) in payloads(&read("iptables.txt")) {
-                    host.netns().feed(&program, &["--noflush"], &payload).unwrap();
+                    host.netns()
+                        .feed(&program, &["--noflush"], &payload)
+                        .unwrap();
                 }
             }
             let state = if backend == "vxlan" {
@@ -197,10 +282,14 @@ fn a_host_is_as_it_was_before_go_flannel() {
                 host.netns().sh(&state).unwrap();
                 let (fine, said) = cleanup(host, &[]);
                 assert!(
-                    fine && said.contains("name the network with --network") && said.contains("nothing of flannel is left on this node"),
+                    fine && said.contains("name the network with --network")
+                        && said.contains("nothing of flannel is left on this node"),
                     "{said}"
                 );
-                let (fine, said) = cleanup(host, &["--network=10.244.0.0/16", "--network=fd10:244::/48"]);
+                let (fine, said) = cleanup(
+                    host,
+                    &["--network=10.244.0.0/16", "--network=fd10:244::/48"],
+                );
                 assert!(fine, "{said}");
                 assert_eq!(differences(&before, &dump(host)), "", "{said}");
             }
@@ -239,16 +328,25 @@ fn doubtful_things_are_named_and_the_bridge_goes_when_asked() {
     }
     assert!(notes.join("0123abcd").exists() && host.netns().link("flannel.1").unwrap().is_some());
     // What is printed works when it is typed.
-    for command in
-        said.lines().filter_map(|line| line.split_once("by hand: ")).map(|(_, command)| command).filter(|command| !command.contains("cni0"))
+    for command in said
+        .lines()
+        .filter_map(|line| line.split_once("by hand: "))
+        .map(|(_, command)| command)
+        .filter(|command| !command.contains("cni0"))
     {
         host.netns().sh(command).unwrap();
     }
     let (fine, said) = cleanup(host, &["--cni", &folder]);
-    assert!(fine && said.contains("removed device cni0 (bridge)") && said.contains("0123abcd"), "{said}");
+    assert!(
+        fine && said.contains("removed device cni0 (bridge)") && said.contains("0123abcd"),
+        "{said}"
+    );
     assert!(!notes.join("0123abcd").exists() && host.netns().link("cni0").unwrap().is_none());
     let (fine, said) = cleanup(host, &["--cni", &folder]);
-    assert!(fine && said.contains("nothing of flannel is left on this node") && !said.contains("kept "), "{said}");
+    assert!(
+        fine && said.contains("nothing of flannel is left on this node") && !said.contains("kept "),
+        "{said}"
+    );
 }
 
 #[test]
@@ -259,12 +357,17 @@ fn what_cannot_be_removed_is_reported() {
     let host = &hosts[0];
     // A folder where the file should be: unlink refuses it, whoever asks.
     std::fs::create_dir_all(host.subnet_file().unwrap()).unwrap();
-    host.netns().sh("ip route add blackhole 10.244.9.0/24 proto 241").unwrap();
+    host.netns()
+        .sh("ip route add blackhole 10.244.9.0/24 proto 241")
+        .unwrap();
     let (fine, said) = cleanup(host, &[]);
     assert!(
         !fine
             && said.contains("cannot read file ")
-            && said.contains(lab::said("subnet.env: file-not-regular", "subnet.env: it is not a regular file"))
+            && said.contains(lab::said(
+                "subnet.env: file-not-regular",
+                "subnet.env: it is not a regular file"
+            ))
             && said.contains("removed route blackhole 10.244.9.0/24 proto 241"),
         "{said}"
     );

@@ -5,7 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cni, CniVersion, FlanneldOptions, Host, Lab, Netns, PingOptions, Store, binaries, eventually, ping};
+use lab::{
+    Cni, CniVersion, FlanneldOptions, Host, Lab, Netns, PingOptions, Store, binaries, eventually,
+    ping,
+};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -27,7 +30,11 @@ impl<'a> Node<'a> {
             "delegate": {"hairpinMode": true, "isDefaultGateway": true},
             "subnetFile": host.subnet_file()?, "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
         });
-        Ok(Node { host, cni: host.cni(&binaries::own("flannel")?, &binaries::cni(version)?), conf })
+        Ok(Node {
+            host,
+            cni: host.cni(&binaries::own("flannel")?, &binaries::cni(version)?),
+            conf,
+        })
     }
 
     fn conf(&self, key: &str, value: &Value) -> Value {
@@ -40,33 +47,64 @@ impl<'a> Node<'a> {
     fn pod(&self, name: &str) -> Result<(Netns, Value)> {
         let pod = self.host.empty_pod(name)?;
         let answer = self.cni.call("ADD", Some(&pod), "eth0", &self.conf)?;
-        ensure!(answer.stderr.is_empty(), "it is not quiet: {}", answer.stderr);
+        ensure!(
+            answer.stderr.is_empty(),
+            "it is not quiet: {}",
+            answer.stderr
+        );
         Ok((pod, answer.ok()?))
     }
 
     fn del(&self, pod: &Netns, interface: &str) -> Result<()> {
-        self.cni.call("DEL", Some(pod), interface, &self.conf)?.ok().map(drop)
+        self.cni
+            .call("DEL", Some(pod), interface, &self.conf)?
+            .ok()
+            .map(drop)
     }
 
     /// What is left of pods: interfaces, reserved addresses, the plugin's files.
     fn left(&self) -> Result<Vec<String>> {
         let folder = self.host.folder()?;
-        let mut left: Vec<String> = self.host.netns().links()?.into_iter().map(|link| link.ifname).filter(|name| name.starts_with("veth")).collect();
+        let mut left: Vec<String> = self
+            .host
+            .netns()
+            .links()?
+            .into_iter()
+            .map(|link| link.ifname)
+            .filter(|name| name.starts_with("veth"))
+            .collect();
         left.extend(names(&folder.join("cni")));
-        left.extend(names(&folder.join("ipam/cbr0")).into_iter().filter(|name| name.parse::<IpAddr>().is_ok()));
+        left.extend(
+            names(&folder.join("ipam/cbr0"))
+                .into_iter()
+                .filter(|name| name.parse::<IpAddr>().is_ok()),
+        );
         Ok(left)
     }
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// The addresses in a result.
 fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
-    let ips = result["ips"].as_array().with_context(|| format!("no addresses: {result}"))?;
-    let address = |ip: &Value| ip["address"].as_str().and_then(|text| text.split_once('/')?.0.parse().ok());
-    ips.iter().map(|ip| address(ip).with_context(|| format!("no address: {ip}"))).collect()
+    let ips = result["ips"]
+        .as_array()
+        .with_context(|| format!("no addresses: {result}"))?;
+    let address = |ip: &Value| {
+        ip["address"]
+            .as_str()
+            .and_then(|text| text.split_once('/')?.0.parse().ok())
+    };
+    ips.iter()
+        .map(|ip| address(ip).with_context(|| format!("no address: {ip}")))
+        .collect()
 }
 
 /// Pods on two nodes, from ADD to DEL.
@@ -76,8 +114,13 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
         let hosts = lab.hosts(&lan, 2)?;
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(NET_CONF)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq");
-        let nodes = hosts.iter().map(|host| Node::new(host, version, cni_version)).collect::<Result<Vec<_>>>()?;
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg("--ip-masq");
+        let nodes = hosts
+            .iter()
+            .map(|host| Node::new(host, version, cni_version))
+            .collect::<Result<Vec<_>>>()?;
         let _first = hosts[0].flanneld(&options)?;
 
         // The second node's first pod comes before its daemon: the runtime tries until it succeeds.
@@ -85,7 +128,9 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
         let (answer, mut daemon) = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 loop {
-                    let answer = nodes[1].cni.call("ADD", Some(&early), "eth0", &nodes[1].conf)?;
+                    let answer = nodes[1]
+                        .cni
+                        .call("ADD", Some(&early), "eth0", &nodes[1].conf)?;
                     if answer.code() != 11 {
                         return Ok::<_, anyhow::Error>(answer);
                     }
@@ -94,30 +139,49 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
             let daemon = hosts[1].flanneld(&options);
             (waiting.join(), daemon)
         });
-        let daemon = daemon.as_mut().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+        let daemon = daemon
+            .as_mut()
+            .map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let result = answer.map_err(|_| anyhow::anyhow!("ADD panicked"))??.ok()?;
         let (pod, other) = nodes[0].pod("p1")?;
         for address in addresses(&result)? {
             eventually(SOON, "pods reach each other at full MTU", || {
-                ping(&pod, address, &PingOptions::default().packet(if address.is_ipv4() { 1450 } else { 1430 })).is_ok_and(|time| time.is_some())
+                ping(
+                    &pod,
+                    address,
+                    &PingOptions::default().packet(if address.is_ipv4() { 1450 } else { 1430 }),
+                )
+                .is_ok_and(|time| time.is_some())
             })?;
         }
         ensure!(addresses(&other)?.len() == 2, "{other}");
 
         // A second interface of the same container comes and goes by itself.
         let second = nodes[0].conf("delegate", &json!({"hairpinMode": true}));
-        nodes[0].cni.call("ADD", Some(&pod), "net1", &second)?.ok()?;
+        nodes[0]
+            .cni
+            .call("ADD", Some(&pod), "net1", &second)?
+            .ok()?;
         for _ in 0..2 {
             nodes[0].del(&pod, "net1")?;
         }
-        ensure!(pod.link("net1")?.is_none() && pod.link("eth0")?.is_some(), "the wrong interface was removed");
+        ensure!(
+            pod.link("net1")?.is_none() && pod.link("eth0")?.is_some(),
+            "the wrong interface was removed"
+        );
 
         checked(&nodes[0], &pod, &other, version)?;
         if cni_version == "1.1.0" {
             collected(&nodes[0], &pod)?;
-            nodes[1].cni.call("STATUS", None, "", &nodes[1].conf)?.ok()?;
+            nodes[1]
+                .cni
+                .call("STATUS", None, "", &nodes[1].conf)?
+                .ok()?;
             daemon.kill()?;
-            nodes[1].cni.call("STATUS", None, "", &nodes[1].conf)?.ok()?;
+            nodes[1]
+                .cni
+                .call("STATUS", None, "", &nodes[1].conf)?
+                .ok()?;
         }
         // A daemon that is dead or being replaced does not keep pods from starting, or from ending.
         let (late, _) = nodes[1].pod("late")?;
@@ -125,7 +189,11 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
             hosts[1].netns().ip("link delete flannel.1")?;
             let answer = nodes[1].cni.call("STATUS", None, "", &nodes[1].conf)?;
             ensure!(
-                answer.code() == 50 && answer.output.to_string().contains("there is no device flannel.1, and flanneld is not running"),
+                answer.code() == 50
+                    && answer
+                        .output
+                        .to_string()
+                        .contains("there is no device flannel.1, and flanneld is not running"),
                 "{answer:?}"
             );
         }
@@ -150,12 +218,23 @@ fn checked(node: &Node<'_>, pod: &Netns, result: &Value, version: CniVersion) ->
         let mut own: Value = serde_json::from_str(&saved)?;
         own["prevResult"] = result.clone();
         let folder = binaries::cni(version)?;
-        let answer = node.host.cni(&folder.join("bridge"), &folder).call("CHECK", Some(pod), "eth0", &own)?;
-        ensure!(answer.output.to_string().contains("Expected Route"), "the old bridge is right today: {answer:?}");
+        let answer = node.host.cni(&folder.join("bridge"), &folder).call(
+            "CHECK",
+            Some(pod),
+            "eth0",
+            &own,
+        )?;
+        ensure!(
+            answer.output.to_string().contains("Expected Route"),
+            "the old bridge is right today: {answer:?}"
+        );
     }
     pod.ip("address flush dev eth0 scope global")?;
     let answer = node.cni.call("CHECK", Some(pod), "eth0", &conf)?;
-    ensure!(answer.code() != 0, "an interface without its addresses passed");
+    ensure!(
+        answer.code() != 0,
+        "an interface without its addresses passed"
+    );
     Ok(())
 }
 
@@ -165,12 +244,26 @@ fn collected(node: &Node<'_>, living: &Netns) -> Result<()> {
     let address = addresses(&result)?[0].to_string();
     let name = lost.name().to_owned();
     // Its processes and its namespace are gone, and no DEL came.
-    std::process::Command::new("ip").args(["netns", "del", &name]).status()?;
-    ensure!(node.left()?.contains(&address), "{address} is not reserved: {:?}", node.left()?);
-    let conf = node.conf("cni.dev/valid-attachments", &json!([{"containerID": living.name(), "ifname": "eth0"}]));
+    std::process::Command::new("ip")
+        .args(["netns", "del", &name])
+        .status()?;
+    ensure!(
+        node.left()?.contains(&address),
+        "{address} is not reserved: {:?}",
+        node.left()?
+    );
+    let conf = node.conf(
+        "cni.dev/valid-attachments",
+        &json!([{"containerID": living.name(), "ifname": "eth0"}]),
+    );
     node.cni.call("GC", None, "", &conf)?.ok()?;
     let left = node.left()?;
-    ensure!(!left.contains(&address) && !left.contains(&name) && left.contains(&living.name().to_owned()), "{left:?}");
+    ensure!(
+        !left.contains(&address)
+            && !left.contains(&name)
+            && left.contains(&living.name().to_owned()),
+        "{left:?}"
+    );
     Ok(())
 }
 

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::craft::{changed, send_raw, tcp_packet, udp_packet};
-use lab::{Bed, Capture, Host, Lab, PingMatrix, PingOptions, Pod, Transfer, TransferOptions, eventually, eventually_ok, holds};
+use lab::{
+    Bed, Capture, Host, Lab, PingMatrix, PingOptions, Pod, Transfer, TransferOptions, eventually,
+    eventually_ok, holds,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -21,7 +24,9 @@ const BULK: u64 = 8_000_000;
 
 /// Hosts whose daemons move packets each in its own way.
 fn bed(lab: &Lab, net_conf: &str, ways: &[&str]) -> Result<Bed> {
-    Bed::start(lab, ways.len().try_into()?, net_conf, |number, options| options.env("FLANNELD_DATAPATH", ways[number]))
+    Bed::start(lab, ways.len().try_into()?, net_conf, |number, options| {
+        options.env("FLANNELD_DATAPATH", ways[number])
+    })
 }
 
 fn dual(backend: &serde_json::Value) -> String {
@@ -39,18 +44,32 @@ fn userspace() -> String {
 /// All pairs, both families, small packets and the longest that fit; then bulk data both ways.
 pub(crate) fn all_carry(bed: &Bed, overheads: (u32, u32)) -> Result<()> {
     let pods = &bed.pods;
-    let v4: Vec<IpAddr> = pods.iter().map(|pod| Ok(pod.v4()?.into())).collect::<Result<_>>()?;
-    let v6: Vec<IpAddr> = pods.iter().map(|pod| Ok(pod.v6()?.into())).collect::<Result<_>>()?;
+    let v4: Vec<IpAddr> = pods
+        .iter()
+        .map(|pod| Ok(pod.v4()?.into()))
+        .collect::<Result<_>>()?;
+    let v6: Vec<IpAddr> = pods
+        .iter()
+        .map(|pod| Ok(pod.v6()?.into()))
+        .collect::<Result<_>>()?;
     for (targets, overhead) in [(v4, overheads.0), (v6, overheads.1)] {
         for length in [84, 1000, 1500 - overhead] {
-            let matrix = || PingMatrix::to(pods, &targets, &PingOptions::default().packet(length))?.require_complete();
+            let matrix = || {
+                PingMatrix::to(pods, &targets, &PingOptions::default().packet(length))?
+                    .require_complete()
+            };
             eventually_ok(SOON, &format!("packets of {length} bytes pass"), matrix)?;
         }
     }
     for from in 0..pods.len() {
         for to in (0..pods.len()).filter(|to| *to != from) {
             Transfer::run(&pods[from], &pods[to], BULK, &TransferOptions::default())?;
-            Transfer::run(&pods[from], &pods[to], BULK, &TransferOptions::default().v6())?;
+            Transfer::run(
+                &pods[from],
+                &pods[to],
+                BULK,
+                &TransferOptions::default().v6(),
+            )?;
         }
     }
     bed.require_no_errors()
@@ -58,12 +77,16 @@ pub(crate) fn all_carry(bed: &Bed, overheads: (u32, u32)) -> Result<()> {
 
 #[test]
 fn udp_between_all_ways_of_moving_packets() -> Result<()> {
-    Lab::run("udp ways", |lab| all_carry(&bed(lab, &udp(), &WAYS)?, (28, 28)))
+    Lab::run("udp ways", |lab| {
+        all_carry(&bed(lab, &udp(), &WAYS)?, (28, 28))
+    })
 }
 
 #[test]
 fn vxlan_between_all_ways_of_moving_packets() -> Result<()> {
-    Lab::run("vxlan ways", |lab| all_carry(&bed(lab, &userspace(), &WAYS)?, (50, 70)))
+    Lab::run("vxlan ways", |lab| {
+        all_carry(&bed(lab, &userspace(), &WAYS)?, (50, 70))
+    })
 }
 
 /// As hosts with many processors have them; beside a host with one.
@@ -72,18 +95,32 @@ fn several_queues_beside_one() -> Result<()> {
     for (net_conf, overheads) in [(udp(), (28, 28)), (userspace(), (50, 70))] {
         Lab::run("queues", |lab| {
             let queues = ["4", "1", "2"];
-            let bed = Bed::start(lab, 3, &net_conf, |number, options| options.env("FLANNELD_DATAPATH_QUEUES", queues[number]))?;
+            let bed = Bed::start(lab, 3, &net_conf, |number, options| {
+                options.env("FLANNELD_DATAPATH_QUEUES", queues[number])
+            })?;
             for (daemon, queues) in bed.daemons.iter().zip(queues) {
                 let (_, text) = daemon.get("/metrics")?;
-                ensure!(text.contains(&format!("; {queues} queues")), "not {queues} queues:\n{text}");
+                ensure!(
+                    text.contains(&format!("; {queues} queues")),
+                    "not {queues} queues:\n{text}"
+                );
             }
             all_carry(&bed, overheads)?;
             // Many flows at once take different queues, whichever they are.
             for (from, to) in [(0, 2), (2, 0)] {
                 std::thread::scope(|scope| {
-                    let flow = || Transfer::run(&bed.pods[from], &bed.pods[to], BULK / 4, &TransferOptions::default());
+                    let flow = || {
+                        Transfer::run(
+                            &bed.pods[from],
+                            &bed.pods[to],
+                            BULK / 4,
+                            &TransferOptions::default(),
+                        )
+                    };
                     let flows: Vec<_> = (0..12).map(|_| scope.spawn(flow)).collect();
-                    flows.into_iter().try_for_each(|flow| flow.join().unwrap().map(drop))
+                    flows
+                        .into_iter()
+                        .try_for_each(|flow| flow.join().unwrap().map(drop))
                 })?;
             }
             bed.require_no_errors()
@@ -102,8 +139,17 @@ fn vxlan_in_userspace_beside_the_kernels() -> Result<()> {
         bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
         for (host, kind) in bed.hosts.iter().zip(["tun", "vxlan"]) {
             for device in ["flannel.1", "flannel-v6.1"] {
-                let link = host.netns().link(device)?.with_context(|| format!("no {device} on {}", host.name()))?;
-                ensure!(link.linkinfo["info_kind"] == kind, "{} on {}: {}", device, host.name(), link.linkinfo);
+                let link = host
+                    .netns()
+                    .link(device)?
+                    .with_context(|| format!("no {device} on {}", host.name()))?;
+                ensure!(
+                    link.linkinfo["info_kind"] == kind,
+                    "{} on {}: {}",
+                    device,
+                    host.name(),
+                    link.linkinfo
+                );
             }
         }
         bed.reach()?;
@@ -123,32 +169,64 @@ fn source_ports(bed: &Bed, ipv6: bool) -> Result<()> {
     for _ in 0..3 {
         for flow in 0..24_u16 {
             let mark = [b"a flow of its own", flow.to_be_bytes().as_slice()].concat();
-            let packet = udp_packet(SocketAddr::new(from, 20_000 + flow), SocketAddr::new(to, 9), 64, &mark);
+            let packet = udp_packet(
+                SocketAddr::new(from, 20_000 + flow),
+                SocketAddr::new(to, 9),
+                64,
+                &mark,
+            );
             send_raw(bed.pods[0].netns(), &[packet])?;
         }
     }
     let mut ports: BTreeMap<u16, BTreeSet<u16>> = BTreeMap::new();
     let outer = 14 + if ipv6 { 40 } else { 20 };
-    let sender = if ipv6 { bed.hosts[0].v6()?.octets().to_vec() } else { bed.hosts[0].v4()?.octets().to_vec() };
+    let sender = if ipv6 {
+        bed.hosts[0].v6()?.octets().to_vec()
+    } else {
+        bed.hosts[0].v4()?.octets().to_vec()
+    };
     for frame in capture.finish()? {
-        let word = |at: usize| frame.get(at..at + 2).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]));
+        let word = |at: usize| {
+            frame
+                .get(at..at + 2)
+                .map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
+        };
         // The kernel's answers quote the mark.
-        let source = if ipv6 { frame.get(22..38) } else { frame.get(26..30) };
-        if source == Some(&sender) && word(outer + 2) == 8472 && holds(&frame, b"a flow of its own") {
-            ports.entry(word(frame.len() - 2)).or_default().insert(word(outer));
+        let source = if ipv6 {
+            frame.get(22..38)
+        } else {
+            frame.get(26..30)
+        };
+        if source == Some(&sender) && word(outer + 2) == 8472 && holds(&frame, b"a flow of its own")
+        {
+            ports
+                .entry(word(frame.len() - 2))
+                .or_default()
+                .insert(word(outer));
         }
     }
     ensure!(ports.len() == 24, "{} of 24 flows arrived", ports.len());
-    ensure!(ports.values().all(|ports| ports.len() == 1), "a flow changes its port: {ports:?}");
+    ensure!(
+        ports.values().all(|ports| ports.len() == 1),
+        "a flow changes its port: {ports:?}"
+    );
     let distinct: BTreeSet<_> = ports.values().flatten().collect();
-    ensure!(distinct.len() >= 4 && !distinct.contains(&8472), "24 flows leave by {distinct:?}");
+    ensure!(
+        distinct.len() >= 4 && !distinct.contains(&8472),
+        "24 flows leave by {distinct:?}"
+    );
     Ok(())
 }
 
 #[test]
 fn vxlan_by_itself_is_the_kernels() -> Result<()> {
     Lab::run("auto", |lab| {
-        let bed = Bed::start(lab, 2, &dual(&json!({ "Type": "vxlan", "Mode": "auto" })), |_, options| options)?;
+        let bed = Bed::start(
+            lab,
+            2,
+            &dual(&json!({ "Type": "vxlan", "Mode": "auto" })),
+            |_, options| options,
+        )?;
         for device in ["flannel.1", "flannel-v6.1"] {
             let link = bed.hosts[0].netns().link(device)?.context("no device")?;
             ensure!(link.linkinfo["info_kind"] == "vxlan", "{}", link.linkinfo);
@@ -160,9 +238,11 @@ fn vxlan_by_itself_is_the_kernels() -> Result<()> {
 /// The sizes of UDP payloads: a step through all, and what stands at a border.
 fn sizes(mtu: usize) -> Vec<usize> {
     let headers = [28, 48];
-    let borders = headers
-        .into_iter()
-        .flat_map(|headers| (1..=4).flat_map(move |count| (-2_isize..=2).map(move |off| (count * (mtu - headers)).saturating_add_signed(off))));
+    let borders = headers.into_iter().flat_map(|headers| {
+        (1..=4).flat_map(move |count| {
+            (-2_isize..=2).map(move |off| (count * (mtu - headers)).saturating_add_signed(off))
+        })
+    });
     // Fragments hold multiples of eight bytes.
     let fragments = (1..=6).map(|count| count * ((mtu - 20) & !7));
     (0..=9000)
@@ -195,7 +275,14 @@ fn every_size(from: &Pod, to: &Pod, ipv6: bool) -> Result<()> {
     out.connect(into.local_addr()?)?;
     into.set_read_timeout(Some(Duration::from_millis(500)))?;
     let mut buffer = vec![0; 65_536];
-    let what = |size: usize| format!("{size} bytes from {} to {}, IPv{}", from.name(), to.name(), if ipv6 { 6 } else { 4 });
+    let what = |size: usize| {
+        format!(
+            "{size} bytes from {} to {}, IPv{}",
+            from.name(),
+            to.name(),
+            if ipv6 { 6 } else { 4 }
+        )
+    };
     for some in sizes(from.mtu() as usize).chunks(16) {
         let mut missing: BTreeSet<usize> = some.iter().copied().collect();
         for _ in 0..5 {
@@ -207,12 +294,22 @@ fn every_size(from: &Pod, to: &Pod, ipv6: bool) -> Result<()> {
                 }
             }
             while !missing.is_empty() {
-                let Ok(length) = into.recv(&mut buffer) else { break };
-                ensure!(buffer[..length] == content(length), "changed under way: {}", what(length));
+                let Ok(length) = into.recv(&mut buffer) else {
+                    break;
+                };
+                ensure!(
+                    buffer[..length] == content(length),
+                    "changed under way: {}",
+                    what(length)
+                );
                 missing.remove(&length);
             }
         }
-        ensure!(missing.is_empty(), "never arrived: {missing:?}; {}", what(0));
+        ensure!(
+            missing.is_empty(),
+            "never arrived: {missing:?}; {}",
+            what(0)
+        );
     }
     Ok(())
 }
@@ -241,8 +338,15 @@ fn vxlan_keeps_the_bytes_of_every_size() -> Result<()> {
 
 /// What a network card does for the kernel.
 fn without_offloads(host: &Host, pod: &Pod) -> Result<()> {
-    let off = ["tx", "off", "rx", "off", "gso", "off", "gro", "off", "tso", "off"];
-    for (netns, device) in [(host.netns(), "veth1"), (host.netns(), "cni0"), (host.netns(), "enp0s8"), (pod.netns(), "eth0")] {
+    let off = [
+        "tx", "off", "rx", "off", "gso", "off", "gro", "off", "tso", "off",
+    ];
+    for (netns, device) in [
+        (host.netns(), "veth1"),
+        (host.netns(), "cni0"),
+        (host.netns(), "enp0s8"),
+        (pod.netns(), "eth0"),
+    ] {
         netns.exec("ethtool", &[&["-K", device], off.as_slice()].concat())?;
     }
     Ok(())
@@ -250,7 +354,11 @@ fn without_offloads(host: &Host, pod: &Pod) -> Result<()> {
 
 /// Packets, and in how many pieces they were moved, in one direction of a device.
 fn gathered(bed: &Bed, number: usize, device: &str, direction: &str) -> Result<(f64, f64)> {
-    let of = |what: &str| bed.daemons[number].metric(&format!("flannel_datapath_{what}_total{{device=\"{device}\",direction=\"{direction}\"}}"));
+    let of = |what: &str| {
+        bed.daemons[number].metric(&format!(
+            "flannel_datapath_{what}_total{{device=\"{device}\",direction=\"{direction}\"}}"
+        ))
+    };
     // Packets of the kernel's own, such as neighbour solicitations, may pass between the two.
     let mut packets = of("packets")?;
     for _ in 0..100 {
@@ -270,10 +378,18 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
     let path = file.to_string_lossy().into_owned();
     let mut tcpdump = to.netns().run(|| {
         let args = ["-i", "eth0", "-n", "-U", "-B", "65536", "-w", &path, "tcp"];
-        Command::new("tcpdump").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+        Command::new("tcpdump")
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
     })??;
     let mut lines = BufReader::new(tcpdump.stderr.take().unwrap()).lines();
-    ensure!(lines.any(|line| line.is_ok_and(|line| line.contains("listening on"))), "tcpdump does not listen");
+    ensure!(
+        lines.any(|line| line.is_ok_and(|line| line.contains("listening on"))),
+        "tcpdump does not listen"
+    );
     let transfer = Transfer::run(from, to, 2_000_000, options);
     // On a busy machine it is behind: until its file has not grown for a while.
     let (mut length, mut since) = (0, Instant::now());
@@ -287,10 +403,28 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
     kill(Pid::from_raw(i32::try_from(tcpdump.id())?), Signal::SIGINT)?;
     tcpdump.wait()?;
     transfer?;
-    let text = String::from_utf8_lossy(&Command::new("tcpdump").args(["-nn", "-vv", "-r", &path]).output()?.stdout).into_owned();
-    let correct = text.lines().filter(|line| line.contains("(correct)")).count();
-    let wrong: Vec<_> = text.lines().filter(|line| line.contains("incorrect") || line.contains("bad cksum")).take(3).collect();
-    ensure!(wrong.is_empty(), "wrong checksums arrive at {}:\n{}", to.name(), wrong.join("\n"));
+    let text = String::from_utf8_lossy(
+        &Command::new("tcpdump")
+            .args(["-nn", "-vv", "-r", &path])
+            .output()?
+            .stdout,
+    )
+    .into_owned();
+    let correct = text
+        .lines()
+        .filter(|line| line.contains("(correct)"))
+        .count();
+    let wrong: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("incorrect") || line.contains("bad cksum"))
+        .take(3)
+        .collect();
+    ensure!(
+        wrong.is_empty(),
+        "wrong checksums arrive at {}:\n{}",
+        to.name(),
+        wrong.join("\n")
+    );
     ensure!(correct > 1000, "tcpdump has checked {correct} packets only");
     Ok(())
 }
@@ -304,10 +438,18 @@ fn checksums_are_right_where_nobody_helps() -> Result<()> {
             for number in [1, 0] {
                 without_offloads(&bed.hosts[number], &bed.pods[number])?;
                 checked_by_tcpdump(lab, &bed.pods[0], &bed.pods[1], &TransferOptions::default())?;
-                checked_by_tcpdump(lab, &bed.pods[0], &bed.pods[1], &TransferOptions::default().v6())?;
+                checked_by_tcpdump(
+                    lab,
+                    &bed.pods[0],
+                    &bed.pods[1],
+                    &TransferOptions::default().v6(),
+                )?;
                 if number == 1 {
                     let (packets, pieces) = gathered(&bed, 0, device, "sent")?;
-                    ensure!(packets > pieces * 2.0, "{packets} packets in {pieces} pieces: hardly any super-packet left");
+                    ensure!(
+                        packets > pieces * 2.0,
+                        "{packets} packets in {pieces} pieces: hardly any super-packet left"
+                    );
                 }
             }
             bed.require_no_errors()
@@ -345,18 +487,41 @@ fn kinds(from: IpAddr, to: IpAddr) -> Vec<Vec<u8>> {
     };
     packets.extend((0..8).map(|_| segment(1000, 0x10, 0)));
     packets.push(segment(1000, 0x18, 0));
-    packets.extend([segment(1000, 0x10, 0), segment(300, 0x10, 0), segment(1000, 0x10, 0)]);
+    packets.extend([
+        segment(1000, 0x10, 0),
+        segment(300, 0x10, 0),
+        segment(1000, 0x10, 0),
+    ]);
     packets.extend([segment(1000, 0x10, 500), segment(1000, 0x10, 0)]);
     packets.push(last(&segment(1000, 0x10, 0)));
     packets.push(tos(&segment(1000, 0x10, 0), 3));
     packets.push(tos(&segment(1000, 0x10, 0), 0xb8));
-    packets.extend([segment(1000, 0x30, 0), segment(1000, 0x11, 0), segment(0, 0x10, 0), segment(0, 0x10, 0), segment(1000, 0x04, 0)]);
+    packets.extend([
+        segment(1000, 0x30, 0),
+        segment(1000, 0x11, 0),
+        segment(0, 0x10, 0),
+        segment(0, 0x10, 0),
+        segment(1000, 0x04, 0),
+    ]);
     sequence = 0xffff_fc00;
-    packets.extend((0..4).map(|number| tcp_packet(at(from, 40_002), at(to, 9), sequence.wrapping_add(number * 1000), 0x10, &content(1000))));
+    packets.extend((0..4).map(|number| {
+        tcp_packet(
+            at(from, 40_002),
+            at(to, 9),
+            sequence.wrapping_add(number * 1000),
+            0x10,
+            &content(1000),
+        )
+    }));
     // Datagrams: equal sizes, a shorter end, a longer one, without a checksum, with a wrong one, two flows by turns.
     let datagram = |port, size: usize| udp_packet(at(from, port), at(to, 9), 64, &content(size));
     packets.extend((0..6).map(|_| datagram(50_001, 700)));
-    packets.extend([datagram(50_001, 200), datagram(50_001, 701), datagram(50_001, 0), datagram(50_001, 1)]);
+    packets.extend([
+        datagram(50_001, 200),
+        datagram(50_001, 701),
+        datagram(50_001, 0),
+        datagram(50_001, 1),
+    ]);
     packets.extend((0..8).map(|number| datagram(50_002 + number % 2, 900)));
     packets.push(last(&datagram(50_004, 700)));
     packets.push(last(&datagram(50_004, 701)));
@@ -410,27 +575,51 @@ fn engines_with_and_without_offloads_deliver_the_same_bytes() -> Result<()> {
                 }
                 let before = gathered(&bed, 1, device, "received")?;
                 let mut all = Vec::new();
-                for (from, to) in bed.pods[0].addresses().into_iter().zip(bed.pods[1].addresses()) {
+                for (from, to) in bed.pods[0]
+                    .addresses()
+                    .into_iter()
+                    .zip(bed.pods[1].addresses())
+                {
                     let packets = kinds(from, to);
                     let capture = Capture::start(bed.pods[1].netns())?;
                     // All of them wait for each engine, which finds them in one batch and merges what it can.
-                    let device = if from.is_ipv6() && device == "flannel.1" { "flannel-v6.1" } else { device };
+                    let device = if from.is_ipv6() && device == "flannel.1" {
+                        "flannel-v6.1"
+                    } else {
+                        device
+                    };
                     let before = gathered(&bed, 1, device, "received")?;
-                    let sent = || gathered(&bed, 0, device, "sent").map_or(0.0, |(packets, _)| packets);
+                    let sent =
+                        || gathered(&bed, 0, device, "sent").map_or(0.0, |(packets, _)| packets);
                     let sent_before = sent();
-                    bed.daemons[..2].iter().try_for_each(|daemon| daemon.stop())?;
+                    bed.daemons[..2]
+                        .iter()
+                        .try_for_each(|daemon| daemon.stop())?;
                     send_raw(bed.pods[0].netns(), &packets)?;
                     bed.daemons[0].cont()?;
-                    eventually(SOON, "the first engine has sent all packets", || sent() >= sent_before + packets.len() as f64)?;
+                    eventually(SOON, "the first engine has sent all packets", || {
+                        sent() >= sent_before + packets.len() as f64
+                    })?;
                     bed.daemons[1].cont()?;
-                    let passed = || Ok::<_, anyhow::Error>(gathered(&bed, 1, device, "received")?.0 - before.0);
+                    let passed = || {
+                        Ok::<_, anyhow::Error>(gathered(&bed, 1, device, "received")?.0 - before.0)
+                    };
                     eventually_ok(SOON, "all packets pass", || {
                         let passed = passed()?;
-                        ensure!(passed >= packets.len() as f64, "{passed} of {}", packets.len());
+                        ensure!(
+                            passed >= packets.len() as f64,
+                            "{passed} of {}",
+                            packets.len()
+                        );
                         Ok(())
                     })?;
                     let mut seen = seen(&capture.finish()?, from);
-                    ensure!(seen.len() == packets.len(), "{way}: {} of {} packets arrived", seen.len(), packets.len());
+                    ensure!(
+                        seen.len() == packets.len(),
+                        "{way}: {} of {} packets arrived",
+                        seen.len(),
+                        packets.len()
+                    );
                     // Between flows the order is nobody's.
                     let at = if from.is_ipv4() { 20 } else { 40 };
                     seen.sort_by_key(|packet| packet[at..at + 2].to_vec());
@@ -439,10 +628,16 @@ fn engines_with_and_without_offloads_deliver_the_same_bytes() -> Result<()> {
                 found.push(all);
                 let after = gathered(&bed, 1, device, "received")?;
                 let (packets, pieces) = (after.0 - before.0, after.1 - before.1);
-                ensure!((pieces < packets) == (way == "offload"), "{way}: {packets} packets in {pieces} pieces");
+                ensure!(
+                    (pieces < packets) == (way == "offload"),
+                    "{way}: {packets} packets in {pieces} pieces"
+                );
             }
             for (number, (merged, plain)) in found[0].iter().zip(&found[1]).enumerate() {
-                ensure!(merged == plain, "packet {number}:\n{merged:02x?}\nand one by one\n{plain:02x?}");
+                ensure!(
+                    merged == plain,
+                    "packet {number}:\n{merged:02x?}\nand one by one\n{plain:02x?}"
+                );
             }
             bed.require_no_errors()
         })?;

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::craft::{changed, send_from, udp_packet, vxlan};
-use lab::{Bed, Capture, Flanneld, Host, Lab, PingOptions, Probe, ProbeOptions, Uplink, eventually, eventually_ok, holds, ping, throughout};
+use lab::{
+    Bed, Capture, Flanneld, Host, Lab, PingOptions, Probe, ProbeOptions, Uplink, eventually,
+    eventually_ok, holds, ping, throughout,
+};
 use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -57,7 +60,12 @@ impl Injection {
     }
 
     fn packet(&self, source: IpAddr, destination: IpAddr) -> Vec<u8> {
-        udp_packet(SocketAddr::new(source, 7777), SocketAddr::new(destination, 7777), 64, MARK)
+        udp_packet(
+            SocketAddr::new(source, 7777),
+            SocketAddr::new(destination, 7777),
+            64,
+            MARK,
+        )
     }
 
     /// What is right in every respect.
@@ -77,17 +85,39 @@ impl Siege {
             Framing::Vxlan => json!({ "Type": "vxlan", "Mode": "userspace", "Checks": checks }),
         };
         // Every packet is counted: no probes beside them.
-        let bed = Bed::start(lab, hosts, &dual(&backend), |_, options| options.arg("--probe-port=0"))?;
+        let bed = Bed::start(lab, hosts, &dual(&backend), |_, options| {
+            options.arg("--probe-port=0")
+        })?;
         let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
-        Ok(Siege { bed, attacker, framing })
+        Ok(Siege {
+            bed,
+            attacker,
+            framing,
+        })
     }
 
     fn way(&self, ipv6: bool) -> Result<Injection> {
-        let Siege { bed, attacker, framing } = self;
+        let Siege {
+            bed,
+            attacker,
+            framing,
+        } = self;
         let vxlan = *framing == Framing::Vxlan;
         // udp carries both families over IPv4.
-        let outer = |host: &Host| Ok::<_, anyhow::Error>(if ipv6 && vxlan { IpAddr::V6(host.v6()?) } else { IpAddr::V4(host.v4()?) });
-        let pod = |number: usize| Ok::<_, anyhow::Error>(if ipv6 { IpAddr::V6(bed.pods[number].v6()?) } else { IpAddr::V4(bed.pods[number].v4()?) });
+        let outer = |host: &Host| {
+            Ok::<_, anyhow::Error>(if ipv6 && vxlan {
+                IpAddr::V6(host.v6()?)
+            } else {
+                IpAddr::V4(host.v4()?)
+            })
+        };
+        let pod = |number: usize| {
+            Ok::<_, anyhow::Error>(if ipv6 {
+                IpAddr::V6(bed.pods[number].v6()?)
+            } else {
+                IpAddr::V4(bed.pods[number].v4()?)
+            })
+        };
         let (device, port) = match (framing, ipv6) {
             (Framing::Udp, _) => ("flannel0", 8285),
             (Framing::Vxlan, false) => ("flannel.1", 8472),
@@ -114,8 +144,13 @@ impl Siege {
         for (_, value) in self.bed.store.subnets()? {
             let value: serde_json::Value = serde_json::from_str(&value)?;
             if value["PublicIP"] == own {
-                let mac = value[if ipv6 { "BackendV6Data" } else { "BackendData" }]["VtepMAC"].as_str().context("a MAC")?;
-                let bytes = mac.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<Vec<_>, _>>()?;
+                let mac = value[if ipv6 { "BackendV6Data" } else { "BackendData" }]["VtepMAC"]
+                    .as_str()
+                    .context("a MAC")?;
+                let bytes = mac
+                    .split(':')
+                    .map(|byte| u8::from_str_radix(byte, 16))
+                    .collect::<Result<Vec<_>, _>>()?;
                 return bytes.try_into().ok().context("six bytes");
             }
         }
@@ -123,9 +158,14 @@ impl Siege {
     }
 
     fn dropped(&self, way: &Injection, reason: &str) -> u64 {
-        let labels = format!("{{device=\"{}\",direction=\"received\",reason=\"{reason}\"}}", way.device);
+        let labels = format!(
+            "{{device=\"{}\",direction=\"received\",reason=\"{reason}\"}}",
+            way.device
+        );
         // No line is a zero.
-        self.bed.daemons[0].metric(&format!("flannel_datapath_dropped_packets_total{labels}")).unwrap_or(0.0) as u64
+        self.bed.daemons[0]
+            .metric(&format!("flannel_datapath_dropped_packets_total{labels}"))
+            .unwrap_or(0.0) as u64
     }
 
     fn received(&self, way: &Injection) -> Result<u64> {
@@ -134,39 +174,99 @@ impl Siege {
     }
 
     fn send(&self, way: &Injection, stranger: bool, datagrams: &[Vec<u8>]) -> Result<()> {
-        let (host, from, port) = if stranger { (&self.attacker, way.stranger, way.port) } else { (&self.bed.hosts[1], way.peer, 0) };
-        send_from(host.netns(), SocketAddr::new(from, port), SocketAddr::new(way.to, way.port), datagrams)
+        let (host, from, port) = if stranger {
+            (&self.attacker, way.stranger, way.port)
+        } else {
+            (&self.bed.hosts[1], way.peer, 0)
+        };
+        send_from(
+            host.netns(),
+            SocketAddr::new(from, port),
+            SocketAddr::new(way.to, way.port),
+            datagrams,
+        )
     }
 
     /// Sends datagrams, each several times; they are counted under one of the reasons, and none comes through.
-    fn repelled(&self, way: &Injection, what: &str, stranger: bool, reasons: &[&str], datagrams: &[Vec<u8>]) -> Result<()> {
-        let before = (self.received(way)?, reasons.iter().map(|reason| self.dropped(way, reason)).sum::<u64>());
-        let copies: Vec<_> = std::iter::repeat_n(datagrams, COPIES).flatten().cloned().collect();
+    fn repelled(
+        &self,
+        way: &Injection,
+        what: &str,
+        stranger: bool,
+        reasons: &[&str],
+        datagrams: &[Vec<u8>],
+    ) -> Result<()> {
+        let before = (
+            self.received(way)?,
+            reasons
+                .iter()
+                .map(|reason| self.dropped(way, reason))
+                .sum::<u64>(),
+        );
+        let copies: Vec<_> = std::iter::repeat_n(datagrams, COPIES)
+            .flatten()
+            .cloned()
+            .collect();
         self.send(way, stranger, &copies)?;
-        let counted = || reasons.iter().map(|reason| self.dropped(way, reason)).sum::<u64>() - before.1;
+        let counted = || {
+            reasons
+                .iter()
+                .map(|reason| self.dropped(way, reason))
+                .sum::<u64>()
+                - before.1
+        };
         let all = copies.len() as u64;
-        eventually(SOON, what, || counted() >= all)
-            .with_context(|| format!("{what} on {}: {} of {all} counted as {reasons:?}\n{}", way.device, counted(), self.metrics()))?;
-        ensure!(counted() == all, "{what}: {} counted instead of {all}", counted());
+        eventually(SOON, what, || counted() >= all).with_context(|| {
+            format!(
+                "{what} on {}: {} of {all} counted as {reasons:?}\n{}",
+                way.device,
+                counted(),
+                self.metrics()
+            )
+        })?;
+        ensure!(
+            counted() == all,
+            "{what}: {} counted instead of {all}",
+            counted()
+        );
         let received = self.received(way)? - before.0;
-        ensure!(received == 0, "{what} on {}: {received} packets came through", way.device);
+        ensure!(
+            received == 0,
+            "{what} on {}: {received} packets came through",
+            way.device
+        );
         Ok(())
     }
 
     /// The lines for a reader of a failure.
     fn metrics(&self) -> String {
         let (_, text) = self.bed.daemons[0].get("/metrics").unwrap_or_default();
-        text.lines().filter(|line| line.starts_with("flannel_datapath_")).collect::<Vec<_>>().join("\n")
+        text.lines()
+            .filter(|line| line.starts_with("flannel_datapath_"))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     /// Sends a datagram that comes through to the pod.
-    fn delivered(&self, way: &Injection, what: &str, stranger: bool, datagram: Vec<u8>) -> Result<()> {
+    fn delivered(
+        &self,
+        way: &Injection,
+        what: &str,
+        stranger: bool,
+        datagram: Vec<u8>,
+    ) -> Result<()> {
         let capture = Capture::start(self.bed.pods[0].netns())?;
         let before = self.received(way)?;
         self.send(way, stranger, &[datagram])?;
-        eventually(SOON, what, || self.received(way).is_ok_and(|received| received > before)).with_context(|| self.metrics())?;
+        eventually(SOON, what, || {
+            self.received(way).is_ok_and(|received| received > before)
+        })
+        .with_context(|| self.metrics())?;
         let frames = capture.finish()?;
-        ensure!(frames.iter().any(|frame| holds(frame, MARK)), "{what}: the pod did not get it");
+        ensure!(
+            frames.iter().any(|frame| holds(frame, MARK)),
+            "{what}: the pod did not get it"
+        );
         Ok(())
     }
 
@@ -174,12 +274,23 @@ impl Siege {
     fn malformed(&self, way: &Injection) -> Result<()> {
         let good = way.good();
         let framed = way.frame(&good);
-        let cut: Vec<_> = (0..=60.min(framed.len() - 1)).map(|length| framed[..length].to_vec()).collect();
-        self.repelled(way, "cut off at each length", false, &["short", "malformed"], &cut)?;
+        let cut: Vec<_> = (0..=60.min(framed.len() - 1))
+            .map(|length| framed[..length].to_vec())
+            .collect();
+        self.repelled(
+            way,
+            "cut off at each length",
+            false,
+            &["short", "malformed"],
+            &cut,
+        )?;
         let change = |change: fn(&mut [u8])| way.frame(&changed(&good, change));
         let v4 = good[0] >> 4 == 4;
-        let mut wrong =
-            vec![change(|packet| packet[0] = packet[0] & 15 | 0x50), change(|packet| packet[0] &= 15), change(|packet| packet[0] |= 0xf0)];
+        let mut wrong = vec![
+            change(|packet| packet[0] = packet[0] & 15 | 0x50),
+            change(|packet| packet[0] &= 15),
+            change(|packet| packet[0] |= 0xf0),
+        ];
         if v4 {
             wrong.extend([
                 change(|packet| packet[0] = 0x44),
@@ -190,14 +301,25 @@ impl Siege {
                 change(|packet| packet[2..4].fill(0)),
             ]);
         } else {
-            wrong.extend([change(|packet| packet[5] += 1), change(|packet| packet[4..6].fill(0xff))]);
+            wrong.extend([
+                change(|packet| packet[5] += 1),
+                change(|packet| packet[4..6].fill(0xff)),
+            ]);
         }
         if way.framing == Framing::Udp {
             // In a frame this is padding.
-            wrong.push(if v4 { change(|packet| packet[3] -= 1) } else { change(|packet| packet[5] -= 1) });
+            wrong.push(if v4 {
+                change(|packet| packet[3] -= 1)
+            } else {
+                change(|packet| packet[5] -= 1)
+            });
         }
         self.repelled(way, "lying headers", false, &["malformed", "short"], &wrong)?;
-        let dead = if v4 { change(|packet| packet[8] = 0) } else { change(|packet| packet[7] = 0) };
+        let dead = if v4 {
+            change(|packet| packet[8] = 0)
+        } else {
+            change(|packet| packet[7] = 0)
+        };
         self.repelled(way, "no hop left", false, &["ttl_exceeded"], &[dead])?;
         if way.framing == Framing::Vxlan {
             let head = |change: fn(&mut Vec<u8>)| {
@@ -205,15 +327,45 @@ impl Siege {
                 change(&mut datagram);
                 datagram
             };
-            self.repelled(way, "another network", false, &["bad_vni"], &[head(|d| d[6] = 2), head(|d| d[4] = 1), head(|d| d[5] = 0xff)])?;
-            self.repelled(way, "no network", false, &["bad_header"], &[head(|d| d[0] = 0), head(|d| d[0] = 0xf7)])?;
-            self.repelled(way, "another MAC", false, &["wrong_mac"], &[head(|d| d[13] ^= 1), head(|d| d[8..14].fill(0xff)), head(|d| d[8] |= 1)])?;
+            self.repelled(
+                way,
+                "another network",
+                false,
+                &["bad_vni"],
+                &[
+                    head(|d| d[6] = 2),
+                    head(|d| d[4] = 1),
+                    head(|d| d[5] = 0xff),
+                ],
+            )?;
+            self.repelled(
+                way,
+                "no network",
+                false,
+                &["bad_header"],
+                &[head(|d| d[0] = 0), head(|d| d[0] = 0xf7)],
+            )?;
+            self.repelled(
+                way,
+                "another MAC",
+                false,
+                &["wrong_mac"],
+                &[
+                    head(|d| d[13] ^= 1),
+                    head(|d| d[8..14].fill(0xff)),
+                    head(|d| d[8] |= 1),
+                ],
+            )?;
             self.repelled(
                 way,
                 "ARP",
                 false,
                 &["not_ip"],
-                &[vxlan(1, way.mac, 0x0806, &good), vxlan(1, way.mac, 0x8100, &good), vxlan(1, way.mac, 60, &good)],
+                &[
+                    vxlan(1, way.mac, 0x0806, &good),
+                    vxlan(1, way.mac, 0x8100, &good),
+                    vxlan(1, way.mac, 60, &good),
+                ],
             )?;
         }
         Ok(())
@@ -221,18 +373,53 @@ impl Siege {
 
     /// What the default checks refuse.
     fn forged(&self, way: &Injection) -> Result<()> {
-        let from = |source: &str| Ok::<_, anyhow::Error>(way.frame(&way.packet(source.parse()?, way.pod)));
-        let to = |destination: &str| Ok::<_, anyhow::Error>(way.frame(&way.packet(way.peers_pod, destination.parse()?)));
-        self.repelled(way, "a stranger's datagram", true, &["unknown_peer"], &[way.frame(&way.good())])?;
+        let from =
+            |source: &str| Ok::<_, anyhow::Error>(way.frame(&way.packet(source.parse()?, way.pod)));
+        let to = |destination: &str| {
+            Ok::<_, anyhow::Error>(way.frame(&way.packet(way.peers_pod, destination.parse()?)))
+        };
+        self.repelled(
+            way,
+            "a stranger's datagram",
+            true,
+            &["unknown_peer"],
+            &[way.frame(&way.good())],
+        )?;
         let of_other = way.frame(&way.packet(way.others_pod, way.pod));
         let of_own = way.frame(&way.packet(way.pod, way.pod));
-        self.repelled(way, "another's source", false, &["spoofed"], &[of_other, of_own])?;
-        self.repelled(way, "another's destination", false, &["not_ours"], &[way.frame(&way.packet(way.peers_pod, way.others_pod))])?;
+        self.repelled(
+            way,
+            "another's source",
+            false,
+            &["spoofed"],
+            &[of_other, of_own],
+        )?;
+        self.repelled(
+            way,
+            "another's destination",
+            false,
+            &["not_ours"],
+            &[way.frame(&way.packet(way.peers_pod, way.others_pod))],
+        )?;
         let (node, mut martians, sources) = if way.pod.is_ipv4() {
             let node = self.bed.hosts[0].v4()?.to_string();
-            (node, vec!["127.0.0.1", "255.255.255.255", "224.0.0.251", "169.254.169.254", "0.0.0.0"], ["127.0.0.1", "0.0.0.0", "224.0.0.1"])
+            (
+                node,
+                vec![
+                    "127.0.0.1",
+                    "255.255.255.255",
+                    "224.0.0.251",
+                    "169.254.169.254",
+                    "0.0.0.0",
+                ],
+                ["127.0.0.1", "0.0.0.0", "224.0.0.1"],
+            )
         } else {
-            (self.bed.hosts[0].v6()?.to_string(), vec!["::1", "ff02::1", "fe80::1", "::ffff:10.5.1.2", "::"], ["::1", "::", "ff02::1"])
+            (
+                self.bed.hosts[0].v6()?.to_string(),
+                vec!["::1", "ff02::1", "fe80::1", "::ffff:10.5.1.2", "::"],
+                ["::1", "::", "ff02::1"],
+            )
         };
         let broadcast = match way.pod {
             IpAddr::V4(pod) => Ipv4Addr::from_bits(pod.to_bits() | 255).to_string(),
@@ -240,16 +427,40 @@ impl Siege {
         };
         martians.push(&broadcast);
         self.repelled(way, "the node itself", false, &["not_ours"], &[to(&node)?])?;
-        self.repelled(way, "addresses of no pod", false, &["martian"], &martians.iter().map(|ip| to(ip)).collect::<Result<Vec<_>>>()?)?;
-        self.repelled(way, "sources that cannot be", false, &["martian"], &sources.iter().map(|ip| from(ip)).collect::<Result<Vec<_>>>()?)?;
+        self.repelled(
+            way,
+            "addresses of no pod",
+            false,
+            &["martian"],
+            &martians
+                .iter()
+                .map(|ip| to(ip))
+                .collect::<Result<Vec<_>>>()?,
+        )?;
+        self.repelled(
+            way,
+            "sources that cannot be",
+            false,
+            &["martian"],
+            &sources
+                .iter()
+                .map(|ip| from(ip))
+                .collect::<Result<Vec<_>>>()?,
+        )?;
         if way.pod.is_ipv6() {
             // Told at most once a minute, and udp has one device for both families.
             return Ok(());
         }
         let log = self.bed.daemons[0].log();
         let told = [
-            format!("{}: dropped a packet from {}: unknown_peer: no lease names", way.device, way.stranger),
-            format!("{}: dropped a packet from {}, inner {} to {}: spoofed: ", way.device, way.peer, way.others_pod, way.pod),
+            format!(
+                "{}: dropped a packet from {}: unknown_peer: no lease names",
+                way.device, way.stranger
+            ),
+            format!(
+                "{}: dropped a packet from {}, inner {} to {}: spoofed: ",
+                way.device, way.peer, way.others_pod, way.pod
+            ),
         ];
         for line in told {
             ensure!(log.contains(&line), "not told: {line}");
@@ -269,7 +480,11 @@ impl Siege {
 
 /// An address outside the network, of the way's family.
 fn outside(way: &Injection) -> IpAddr {
-    if way.pod.is_ipv4() { [172, 31, 9, 9].into() } else { [0xfd31, 0, 0, 0, 0, 0, 0, 9].into() }
+    if way.pod.is_ipv4() {
+        [172, 31, 9, 9].into()
+    } else {
+        [0xfd31, 0, 0, 0, 0, 0, 0, 9].into()
+    }
 }
 
 fn default_checks(framing: Framing) -> Result<()> {
@@ -282,13 +497,24 @@ fn default_checks(framing: Framing) -> Result<()> {
             siege.forged(&way)?;
         }
         let frames = capture.finish()?;
-        ensure!(!frames.is_empty() || siege.bed.reach().is_ok(), "the capture works");
-        ensure!(!frames.iter().any(|frame| holds(frame, MARK)), "the pod got a hostile packet");
+        ensure!(
+            !frames.is_empty() || siege.bed.reach().is_ok(),
+            "the capture works"
+        );
+        ensure!(
+            !frames.iter().any(|frame| holds(frame, MARK)),
+            "the pod got a hostile packet"
+        );
         for ipv6 in [false, true] {
             let way = siege.way(ipv6)?;
             // The same datagram, where nothing is wrong: it is not for another reason that nothing came through.
             siege.delivered(&way, "a right packet", false, way.frame(&way.good()))?;
-            siege.delivered(&way, "a source outside the network", false, way.frame(&way.packet(outside(&way), way.pod)))?;
+            siege.delivered(
+                &way,
+                "a source outside the network",
+                false,
+                way.frame(&way.packet(outside(&way), way.pod)),
+            )?;
         }
         siege.withstood()
     })
@@ -312,7 +538,13 @@ fn strict_checks_refuse_sources_outside_the_network_too() -> Result<()> {
             for ipv6 in [false, true] {
                 let way = siege.way(ipv6)?;
                 siege.forged(&way)?;
-                siege.repelled(&way, "a source outside the network", false, &["spoofed"], &[way.frame(&way.packet(outside(&way), way.pod))])?;
+                siege.repelled(
+                    &way,
+                    "a source outside the network",
+                    false,
+                    &["spoofed"],
+                    &[way.frame(&way.packet(outside(&way), way.pod))],
+                )?;
                 siege.delivered(&way, "a right packet", false, way.frame(&way.good()))?;
             }
             siege.withstood()
@@ -330,14 +562,25 @@ fn without_checks_only_wrong_packets_are_refused() -> Result<()> {
                 let way = siege.way(ipv6)?;
                 siege.malformed(&way)?;
                 // Forwarded, they would be this node's own datagrams.
-                let nested = [way.to, way.peer]
-                    .map(|node| way.frame(&udp_packet(SocketAddr::new(way.peers_pod, 7777), SocketAddr::new(node, way.port), 64, MARK)));
+                let nested = [way.to, way.peer].map(|node| {
+                    way.frame(&udp_packet(
+                        SocketAddr::new(way.peers_pod, 7777),
+                        SocketAddr::new(node, way.port),
+                        64,
+                        MARK,
+                    ))
+                });
                 // udp over IPv4 alone: what goes to a node by IPv6 is no datagram of the tunnel.
                 if way.pod.is_ipv4() || framing == Framing::Vxlan {
                     siege.repelled(&way, "datagrams of the tunnel", false, &["loop"], &nested)?;
                 }
                 siege.delivered(&way, "a stranger's datagram", true, way.frame(&way.good()))?;
-                siege.delivered(&way, "a source outside the network", false, way.frame(&way.packet(outside(&way), way.pod)))?;
+                siege.delivered(
+                    &way,
+                    "a source outside the network",
+                    false,
+                    way.frame(&way.packet(outside(&way), way.pod)),
+                )?;
             }
             siege.withstood()
         })?;
@@ -359,17 +602,34 @@ fn huge_datagrams_do_no_harm() -> Result<()> {
                 datagram
             })
             .collect();
-        siege.repelled(&way, "more than the header says", false, &["malformed"], &lies)?;
+        siege.repelled(
+            &way,
+            "more than the header says",
+            false,
+            &["malformed"],
+            &lies,
+        )?;
         // What is right but too long, the host cuts for the pod, as it does with a long packet from anywhere.
-        let into = siege.bed.pods[0].netns().run(|| UdpSocket::bind((way.pod, 7777)))??;
+        let into = siege.bed.pods[0]
+            .netns()
+            .run(|| UdpSocket::bind((way.pod, 7777)))??;
         into.set_read_timeout(Some(SOON))?;
         let mut buffer = vec![0; 65_536];
         for payload in [1480, 9000, 65_507 - 28] {
             let payload = [MARK.to_vec(), vec![0x55; payload - MARK.len()]].concat();
-            let (from, to) = (SocketAddr::new(way.peers_pod, 7777), SocketAddr::new(way.pod, 7777));
+            let (from, to) = (
+                SocketAddr::new(way.peers_pod, 7777),
+                SocketAddr::new(way.pod, 7777),
+            );
             siege.send(&way, false, &[udp_packet(from, to, 64, &payload)])?;
-            let length = into.recv(&mut buffer).with_context(|| format!("{} bytes never arrived", payload.len()))?;
-            ensure!(buffer[..length] == payload, "{length} of {} bytes arrived, or others", payload.len());
+            let length = into
+                .recv(&mut buffer)
+                .with_context(|| format!("{} bytes never arrived", payload.len()))?;
+            ensure!(
+                buffer[..length] == payload,
+                "{length} of {} bytes arrived, or others",
+                payload.len()
+            );
         }
         siege.withstood()
     })
@@ -382,29 +642,48 @@ fn hops_are_counted_and_expired_packets_are_reported_to_their_senders() -> Resul
         Lab::run("hops", |lab| {
             let siege = Siege::lay(lab, framing, "cluster", 2)?;
             let (pod, netns) = (&siege.bed.pods[0], siege.bed.pods[0].netns());
-            let subnets = siege.bed.daemons.iter().map(Flanneld::subnet_env).collect::<Result<Vec<_>>>()?;
+            let subnets = siege
+                .bed
+                .daemons
+                .iter()
+                .map(Flanneld::subnet_env)
+                .collect::<Result<Vec<_>>>()?;
             // The tunnel's end has the subnet's own address: the near end for udp, the far end for vxlan.
             let end = &subnets[if framing == Framing::Udp { 0 } else { 1 }];
-            let ends: [IpAddr; 2] = [end.subnet.unwrap().network().into(), end.v6_subnet.unwrap().network().into()];
+            let ends: [IpAddr; 2] = [
+                end.subnet.unwrap().network().into(),
+                end.v6_subnet.unwrap().network().into(),
+            ];
             for (target, end) in siege.bed.pods[1].addresses().into_iter().zip(ends) {
                 let try_with = |hops: &str| -> Result<String> {
-                    let output = netns.output("ping", &["-n", "-c1", "-W2", "-t", hops, &target.to_string()])?;
+                    let output = netns.output(
+                        "ping",
+                        &["-n", "-c1", "-W2", "-t", hops, &target.to_string()],
+                    )?;
                     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
                 };
                 // The host takes one; then the tunnel, or the host at its far end.
                 let answer = try_with("2")?;
                 let wanted = format!("From {end}");
-                ensure!(answer.contains(&wanted) && answer.to_lowercase().contains("exceeded"), "{}: {wanted} expected in\n{answer}", pod.name());
+                ensure!(
+                    answer.contains(&wanted) && answer.to_lowercase().contains("exceeded"),
+                    "{}: {wanted} expected in\n{answer}",
+                    pod.name()
+                );
                 // Host, tunnel, host: udp's tunnel is one more.
                 let enough = if framing == Framing::Udp { "4" } else { "3" };
                 eventually_ok(SOON, "enough hops", || {
                     let answer = try_with(enough)?;
-                    ensure!(answer.contains("1 received"), "with {enough} hops to {target}:\n{answer}");
+                    ensure!(
+                        answer.contains("1 received"),
+                        "with {enough} hops to {target}:\n{answer}"
+                    );
                     Ok(())
                 })?;
             }
             if framing == Framing::Udp {
-                let told = siege.bed.daemons[0].metric("flannel_datapath_icmp_errors_total{device=\"flannel0\"}")?;
+                let told = siege.bed.daemons[0]
+                    .metric("flannel_datapath_icmp_errors_total{device=\"flannel0\"}")?;
                 ensure!(told >= 2.0, "{told} errors");
             }
             siege.withstood()
@@ -420,35 +699,71 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
         Lab::run("loop", |lab| {
             let siege = Siege::lay(lab, framing, "cluster", 2)?;
             let way = siege.way(false)?;
-            let data = if framing == Framing::Vxlan { r#","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:11:22:33:44:55"}"# } else { "" };
+            let data = if framing == Framing::Vxlan {
+                r#","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:11:22:33:44:55"}"#
+            } else {
+                ""
+            };
             // Subnets that no node of the siege has taken.
-            let own = siege.bed.daemons.iter().map(|daemon| anyhow::Ok(daemon.subnet_env()?.subnet.map(|net| net.network().octets()[2])));
+            let own = siege.bed.daemons.iter().map(|daemon| {
+                anyhow::Ok(
+                    daemon
+                        .subnet_env()?
+                        .subnet
+                        .map(|net| net.network().octets()[2]),
+                )
+            });
             let own = own.collect::<Result<Vec<_>>>()?;
             let mut free = (200..=255u8).filter(|number| !own.contains(&Some(*number)));
             let (inside, outside) = (free.next().unwrap(), free.next().unwrap());
             let value = format!(r#"{{"PublicIP":"10.5.{outside}.7","PublicIPv6":null{data}}}"#);
-            let honest = format!(r#"{{"PublicIP":"192.168.56.77","PublicIPv6":null{}}}"#, data.replace("55\"", "56\""));
+            let honest = format!(
+                r#"{{"PublicIP":"192.168.56.77","PublicIPv6":null{}}}"#,
+                data.replace("55\"", "56\"")
+            );
             let folder = siege.bed.leases.join("subnets");
             let name = |subnet: u8| format!("10.5.{subnet}.0-24&fd00:5:0:{subnet:x}::-64");
             let leases = || siege.bed.daemons[0].metric("flannel_leases");
             let before = leases()?;
             // Of a subnet and a node inside it the older lease holds.
             std::fs::write(folder.join(name(outside)), honest)?;
-            eventually(SOON, "the older lease is read", || leases().is_ok_and(|leases| leases >= before + 1.0))?;
+            eventually(SOON, "the older lease is read", || {
+                leases().is_ok_and(|leases| leases >= before + 1.0)
+            })?;
             std::fs::write(folder.join(name(inside)), value)?;
-            eventually(SOON, "both leases are read", || leases().is_ok_and(|leases| leases >= before + 2.0))?;
-            let sent = || siege.bed.daemons[0].metric(&format!("flannel_datapath_packets_total{{device=\"{}\",direction=\"sent\"}}", way.device));
+            eventually(SOON, "both leases are read", || {
+                leases().is_ok_and(|leases| leases >= before + 2.0)
+            })?;
+            let sent = || {
+                siege.bed.daemons[0].metric(&format!(
+                    "flannel_datapath_packets_total{{device=\"{}\",direction=\"sent\"}}",
+                    way.device
+                ))
+            };
             let pings = |target: IpAddr| -> Result<f64> {
                 let before = sent()?;
                 for _ in 0..3 {
-                    ensure!(ping(siege.bed.pods[0].netns(), target, &PingOptions::default().timeout(Duration::from_millis(200)))?.is_none());
+                    ensure!(
+                        ping(
+                            siege.bed.pods[0].netns(),
+                            target,
+                            &PingOptions::default().timeout(Duration::from_millis(200))
+                        )?
+                        .is_none()
+                    );
                 }
                 Ok(sent()? - before)
             };
             let to_honest = pings([10, 5, outside, 2].into())?;
-            ensure!(to_honest == 3.0, "{to_honest} packets left for an honest peer");
+            ensure!(
+                to_honest == 3.0,
+                "{to_honest} packets left for an honest peer"
+            );
             let to_loop = pings([10, 5, inside, 2].into())?;
-            ensure!(to_loop == 0.0, "{to_loop} packets left for a peer inside a leased subnet");
+            ensure!(
+                to_loop == 0.0,
+                "{to_loop} packets left for a peer inside a leased subnet"
+            );
             siege.withstood()
         })?;
     }
@@ -463,7 +778,10 @@ fn a_flood_of_junk_does_not_drown_the_peers() -> Result<()> {
         let siege = Siege::lay(lab, Framing::Udp, "cluster", 2)?;
         let way = siege.way(false)?;
         let junk = [way.frame(&way.good()), vec![0x55; 600], vec![0x45; 10]];
-        let socket = siege.attacker.netns().run(|| UdpSocket::bind((way.stranger, way.port)))??;
+        let socket = siege
+            .attacker
+            .netns()
+            .run(|| UdpSocket::bind((way.stranger, way.port)))??;
         socket.connect(SocketAddr::new(way.to, way.port))?;
         let end = AtomicBool::new(false);
         let (report, sent, worst) = std::thread::scope(|scope| -> Result<_> {
@@ -476,21 +794,38 @@ fn a_flood_of_junk_does_not_drown_the_peers() -> Result<()> {
                 }
                 sent
             });
-            let probe = Probe::start(&siege.bed.pods[1], &siege.bed.pods[0], &ProbeOptions::default().interval(Duration::from_micros(40)))?;
+            let probe = Probe::start(
+                &siege.bed.pods[1],
+                &siege.bed.pods[0],
+                &ProbeOptions::default().interval(Duration::from_micros(40)),
+            )?;
             let mut worst = Duration::ZERO;
-            throughout(Duration::from_secs(3), "it is ready under the flood", || {
-                let asked = Instant::now();
-                let (code, _) = siege.bed.daemons[0].get("/readyz")?;
-                ensure!(code == 200, "{code}");
-                worst = worst.max(asked.elapsed());
-                Ok(())
-            })?;
+            throughout(
+                Duration::from_secs(3),
+                "it is ready under the flood",
+                || {
+                    let asked = Instant::now();
+                    let (code, _) = siege.bed.daemons[0].get("/readyz")?;
+                    ensure!(code == 200, "{code}");
+                    worst = worst.max(asked.elapsed());
+                    Ok(())
+                },
+            )?;
             // A lease that comes now is taken up as ever.
             let leases = || siege.bed.daemons[0].metric("flannel_leases");
             let (began, before) = (Instant::now(), leases()?);
             let lease = r#"{"PublicIP":"192.168.56.77","PublicIPv6":null}"#;
-            std::fs::write(siege.bed.leases.join("subnets").join("10.5.210.0-24&fd00:5:0:210::-64"), lease)?;
-            eventually(SOON, "a new lease is read", || leases().is_ok_and(|leases| leases > before))?;
+            std::fs::write(
+                siege
+                    .bed
+                    .leases
+                    .join("subnets")
+                    .join("10.5.210.0-24&fd00:5:0:210::-64"),
+                lease,
+            )?;
+            eventually(SOON, "a new lease is read", || {
+                leases().is_ok_and(|leases| leases > before)
+            })?;
             let learned = began.elapsed();
             let report = probe.finish()?;
             end.store(true, Ordering::Relaxed);
@@ -498,7 +833,9 @@ fn a_flood_of_junk_does_not_drown_the_peers() -> Result<()> {
             Ok((report, flood.join().unwrap(), worst))
         })?;
         let dropped = siege.dropped(&way, "unknown_peer");
-        eprintln!("{sent} datagrams of junk, {dropped} of them seen by the engine; {report}; /readyz at most {worst:?}");
+        eprintln!(
+            "{sent} datagrams of junk, {dropped} of them seen by the engine; {report}; /readyz at most {worst:?}"
+        );
         ensure!(sent > 10_000 && dropped > 0, "no flood: {sent}");
         ensure!(report.wrong == 0, "{report}");
         ensure!(report.lost * 5 <= report.sent, "{report}");

@@ -25,22 +25,40 @@ impl Tunnel {
     }
 
     fn dropped(&self, bed: &Bed) -> u64 {
-        let labels = format!("{{device=\"{}\",direction=\"sent\",reason=\"loop\"}}", self.device);
+        let labels = format!(
+            "{{device=\"{}\",direction=\"sent\",reason=\"loop\"}}",
+            self.device
+        );
         // No line is a zero.
-        bed.daemons[0].metric(&format!("flannel_datapath_dropped_packets_total{labels}")).unwrap_or(0.0) as u64
+        bed.daemons[0]
+            .metric(&format!("flannel_datapath_dropped_packets_total{labels}"))
+            .unwrap_or(0.0) as u64
     }
 }
 
 fn check(bed: &Bed, tunnel: &Tunnel) -> Result<()> {
     let what = format!("{} port {}", tunnel.device, tunnel.port);
-    let nodes: Vec<IpAddr> = bed.hosts.iter().map(|host| Ok(tunnel.of([host.v4()?.into(), host.v6()?.into()]))).collect::<Result<_>>()?;
-    let pods: Vec<IpAddr> = bed.pods.iter().map(|pod| Ok(tunnel.of([pod.v4()?.into(), pod.v6()?.into()]))).collect::<Result<_>>()?;
+    let nodes: Vec<IpAddr> = bed
+        .hosts
+        .iter()
+        .map(|host| Ok(tunnel.of([host.v4()?.into(), host.v6()?.into()])))
+        .collect::<Result<_>>()?;
+    let pods: Vec<IpAddr> = bed
+        .pods
+        .iter()
+        .map(|pod| Ok(tunnel.of([pod.v4()?.into(), pod.v6()?.into()])))
+        .collect::<Result<_>>()?;
     // The pod's packets to the other node lead into the tunnel, as they do where the network of pods contains the nodes.
     let family = if tunnel.ipv6 { "-6" } else { "-4" };
     let (node, device) = (nodes[1], tunnel.device);
-    let rule = format!("ip {family} route add {node} dev {device} table 77 && ip {family} rule add from {} to {node} lookup 77", pods[0]);
+    let rule = format!(
+        "ip {family} route add {node} dev {device} table 77 && ip {family} rule add from {} to {node} lookup 77",
+        pods[0]
+    );
     bed.hosts[0].netns().sh(&rule)?;
-    let pod = bed.pods[0].netns().run(|| UdpSocket::bind((pods[0], 0)))??;
+    let pod = bed.pods[0]
+        .netns()
+        .run(|| UdpSocket::bind((pods[0], 0)))??;
     let capture = Capture::start(bed.lan.netns())?;
     let before = tunnel.dropped(bed);
     for _ in 0..COPIES {
@@ -48,15 +66,28 @@ fn check(bed: &Bed, tunnel: &Tunnel) -> Result<()> {
     }
     eventually(SOON, &what, || tunnel.dropped(bed) - before == COPIES)
         .with_context(|| format!("{} of {COPIES} were counted", tunnel.dropped(bed) - before))?;
-    ensure!(!capture.finish()?.iter().any(|frame| holds(frame, MARK)), "{what}: a packet left");
+    ensure!(
+        !capture.finish()?.iter().any(|frame| holds(frame, MARK)),
+        "{what}: a packet left"
+    );
     // The same port of a pod.
-    let peer = bed.pods[1].netns().run(|| UdpSocket::bind((pods[1], tunnel.port)))??;
+    let peer = bed.pods[1]
+        .netns()
+        .run(|| UdpSocket::bind((pods[1], tunnel.port)))??;
     peer.set_read_timeout(Some(SOON))?;
     pod.send_to(MARK, SocketAddr::new(pods[1], tunnel.port))?;
     let mut buffer = [0; 64];
-    let length = peer.recv(&mut buffer).with_context(|| format!("{what}: pods do not reach each other"))?;
-    ensure!(&buffer[..length] == MARK && tunnel.dropped(bed) - before == COPIES, "{what}: another packet");
-    bed.hosts[0].netns().sh(&format!("ip {family} rule del from {} to {node} lookup 77; ip {family} route flush table 77", pods[0]))?;
+    let length = peer
+        .recv(&mut buffer)
+        .with_context(|| format!("{what}: pods do not reach each other"))?;
+    ensure!(
+        &buffer[..length] == MARK && tunnel.dropped(bed) - before == COPIES,
+        "{what}: another packet"
+    );
+    bed.hosts[0].netns().sh(&format!(
+        "ip {family} rule del from {} to {node} lookup 77; ip {family} route flush table 77",
+        pods[0]
+    ))?;
     Ok(())
 }
 
@@ -65,12 +96,18 @@ fn nothing_enters_twice(name: &str, backend: &Value, tunnels: &[Tunnel]) -> Resu
         let keys = lab.folder("keys")?;
         let conf = json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string();
         let bed = Bed::start(lab, 2, &conf, |number, options| {
-            options.arg("--probe-port=0").env("WIREGUARD_KEY_FILE", &keys.join(number.to_string()).display().to_string())
+            options.arg("--probe-port=0").env(
+                "WIREGUARD_KEY_FILE",
+                &keys.join(number.to_string()).display().to_string(),
+            )
         })?;
         bed.reach()?;
         tunnels.iter().try_for_each(|tunnel| check(&bed, tunnel))?;
         let log = bed.daemons[0].log();
-        ensure!(log.contains("it would be sent into the tunnel again"), "not told:\n{log}");
+        ensure!(
+            log.contains("it would be sent into the tunnel again"),
+            "not told:\n{log}"
+        );
         bed.reach()?;
         bed.require_no_errors()
     })
@@ -79,17 +116,55 @@ fn nothing_enters_twice(name: &str, backend: &Value, tunnels: &[Tunnel]) -> Resu
 /// It carries both families over IPv4.
 #[test]
 fn datagrams_to_a_node_are_dropped_by_udp() -> Result<()> {
-    nothing_enters_twice("nested udp", &json!({ "Type": "udp" }), &[Tunnel { device: "flannel0", port: 8285, ipv6: false }])
+    nothing_enters_twice(
+        "nested udp",
+        &json!({ "Type": "udp" }),
+        &[Tunnel {
+            device: "flannel0",
+            port: 8285,
+            ipv6: false,
+        }],
+    )
 }
 
 #[test]
 fn datagrams_to_a_node_are_dropped_by_vxlan() -> Result<()> {
-    let tunnels = [Tunnel { device: "flannel.1", port: 8472, ipv6: false }, Tunnel { device: "flannel-v6.1", port: 8472, ipv6: true }];
-    nothing_enters_twice("nested vxlan", &json!({ "Type": "vxlan", "Mode": "userspace" }), &tunnels)
+    let tunnels = [
+        Tunnel {
+            device: "flannel.1",
+            port: 8472,
+            ipv6: false,
+        },
+        Tunnel {
+            device: "flannel-v6.1",
+            port: 8472,
+            ipv6: true,
+        },
+    ];
+    nothing_enters_twice(
+        "nested vxlan",
+        &json!({ "Type": "vxlan", "Mode": "userspace" }),
+        &tunnels,
+    )
 }
 
 #[test]
 fn datagrams_to_a_node_are_dropped_by_wireguard() -> Result<()> {
-    let tunnels = [Tunnel { device: "flannel-wg", port: 51820, ipv6: false }, Tunnel { device: "flannel-wg-v6", port: 51821, ipv6: true }];
-    nothing_enters_twice("nested wireguard", &json!({ "Type": "wireguard", "Implementation": "userspace" }), &tunnels)
+    let tunnels = [
+        Tunnel {
+            device: "flannel-wg",
+            port: 51820,
+            ipv6: false,
+        },
+        Tunnel {
+            device: "flannel-wg-v6",
+            port: 51821,
+            ipv6: true,
+        },
+    ];
+    nothing_enters_twice(
+        "nested wireguard",
+        &json!({ "Type": "wireguard", "Implementation": "userspace" }),
+        &tunnels,
+    )
 }

@@ -6,7 +6,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually, said, throughout};
+use lab::{
+    Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually, said,
+    throughout,
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 /// The store's work has ten seconds for an answer.
@@ -17,7 +20,9 @@ const PROBES: u32 = 400;
 
 /// How long the store is away; long enough for a removal to be seen (10 s) and damped (5 s).
 fn outage() -> Duration {
-    let seconds = std::env::var("FLANNEL_TEST_OUTAGE").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var("FLANNEL_TEST_OUTAGE")
+        .ok()
+        .and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(20))
 }
 
@@ -39,16 +44,36 @@ impl Cluster {
         let hosts = lab.hosts(&lan, 2)?;
         let real = lab.folder("leases")?;
         Store::dir(&real).configure(NET_CONF)?;
-        let place = if mounted { lab.folder("mount")? } else { real.clone() };
-        let options = FlanneldOptions::new(&Store::dir(&place)).iface("enp0s8").arg("--audit-interval=0");
-        let daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
-        let mut cluster = Cluster { hosts, daemons, options, real, place, mesh: None };
+        let place = if mounted {
+            lab.folder("mount")?
+        } else {
+            real.clone()
+        };
+        let options = FlanneldOptions::new(&Store::dir(&place))
+            .iface("enp0s8")
+            .arg("--audit-interval=0");
+        let daemons = hosts
+            .iter()
+            .map(|host| host.start_flanneld(&options))
+            .collect::<Result<Vec<_>>>()?;
+        let mut cluster = Cluster {
+            hosts,
+            daemons,
+            options,
+            real,
+            place,
+            mesh: None,
+        };
         if mounted {
             cluster.mount()?;
         }
         cluster.ready()?;
-        let pods =
-            cluster.hosts.iter().zip(&cluster.daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+        let pods = cluster
+            .hosts
+            .iter()
+            .zip(&cluster.daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
         let options = ProbeOptions::default().interval(outage() / PROBES);
         Mesh::start(&pods, &options)?.wait_flowing(DEADLINE)?;
         let mesh = Mesh::start(&pods, &options)?;
@@ -58,21 +83,33 @@ impl Cluster {
     }
 
     fn ready(&mut self) -> Result<()> {
-        self.daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))
+        self.daemons
+            .iter_mut()
+            .try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))
     }
 
     /// In the daemons' mount namespaces alone: nothing is left behind where the test runs.
     fn in_each(&self, script: &str) -> Result<()> {
         for daemon in &self.daemons {
             let pid = daemon.pid().to_string();
-            let done = Command::new("nsenter").args(["-t", &pid, "-m", "sh", "-ec", script]).output()?;
-            ensure!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
+            let done = Command::new("nsenter")
+                .args(["-t", &pid, "-m", "sh", "-ec", script])
+                .output()?;
+            ensure!(
+                done.status.success(),
+                "{script}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            );
         }
         Ok(())
     }
 
     fn mount(&self) -> Result<()> {
-        self.in_each(&format!("mount --bind {} {}", self.real.display(), self.place.display()))
+        self.in_each(&format!(
+            "mount --bind {} {}",
+            self.real.display(),
+            self.place.display()
+        ))
     }
 
     /// Through the outage: alive, healthy, told and not ready.
@@ -80,20 +117,42 @@ impl Cluster {
         let begun = Instant::now();
         for daemon in &self.daemons {
             eventually(DEADLINE, &format!("not ready, because of {why:?}"), || {
-                daemon.get("/readyz").is_ok_and(|(code, body)| code == 503 && body.contains(why))
+                daemon
+                    .get("/readyz")
+                    .is_ok_and(|(code, body)| code == 503 && body.contains(why))
             })?;
         }
-        throughout(outage().saturating_sub(begun.elapsed()), "daemons live without their store", || {
-            for daemon in &mut self.daemons {
-                ensure!(daemon.is_running(), "a daemon ended:\n{}", daemon.log_tail(20));
-                ensure!(daemon.get("/healthz")?.0 == 200, "unhealthy: {:?}", daemon.get("/healthz"));
-                ensure!(daemon.get("/readyz")?.0 == 503, "ready again without its store");
-            }
-            Ok(())
-        })?;
+        throughout(
+            outage().saturating_sub(begun.elapsed()),
+            "daemons live without their store",
+            || {
+                for daemon in &mut self.daemons {
+                    ensure!(
+                        daemon.is_running(),
+                        "a daemon ended:\n{}",
+                        daemon.log_tail(20)
+                    );
+                    ensure!(
+                        daemon.get("/healthz")?.0 == 200,
+                        "unhealthy: {:?}",
+                        daemon.get("/healthz")
+                    );
+                    ensure!(
+                        daemon.get("/readyz")?.0 == 503,
+                        "ready again without its store"
+                    );
+                }
+                Ok(())
+            },
+        )?;
         for daemon in &self.daemons {
             ensure!(
-                daemon.log().lines().filter(|line| line.contains("WARN") && line.contains(why)).count() <= 3,
+                daemon
+                    .log()
+                    .lines()
+                    .filter(|line| line.contains("WARN") && line.contains(why))
+                    .count()
+                    <= 3,
                 "logged again and again:\n{}",
                 daemon.log()
             );
@@ -104,20 +163,43 @@ impl Cluster {
     /// Ready again, nothing lost, nothing removed.
     fn finish(mut self) -> Result<()> {
         self.ready()?;
-        for (way, report) in self.mesh.take().into_iter().flat_map(|mesh| mesh.finish().unwrap()) {
-            println!("{way}: {} of {} lost over {:?}", report.lost, report.sent, outage());
+        for (way, report) in self
+            .mesh
+            .take()
+            .into_iter()
+            .flat_map(|mesh| mesh.finish().unwrap())
+        {
+            println!(
+                "{way}: {} of {} lost over {:?}",
+                report.lost,
+                report.sent,
+                outage()
+            );
             report.require_clean()?;
         }
         for daemon in &mut self.daemons {
-            ensure!(daemon.is_running() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
-            ensure!(daemon.metric("flannel_kernel_repairs_total")? == 0.0, "something had to be repaired");
+            ensure!(
+                daemon.is_running() && daemon.errors().is_empty(),
+                "{:?}\n{}",
+                daemon.errors(),
+                daemon.log_tail(20)
+            );
+            ensure!(
+                daemon.metric("flannel_kernel_repairs_total")? == 0.0,
+                "something had to be repaired"
+            );
         }
         Ok(())
     }
 }
 
 fn entries(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 #[test]
@@ -127,7 +209,11 @@ fn a_directory_that_is_moved_away_and_back_is_not_noticed_by_packets() {
         let aside = lab.folder("")?.join("aside");
         fs::rename(&cluster.place, &aside)?;
         cluster.endure(said("directory-missing", "does not exist"))?;
-        ensure!(!cluster.place.exists(), "it was created again, with {:?}", entries(&cluster.place));
+        ensure!(
+            !cluster.place.exists(),
+            "it was created again, with {:?}",
+            entries(&cluster.place)
+        );
         fs::rename(&aside, &cluster.place)?;
         cluster.finish()
     })
@@ -139,8 +225,15 @@ fn an_unmounted_directory_is_not_noticed_by_packets() {
     Lab::run("dir-unmounted", |lab| {
         let mut cluster = Cluster::start(lab, true)?;
         cluster.in_each(&format!("umount -l {}", cluster.place.display()))?;
-        cluster.endure(said("directory-unmounted", "a directory without a config is in its place"))?;
-        ensure!(entries(&cluster.place).is_empty(), "below the bare mount point there is {:?}", entries(&cluster.place));
+        cluster.endure(said(
+            "directory-unmounted",
+            "a directory without a config is in its place",
+        ))?;
+        ensure!(
+            entries(&cluster.place).is_empty(),
+            "below the bare mount point there is {:?}",
+            entries(&cluster.place)
+        );
         cluster.mount()?;
         cluster.finish()
     })
@@ -157,14 +250,25 @@ fn another_directory_in_its_place_needs_a_restart() {
         // A backup that is a day old: the configuration, and no lease of today.
         Store::dir(&cluster.place).configure(NET_CONF)?;
         cluster.endure(said("directory-replaced", "restart flanneld"))?;
-        ensure!(entries(&cluster.place.join("subnets")).is_empty(), "written to: {:?}", entries(&cluster.place.join("subnets")));
-        cluster.mesh.take().into_iter().try_for_each(Mesh::require_clean)?;
+        ensure!(
+            entries(&cluster.place.join("subnets")).is_empty(),
+            "written to: {:?}",
+            entries(&cluster.place.join("subnets"))
+        );
+        cluster
+            .mesh
+            .take()
+            .into_iter()
+            .try_for_each(Mesh::require_clean)?;
         for number in 0..2 {
             cluster.daemons[number].terminate(DEADLINE)?;
             cluster.daemons[number] = cluster.hosts[number].start_flanneld(&cluster.options)?;
         }
         cluster.ready()?;
-        ensure!(entries(&cluster.place.join("subnets")).len() == before, "the leases are not in the new directory");
+        ensure!(
+            entries(&cluster.place.join("subnets")).len() == before,
+            "the leases are not in the new directory"
+        );
         cluster.finish()
     })
     .unwrap();
@@ -196,20 +300,37 @@ fn nix_mkfifo(path: &Path) -> Result<()> {
 fn a_directory_that_hangs_holds_up_nothing_else() {
     Lab::run("dir-hung", |lab| {
         let mut cluster = Cluster::start(lab, false)?;
-        let threads = |daemon: &Flanneld| entries(&PathBuf::from(format!("/proc/{}/task", daemon.pid()))).len();
+        let threads = |daemon: &Flanneld| {
+            entries(&PathBuf::from(format!("/proc/{}/task", daemon.pid()))).len()
+        };
         let before: Vec<usize> = cluster.daemons.iter().map(threads).collect();
         let hang = Hang::of(&[&cluster.place, &cluster.place.join("subnets")])?;
         for daemon in &cluster.daemons {
-            eventually(HANG_DEADLINE, "not ready, because the directory does not answer", || {
-                daemon.get("/readyz").is_ok_and(|(code, body)| code == 503 && body.contains(said("directory-hangs", "does not answer")))
-            })?;
+            eventually(
+                HANG_DEADLINE,
+                "not ready, because the directory does not answer",
+                || {
+                    daemon.get("/readyz").is_ok_and(|(code, body)| {
+                        code == 503 && body.contains(said("directory-hangs", "does not answer"))
+                    })
+                },
+            )?;
         }
         cluster.endure(said("directory-hangs", "does not answer"))?;
         // The reconciler works on.
-        let route = || cluster.hosts[0].netns().sh("ip route show proto 241").unwrap_or_default();
+        let route = || {
+            cluster.hosts[0]
+                .netns()
+                .sh("ip route show proto 241")
+                .unwrap_or_default()
+        };
         let routes = route();
         ensure!(!routes.is_empty(), "there is no route");
-        cluster.mesh.take().into_iter().try_for_each(Mesh::require_clean)?;
+        cluster
+            .mesh
+            .take()
+            .into_iter()
+            .try_for_each(Mesh::require_clean)?;
         cluster.hosts[0].netns().sh("ip route flush proto 241")?;
         eventually(DEADLINE, "the route is back", || route() == routes)?;
         for (daemon, before) in cluster.daemons.iter().zip(before) {
@@ -222,7 +343,11 @@ fn a_directory_that_hangs_holds_up_nothing_else() {
         drop(hang);
         cluster.daemons[1] = cluster.hosts[1].start_flanneld(&cluster.options)?;
         cluster.ready()?;
-        ensure!(cluster.daemons[0].errors().is_empty(), "{:?}", cluster.daemons[0].errors());
+        ensure!(
+            cluster.daemons[0].errors().is_empty(),
+            "{:?}",
+            cluster.daemons[0].errors()
+        );
         Ok(())
     })
     .unwrap();

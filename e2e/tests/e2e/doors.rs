@@ -15,7 +15,13 @@ use crate::mesh::{PROBES, V4, peer};
 /// Ten times what it should take.
 const DEADLINE: Duration = Duration::from_secs(100);
 /// Arguments of setpriv: user `nobody`, without groups and capabilities.
-const NOBODY: [&str; 5] = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
+const NOBODY: [&str; 5] = [
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--inh-caps=-all",
+    "--bounding-set=-all",
+];
 const HEALTH: u16 = 8081;
 const API: u16 = 8474;
 
@@ -28,36 +34,71 @@ type Try = fn(&mut Scene) -> Result<()>;
 
 /// Each try and what it does; an error is a door that is open.
 const TRIES: [(&str, Try); 24] = [
-    ("nobody: hold every name of the daemon's sockets, then wait for its restart", names_before_a_start),
-    ("nobody: claim the port of the probes while the daemon runs", name_of_the_probes_port),
+    (
+        "nobody: hold every name of the daemon's sockets, then wait for its restart",
+        names_before_a_start,
+    ),
+    (
+        "nobody: claim the port of the probes while the daemon runs",
+        name_of_the_probes_port,
+    ),
     ("nobody: make many names, to fill the log", many_names),
     ("nobody: lock the lock in /run", lock),
     ("nobody: connect to the API's socket", socket),
-    ("nobody: open 500 connections on each port and send half a head", half_open),
+    (
+        "nobody: open 500 connections on each port and send half a head",
+        half_open,
+    ),
     ("nobody: ask 300 times for documents and read none", unread),
     ("nobody: ask in a loop", ask_in_a_loop),
-    ("nobody: ask under a foreign name, as a web page can", foreign_host),
-    ("nobody: change something through the API, and fill /run", write_through_the_api),
-    ("nobody: put links in the place of the daemon's files", links),
+    (
+        "nobody: ask under a foreign name, as a web page can",
+        foreign_host,
+    ),
+    (
+        "nobody: change something through the API, and fill /run",
+        write_through_the_api,
+    ),
+    (
+        "nobody: put links in the place of the daemon's files",
+        links,
+    ),
     ("nobody: read what is secret", secrets),
     ("nobody: look into the process", process),
     ("nobody: end the process", signals),
-    ("nobody: send junk to the ports of probes and tunnel", junk_from_here),
+    (
+        "nobody: send junk to the ports of probes and tunnel",
+        junk_from_here,
+    ),
     ("pod: read /status on the node's address", status_from_a_pod),
-    ("pod: reach 127.0.0.1 of the node by route_localnet", route_localnet),
-    ("pod: send junk to the ports of probes and tunnels, from forged addresses", junk_from_a_pod),
+    (
+        "pod: reach 127.0.0.1 of the node by route_localnet",
+        route_localnet,
+    ),
+    (
+        "pod: send junk to the ports of probes and tunnels, from forged addresses",
+        junk_from_a_pod,
+    ),
     ("pod: ask and answer in a peer's name", forged_probes),
     ("pod: forge ICMP errors about probes", forged_errors),
     ("pod: flood with pings", pings),
     ("pod: claim the addresses of node and peer by ARP", arp),
-    ("pod: send a packet of the tunnel to the node itself", tunnel_to_the_node),
-    ("pod: send a packet of the tunnel to a peer's underlay address", tunnel_to_a_peer),
+    (
+        "pod: send a packet of the tunnel to the node itself",
+        tunnel_to_the_node,
+    ),
+    (
+        "pod: send a packet of the tunnel to a peer's underlay address",
+        tunnel_to_a_peer,
+    ),
 ];
 
 #[test]
 fn tries_of_nobody_and_of_a_pod_to_stop_blind_fill_or_deceive_the_daemon_fail() {
     Lab::run("doors", |lab| {
-        let bed = Bed::start(lab, 2, V4, |_, options| options.healthz_port(Some(HEALTH)).arg("--encap-bar-pods"))?;
+        let bed = Bed::start(lab, 2, V4, |_, options| {
+            options.healthz_port(Some(HEALTH)).arg("--encap-bar-pods")
+        })?;
         let mut scene = Scene { bed };
         scene.is_well()?;
         let mut open = Vec::new();
@@ -66,7 +107,10 @@ fn tries_of_nobody_and_of_a_pod_to_stop_blind_fill_or_deceive_the_daemon_fail() 
             let outcome = attempt(&mut scene).and_then(|()| scene.is_well());
             println!(
                 "{what}: {} ({:.1} s)",
-                outcome.as_ref().map_or_else(|error| format!("OPEN: {error:#}"), |()| "refused".to_owned()),
+                outcome.as_ref().map_or_else(
+                    |error| format!("OPEN: {error:#}"),
+                    |()| "refused".to_owned()
+                ),
                 begun.elapsed().as_secs_f64()
             );
             open.extend(outcome.err().map(|error| format!("{what}: {error:#}")));
@@ -84,21 +128,34 @@ impl Scene {
 
     /// Runs a shell script as nobody.
     fn nobody(&self, script: &str) -> Result<Output> {
-        self.here().output("setpriv", &[&NOBODY[..], &["sh", "-c", script]].concat())
+        self.here()
+            .output("setpriv", &[&NOBODY[..], &["sh", "-c", script]].concat())
     }
 
     /// Refused by the kernel, and nothing else.
     fn refused(&self, script: &str) -> Result<()> {
         let output = self.nobody(script)?;
-        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(!output.status.success() && (text.contains("ermission denied") || text.contains("not permitted")), "{script}: {text:?}");
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        ensure!(
+            !output.status.success()
+                && (text.contains("ermission denied") || text.contains("not permitted")),
+            "{script}: {text:?}"
+        );
         Ok(())
     }
 
     /// Runs a Perl script as nobody until the process is dropped; waits for its word `ready`.
     fn perl(&self, name: &str, script: &str) -> Result<Process> {
-        let launch =
-            Launch::new("setpriv").args(NOBODY).args(["perl", "-MSocket", "-e", &format!("$| = 1; {script}; print \"ready\\n\"; sleep 600;")]);
+        let launch = Launch::new("setpriv").args(NOBODY).args([
+            "perl",
+            "-MSocket",
+            "-e",
+            &format!("$| = 1; {script}; print \"ready\\n\"; sleep 600;"),
+        ]);
         let process = self.bed.hosts[0].spawn(name, &launch)?;
         eventually(DEADLINE, name, || process.log().contains("ready"))?;
         Ok(process)
@@ -119,7 +176,13 @@ impl Scene {
     fn probes_are_on(&self) -> Result<()> {
         let (_, text) = self.bed.daemons[0].api("/api/v1/node")?;
         let node: serde_json::Value = serde_json::from_str(&text)?;
-        ensure!(node["mesh"]["problems"].as_array().is_none_or(Vec::is_empty), "{}", node["mesh"]["problems"]);
+        ensure!(
+            node["mesh"]["problems"]
+                .as_array()
+                .is_none_or(Vec::is_empty),
+            "{}",
+            node["mesh"]["problems"]
+        );
         Ok(())
     }
 }
@@ -136,7 +199,13 @@ fn listening(names: &[String]) -> String {
 /// The names of the abstract sockets of daemons on the host.
 fn names(netns: &Netns) -> Result<Vec<String>> {
     let table = netns.sh("cat /proc/net/unix")?;
-    Ok(table.lines().filter_map(|line| line.split_once(" @flannel-rs").map(|(_, rest)| format!("flannel-rs{rest}"))).collect())
+    Ok(table
+        .lines()
+        .filter_map(|line| {
+            line.split_once(" @flannel-rs")
+                .map(|(_, rest)| format!("flannel-rs{rest}"))
+        })
+        .collect())
 }
 
 fn names_before_a_start(scene: &mut Scene) -> Result<()> {
@@ -148,33 +217,65 @@ fn names_before_a_start(scene: &mut Scene) -> Result<()> {
     scene.bed.daemons[0] = scene.bed.hosts[0].flanneld(&scene.bed.options[0])?;
     let log = scene.bed.daemons[0].log();
     let line = format!("pid={}", squatter.pid());
-    let lines = log.lines().filter(|text| text.contains("another user")).collect::<Vec<_>>();
-    ensure!(lines.iter().any(|text| text.contains("program=") && text.contains("perl") && text.contains("uid=")), "{line}: {lines:#?}\n{log}");
+    let lines = log
+        .lines()
+        .filter(|text| text.contains("another user"))
+        .collect::<Vec<_>>();
+    ensure!(
+        lines.iter().any(|text| text.contains("program=")
+            && text.contains("perl")
+            && text.contains("uid=")),
+        "{line}: {lines:#?}\n{log}"
+    );
     scene.probes_are_on()?;
     // A second daemon of root is still refused.
-    let mut second = scene.bed.hosts[0].start_flanneld(&scene.bed.options[0].clone().beside("second").healthz_port(None))?;
-    ensure!(!second.wait(DEADLINE)?.success() && second.log().contains("another flanneld"), "{}", second.log_tail(5));
+    let mut second = scene.bed.hosts[0].start_flanneld(
+        &scene.bed.options[0]
+            .clone()
+            .beside("second")
+            .healthz_port(None),
+    )?;
+    ensure!(
+        !second.wait(DEADLINE)?.success() && second.log().contains("another flanneld"),
+        "{}",
+        second.log_tail(5)
+    );
     scene.is_well()
 }
 
 fn name_of_the_probes_port(scene: &mut Scene) -> Result<()> {
-    let _squatter = scene.perl("port", &listening(&[format!("flannel-rs.taken/port/{PROBES}/x")]))?;
+    let _squatter = scene.perl(
+        "port",
+        &listening(&[format!("flannel-rs.taken/port/{PROBES}/x")]),
+    )?;
     // The lent socket makes the daemon look at once.
-    let lent = names(scene.here())?.into_iter().find(|name| name.starts_with("flannel-rs.lent/")).context("no lent socket")?;
+    let lent = names(scene.here())?
+        .into_iter()
+        .find(|name| name.starts_with("flannel-rs.lent/"))
+        .context("no lent socket")?;
     let _asker = scene.perl(
         "asker",
         &format!("for (1..50) {{ socket(my $s, PF_UNIX, SOCK_STREAM, 0); connect($s, pack_sockaddr_un(\"\\0{lent}\")) or die \"$!\"; }}"),
     )?;
     eventually_ok(DEADLINE, "the name is noticed", || {
-        ensure!(scene.bed.daemons[0].log().contains("which would have stopped probes"), "no line");
+        ensure!(
+            scene.bed.daemons[0]
+                .log()
+                .contains("which would have stopped probes"),
+            "no line"
+        );
         Ok(())
     })?;
-    throughout(Duration::from_secs(3), "probes stay on", || scene.probes_are_on())
+    throughout(Duration::from_secs(3), "probes stay on", || {
+        scene.probes_are_on()
+    })
 }
 
 fn many_names(scene: &mut Scene) -> Result<()> {
     let before = scene.bed.daemons[0].log().lines().count();
-    let names: Vec<String> = (0..500).map(|number| format!("flannel-rs.taken/port/{PROBES}/n{number}")).collect();
+    let names: Vec<String> = (0..500)
+        .map(|number| format!("flannel-rs.taken/port/{PROBES}/n{number}"))
+        .collect();
     let _squatter = scene.perl("many", &listening(&names))?;
     throughout(Duration::from_secs(12), "the log stays short", || {
         let lines = scene.bed.daemons[0].log().lines().count() - before;
@@ -184,13 +285,23 @@ fn many_names(scene: &mut Scene) -> Result<()> {
 }
 
 fn file(scene: &Scene, name: &str) -> String {
-    scene.bed.daemons[0].subnet_file().with_file_name(name).display().to_string()
+    scene.bed.daemons[0]
+        .subnet_file()
+        .with_file_name(name)
+        .display()
+        .to_string()
 }
 
 /// Lets everybody into the folder of the daemon's files, as it is in /run.
 fn opened(scene: &Scene) -> Result<String> {
-    let folder = scene.bed.daemons[0].subnet_file().parent().context("a folder")?;
-    for above in folder.ancestors().filter(|above| above.starts_with(std::env::temp_dir()) || above.starts_with("/run")) {
+    let folder = scene.bed.daemons[0]
+        .subnet_file()
+        .parent()
+        .context("a folder")?;
+    for above in folder
+        .ancestors()
+        .filter(|above| above.starts_with(std::env::temp_dir()) || above.starts_with("/run"))
+    {
         let mode = std::fs::metadata(above)?.permissions().mode();
         std::fs::set_permissions(above, std::fs::Permissions::from_mode(mode | 0o055))?;
     }
@@ -199,14 +310,22 @@ fn opened(scene: &Scene) -> Result<String> {
 
 fn lock(scene: &mut Scene) -> Result<()> {
     opened(scene)?;
-    let name = scene.bed.daemons[0].subnet_file().file_name().context("a name")?.to_string_lossy().into_owned();
+    let name = scene.bed.daemons[0]
+        .subnet_file()
+        .file_name()
+        .context("a name")?
+        .to_string_lossy()
+        .into_owned();
     let lock = file(scene, &format!(".{name}.lock"));
     ensure!(Path::new(&lock).exists());
     scene.refused(&format!("exec 9<'{lock}' && flock -x 9"))
 }
 
 fn socket(scene: &mut Scene) -> Result<()> {
-    let path = format!("{}.sock", opened(scene).map(|_| scene.bed.daemons[0].subnet_file().display().to_string())?);
+    let path = format!(
+        "{}.sock",
+        opened(scene).map(|_| scene.bed.daemons[0].subnet_file().display().to_string())?
+    );
     scene.refused(&format!("perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un(\"{path}\")) or die \"$!\"'"))
 }
 
@@ -218,7 +337,9 @@ fn connections(count: usize, port: u16, request: &str) -> String {
 }
 
 fn half_open(scene: &mut Scene) -> Result<()> {
-    let flood = [HEALTH, API].map(|port| connections(500, port, "GET /live")).join("; ");
+    let flood = [HEALTH, API]
+        .map(|port| connections(500, port, "GET /live"))
+        .join("; ");
     let _clients = scene.perl("half-open", &format!("$SIG{{PIPE}} = 'IGNORE'; {flood}"))?;
     throughout(Duration::from_secs(2), "probes are answered", || {
         let (code, text) = scene.bed.daemons[0].get("/livez")?;
@@ -230,20 +351,40 @@ fn half_open(scene: &mut Scene) -> Result<()> {
 /// Bytes that the kernel keeps of answers on a port of the host.
 fn kept(scene: &Scene, port: u16) -> Result<usize> {
     let table = scene.here().sh("cat /proc/net/tcp /proc/net/tcp6")?;
-    let columns = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let ours = columns.filter(|columns| columns.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}"))) && columns[3] != "0A");
-    Ok(ours.filter_map(|columns| usize::from_str_radix(columns.get(4)?.split(':').next()?, 16).ok()).sum())
+    let columns = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = columns.filter(|columns| {
+        columns
+            .get(1)
+            .is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
+            && columns[3] != "0A"
+    });
+    Ok(ours
+        .filter_map(|columns| usize::from_str_radix(columns.get(4)?.split(':').next()?, 16).ok())
+        .sum())
 }
 
 fn unread(scene: &mut Scene) -> Result<()> {
     let asks = [(HEALTH, "/metrics"), (API, "/api/v1/node")];
-    let flood = asks.map(|(port, path)| connections(150, port, &format!("GET {path} HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"))).join("; ");
+    let flood = asks
+        .map(|(port, path)| {
+            connections(
+                150,
+                port,
+                &format!("GET {path} HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"),
+            )
+        })
+        .join("; ");
     let memory = scene.bed.daemons[0].memory()?;
     let _clients = scene.perl("unread", &format!("$SIG{{PIPE}} = 'IGNORE'; {flood}"))?;
     ensure!(scene.bed.daemons[0].get("/livez")?.0 == 200);
     let kept_now = kept(scene, HEALTH)? + kept(scene, API)?;
     let grown = scene.bed.daemons[0].memory()?.saturating_sub(memory);
-    ensure!(2 * kept_now as u64 + grown < 16 << 20, "the kernel keeps {kept_now} bytes, the daemon {grown}");
+    ensure!(
+        2 * kept_now as u64 + grown < 16 << 20,
+        "the kernel keeps {kept_now} bytes, the daemon {grown}"
+    );
     eventually_ok(DEADLINE, "nothing is kept", || {
         let kept = kept(scene, HEALTH)? + kept(scene, API)?;
         ensure!(kept == 0, "{kept}");
@@ -256,7 +397,10 @@ fn ask(netns: &Netns, address: SocketAddr, host: &str, path: &str) -> Result<Str
     let ask = || -> Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
@@ -271,16 +415,30 @@ fn local(port: u16) -> SocketAddr {
 fn ask_in_a_loop(scene: &mut Scene) -> Result<()> {
     let begun = Instant::now();
     for _ in 0..4 {
-        ensure!(ask(scene.here(), local(API), "localhost", "/api/v1/node")?.starts_with("HTTP/1.1 200"));
+        ensure!(
+            ask(scene.here(), local(API), "localhost", "/api/v1/node")?.starts_with("HTTP/1.1 200")
+        );
     }
-    ensure!(begun.elapsed() >= Duration::from_secs(3), "four documents in {:?}", begun.elapsed());
+    ensure!(
+        begun.elapsed() >= Duration::from_secs(3),
+        "four documents in {:?}",
+        begun.elapsed()
+    );
     Ok(())
 }
 
 fn foreign_host(scene: &mut Scene) -> Result<()> {
-    for (port, path, code) in [(API, "/api/v1/node", 421), (HEALTH, "/status", 421), (HEALTH, "/livez", 200), (HEALTH, "/metrics", 200)] {
+    for (port, path, code) in [
+        (API, "/api/v1/node", 421),
+        (HEALTH, "/status", 421),
+        (HEALTH, "/livez", 200),
+        (HEALTH, "/metrics", 200),
+    ] {
         let answer = ask(scene.here(), local(port), "evil.example", path)?;
-        ensure!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{path}: {answer}");
+        ensure!(
+            answer.starts_with(&format!("HTTP/1.1 {code} ")),
+            "{path}: {answer}"
+        );
     }
     Ok(())
 }
@@ -321,24 +479,43 @@ fn links(scene: &mut Scene) -> Result<()> {
 fn secrets(scene: &mut Scene) -> Result<()> {
     let folder = opened(scene)?;
     // What pods' networks need is everybody's; the rest is root's.
-    let listed = scene.nobody(&format!("cd '{folder}' && for f in $(ls -A); do [ -r $f ] && [ -f $f ] && echo $f; done; true"))?;
+    let listed = scene.nobody(&format!(
+        "cd '{folder}' && for f in $(ls -A); do [ -r $f ] && [ -f $f ] && echo $f; done; true"
+    ))?;
     let readable = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let name = scene.bed.daemons[0].subnet_file().file_name().context("a name")?.to_string_lossy().into_owned();
-    let others: Vec<&str> = readable.lines().filter(|file| *file != name && !file.ends_with(".log")).collect();
+    let name = scene.bed.daemons[0]
+        .subnet_file()
+        .file_name()
+        .context("a name")?
+        .to_string_lossy()
+        .into_owned();
+    let others: Vec<&str> = readable
+        .lines()
+        .filter(|file| *file != name && !file.ends_with(".log"))
+        .collect();
     ensure!(others.is_empty(), "{others:?}");
     Ok(())
 }
 
 fn process(scene: &mut Scene) -> Result<()> {
     let pid = scene.bed.daemons[0].pid();
-    for what in
-        [format!("cat /proc/{pid}/environ"), format!("head -c 1 /proc/{pid}/mem"), format!("cat /proc/{pid}/maps"), format!("ls /proc/{pid}/fd")]
-    {
+    for what in [
+        format!("cat /proc/{pid}/environ"),
+        format!("head -c 1 /proc/{pid}/mem"),
+        format!("cat /proc/{pid}/maps"),
+        format!("ls /proc/{pid}/fd"),
+    ] {
         scene.refused(&what)?;
     }
     // ptrace and PTRACE_SEIZE.
-    let ptrace = if cfg!(target_arch = "x86_64") { 101 } else { 117 };
-    scene.refused(&format!("perl -e 'syscall({ptrace}, 0x4206, {pid}, 0, 0) == 0 or die \"$!\"'"))
+    let ptrace = if cfg!(target_arch = "x86_64") {
+        101
+    } else {
+        117
+    };
+    scene.refused(&format!(
+        "perl -e 'syscall({ptrace}, 0x4206, {pid}, 0, 0) == 0 or die \"$!\"'"
+    ))
 }
 
 fn signals(scene: &mut Scene) -> Result<()> {
@@ -356,20 +533,49 @@ fn junk_from_here(scene: &mut Scene) -> Result<()> {
             "for (1..20000) {{ send(S, \"flpr\\x01\" . chr($_ % 6) . (\"x\" x ($_ % 1200)), 0, pack_sockaddr_in({port}, inet_aton(\"{own}\"))) }}"
         )
     };
-    let script = format!("socket(S, PF_INET, SOCK_DGRAM, 0) or die; {}; {}; {}", send(PROBES), send(8472), send(51820));
+    let script = format!(
+        "socket(S, PF_INET, SOCK_DGRAM, 0) or die; {}; {}; {}",
+        send(PROBES),
+        send(8472),
+        send(51820)
+    );
     scene.perl("junk", &script).map(drop)
 }
 
 fn status_from_a_pod(scene: &mut Scene) -> Result<()> {
     let (own, other) = (scene.bed.hosts[0].v4()?, scene.bed.hosts[1].v4()?);
-    let gateway = scene.bed.daemons[0].subnet_env()?.subnet.context("a subnet")?.addr();
-    for (netns, address) in [(scene.bed.pods[0].netns(), own), (scene.bed.pods[0].netns(), gateway), (scene.bed.hosts[1].netns(), own)] {
+    let gateway = scene.bed.daemons[0]
+        .subnet_env()?
+        .subnet
+        .context("a subnet")?
+        .addr();
+    for (netns, address) in [
+        (scene.bed.pods[0].netns(), own),
+        (scene.bed.pods[0].netns(), gateway),
+        (scene.bed.hosts[1].netns(), own),
+    ] {
         let address = SocketAddr::new(IpAddr::V4(address), HEALTH);
         let answer = ask(netns, address, &address.to_string(), "/status")?;
-        ensure!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"counts\""), "{answer}");
-        ensure!(!answer.contains(&other.to_string()) && !answer.contains("10.244.") && !answer.contains("findings"), "{answer}");
+        ensure!(
+            answer.starts_with("HTTP/1.1 200") && answer.contains("\"counts\""),
+            "{answer}"
+        );
+        ensure!(
+            !answer.contains(&other.to_string())
+                && !answer.contains("10.244.")
+                && !answer.contains("findings"),
+            "{answer}"
+        );
         ensure!(ask(netns, address, "evil.example", "/status")?.starts_with("HTTP/1.1 421"));
-        ensure!(ask(netns, SocketAddr::new(address.ip(), API), "localhost", "/api/v1/node").is_err());
+        ensure!(
+            ask(
+                netns,
+                SocketAddr::new(address.ip(), API),
+                "localhost",
+                "/api/v1/node"
+            )
+            .is_err()
+        );
     }
     let all = ask(scene.here(), local(HEALTH), "localhost", "/status")?;
     ensure!(all.contains("10.244."), "{all}");
@@ -377,8 +583,14 @@ fn status_from_a_pod(scene: &mut Scene) -> Result<()> {
 }
 
 fn route_localnet(scene: &mut Scene) -> Result<()> {
-    let gateway = scene.bed.daemons[0].subnet_env()?.subnet.context("a subnet")?.addr();
-    scene.here().sysctl("net/ipv4/conf/all/route_localnet", "1")?;
+    let gateway = scene.bed.daemons[0]
+        .subnet_env()?
+        .subnet
+        .context("a subnet")?
+        .addr();
+    scene
+        .here()
+        .sysctl("net/ipv4/conf/all/route_localnet", "1")?;
     let pod = scene.bed.pods[0].netns();
     pod.sysctl("net/ipv4/conf/all/route_localnet", "1")?;
     pod.sh("ip rule add pref 1 lookup 77; ip rule del pref 0; ip rule add pref 2 lookup local")?;
@@ -388,18 +600,29 @@ fn route_localnet(scene: &mut Scene) -> Result<()> {
     let reached = ask(pod, local(API), "localhost", "/api/v1/node");
     let status = ask(pod, local(HEALTH), "localhost", "/status");
     pod.sh("ip route flush table 77")?;
-    scene.here().sysctl("net/ipv4/conf/all/route_localnet", "0")?;
+    scene
+        .here()
+        .sysctl("net/ipv4/conf/all/route_localnet", "0")?;
     if let Ok(answer) = reached {
         bail!("{answer}");
     }
-    ensure!(status.as_ref().is_ok_and(|status| status.contains("\"counts\"") && !status.contains("10.244.")), "{status:?}");
+    ensure!(
+        status
+            .as_ref()
+            .is_ok_and(|status| status.contains("\"counts\"") && !status.contains("10.244.")),
+        "{status:?}"
+    );
     Ok(())
 }
 
 /// Addresses of the two nodes: in the underlay, and in the overlay network.
 fn addresses(scene: &Scene) -> Result<[[IpAddr; 2]; 2]> {
     let of = |node: usize| -> Result<[IpAddr; 2]> {
-        let overlay = scene.bed.daemons[node].subnet_env()?.subnet.context("a subnet")?.network();
+        let overlay = scene.bed.daemons[node]
+            .subnet_env()?
+            .subnet
+            .context("a subnet")?
+            .network();
         Ok([scene.bed.hosts[node].v4()?.into(), overlay.into()])
     };
     Ok([of(0)?, of(1)?])
@@ -412,7 +635,12 @@ fn junk_from_a_pod(scene: &mut Scene) -> Result<()> {
         let payload = vec![number as u8; number % 1200];
         for port in [PROBES, 8472, 51820] {
             let from = SocketAddr::new(theirs[number % 2], port);
-            packets.push(craft::udp_packet(from, SocketAddr::new(own[number / 2 % 2], port), 64, &payload));
+            packets.push(craft::udp_packet(
+                from,
+                SocketAddr::new(own[number / 2 % 2], port),
+                64,
+                &payload,
+            ));
         }
     }
     send(scene, &packets)
@@ -428,8 +656,17 @@ fn send(scene: &Scene, packets: &[Vec<u8>]) -> Result<()> {
 
 /// A message of the probes, with the numbers of two nodes.
 fn message(kind: u8, nonce: u64, from: [u8; 8], to: [u8; 8], words: u32) -> Vec<u8> {
-    let mut bytes =
-        [&b"flpr\x01"[..], &[kind], &72u16.to_be_bytes(), &nonce.to_be_bytes(), &from, &to, &words.to_be_bytes(), &words.to_be_bytes()].concat();
+    let mut bytes = [
+        &b"flpr\x01"[..],
+        &[kind],
+        &72u16.to_be_bytes(),
+        &nonce.to_be_bytes(),
+        &from,
+        &to,
+        &words.to_be_bytes(),
+        &words.to_be_bytes(),
+    ]
+    .concat();
     bytes.resize(72, 0);
     bytes
 }
@@ -440,12 +677,25 @@ fn number(netns: &Netns, id: &str, subnet: &str) -> Result<[u8; 8]> {
         let sum = netns.sh(&format!("printf %s '{text}' | sha256sum"))?;
         Ok(u32::from_str_radix(sum.get(..8).context("a sum")?, 16)?.to_be_bytes())
     };
-    [half(id)?, half(subnet)?].concat().try_into().ok().context("eight bytes")
+    [half(id)?, half(subnet)?]
+        .concat()
+        .try_into()
+        .ok()
+        .context("eight bytes")
 }
 
 fn forged_probes(scene: &mut Scene) -> Result<()> {
     let [own, theirs] = addresses(scene)?;
-    let subnets = [scene.bed.daemons[0].subnet_env()?.subnet.context("a subnet")?, scene.bed.daemons[1].subnet_env()?.subnet.context("a subnet")?];
+    let subnets = [
+        scene.bed.daemons[0]
+            .subnet_env()?
+            .subnet
+            .context("a subnet")?,
+        scene.bed.daemons[1]
+            .subnet_env()?
+            .subnet
+            .context("a subnet")?,
+    ];
     let ids = [0, 1].map(|node| -> Result<[u8; 8]> {
         let (_, text) = scene.bed.daemons[node].api("/api/v1/node")?;
         let document: serde_json::Value = serde_json::from_str(&text)?;
@@ -457,7 +707,14 @@ fn forged_probes(scene: &mut Scene) -> Result<()> {
     // Nothing comes through the overlay network from the peer: what is said to come from there was forged.
     let switch = "table bridge cut { chain c { type filter hook forward priority 0; udp dport 8472 drop; }; }";
     scene.bed.lan.netns().feed("nft", &["-f", "-"], switch)?;
-    let cut = || (|| Ok::<_, anyhow::Error>([peer(&scene.bed, 0, 1, false)?.0, peer(&scene.bed, 1, 0, false)?.0]))();
+    let cut = || {
+        (|| {
+            Ok::<_, anyhow::Error>([
+                peer(&scene.bed, 0, 1, false)?.0,
+                peer(&scene.bed, 1, 0, false)?.0,
+            ])
+        })()
+    };
     let both = ["overlay-cut".to_owned(), "overlay-cut".to_owned()];
     let told = eventually_ok(DEADLINE, "the overlay is cut", || {
         let states = cut()?;
@@ -472,8 +729,18 @@ fn forged_probes(scene: &mut Scene) -> Result<()> {
                 for words in [0, 1, u32::MAX] {
                     nonce += 1;
                     let at = |ip| SocketAddr::new(ip, PROBES);
-                    packets.push(craft::udp_packet(at(theirs[1]), at(own[1]), 64, &message(kind, nonce, of_1, of_0, words)));
-                    packets.push(craft::udp_packet(at(theirs[0]), at(own[0]), 64, &message(kind, nonce, of_1, of_0, words)));
+                    packets.push(craft::udp_packet(
+                        at(theirs[1]),
+                        at(own[1]),
+                        64,
+                        &message(kind, nonce, of_1, of_0, words),
+                    ));
+                    packets.push(craft::udp_packet(
+                        at(theirs[0]),
+                        at(own[0]),
+                        64,
+                        &message(kind, nonce, of_1, of_0, words),
+                    ));
                 }
             }
             send(scene, &packets)?;
@@ -482,13 +749,19 @@ fn forged_probes(scene: &mut Scene) -> Result<()> {
             Ok(())
         })
     });
-    scene.bed.lan.netns().exec("nft", &["delete", "table", "bridge", "cut"])?;
+    scene
+        .bed
+        .lan
+        .netns()
+        .exec("nft", &["delete", "table", "bridge", "cut"])?;
     lies
 }
 
 fn icmp(kind: u8, code: u8, rest: [u8; 4], inner: &[u8]) -> Vec<u8> {
     let mut bytes = [&[kind, code, 0, 0][..], &rest, inner].concat();
-    let sum = bytes.chunks(2).fold(0u32, |sum, pair| sum + (u32::from(pair[0]) << 8) + u32::from(pair.get(1).copied().unwrap_or(0)));
+    let sum = bytes.chunks(2).fold(0u32, |sum, pair| {
+        sum + (u32::from(pair[0]) << 8) + u32::from(pair.get(1).copied().unwrap_or(0))
+    });
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
     bytes[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -497,7 +770,12 @@ fn icmp(kind: u8, code: u8, rest: [u8; 4], inner: &[u8]) -> Vec<u8> {
 
 /// An IP packet with ICMP in the place of UDP.
 fn icmp_packet(from: IpAddr, to: IpAddr, icmp: &[u8]) -> Vec<u8> {
-    let packet = craft::udp_packet(SocketAddr::new(from, 0), SocketAddr::new(to, 0), 64, &vec![0; icmp.len() - 8]);
+    let packet = craft::udp_packet(
+        SocketAddr::new(from, 0),
+        SocketAddr::new(to, 0),
+        64,
+        &vec![0; icmp.len() - 8],
+    );
     let mut packet = craft::changed(&packet, |packet| packet[9] = 1);
     packet[20..].copy_from_slice(icmp);
     packet
@@ -509,9 +787,22 @@ fn forged_errors(scene: &mut Scene) -> Result<()> {
     for number in 0..500u64 {
         for place in 0..2 {
             let at = |ip: [IpAddr; 2]| SocketAddr::new(ip[place], PROBES);
-            let inner = craft::udp_packet(at(own), at(theirs), 64, &message(1, number, [9; 8], [8; 8], 0));
-            packets.push(icmp_packet(theirs[place], own[place], &icmp(3, 3, [0; 4], &inner)));
-            packets.push(icmp_packet(theirs[place], own[place], &icmp(3, 4, [0, 0, 2, 68], &inner)));
+            let inner = craft::udp_packet(
+                at(own),
+                at(theirs),
+                64,
+                &message(1, number, [9; 8], [8; 8], 0),
+            );
+            packets.push(icmp_packet(
+                theirs[place],
+                own[place],
+                &icmp(3, 3, [0; 4], &inner),
+            ));
+            packets.push(icmp_packet(
+                theirs[place],
+                own[place],
+                &icmp(3, 4, [0, 0, 2, 68], &inner),
+            ));
         }
     }
     send(scene, &packets)?;
@@ -523,7 +814,13 @@ fn forged_errors(scene: &mut Scene) -> Result<()> {
 fn pings(scene: &mut Scene) -> Result<()> {
     let [own, theirs] = addresses(scene)?;
     let packets: Vec<Vec<u8>> = (0..10_000u32)
-        .map(|number| icmp_packet(theirs[0], own[(number % 2) as usize], &icmp((number % 2 * 8) as u8, 0, number.to_be_bytes(), &[0x55; 56])))
+        .map(|number| {
+            icmp_packet(
+                theirs[0],
+                own[(number % 2) as usize],
+                &icmp((number % 2 * 8) as u8, 0, number.to_be_bytes(), &[0x55; 56]),
+            )
+        })
         .collect();
     send(scene, &packets)
 }
@@ -539,10 +836,24 @@ fn arp(scene: &mut Scene) -> Result<()> {
              my $f = (\"\\xff\" x 6) . $m . pack('n6', 0x0806, 1, 0x0800, 0x0604, 2, 0); $f = substr($f, 0, 22) . $m . $i . (\"\\xff\" x 6) . $i; \
              for (1..20) {{ send(S, $f, 0, pack('SnlSCCa8', 17, 0x0806, $x, 1, 0, 6, '')) or die $!; }}"
         );
-        pod.exec("ip", &["netns", "exec", pod.name(), "perl", "-MSocket", "-e", &script])?;
+        pod.exec(
+            "ip",
+            &[
+                "netns",
+                "exec",
+                pod.name(),
+                "perl",
+                "-MSocket",
+                "-e",
+                &script,
+            ],
+        )?;
     }
     let neighbours = scene.here().sh("ip neigh show dev flannel.1")?;
-    ensure!(neighbours.lines().all(|line| line.contains("PERMANENT")), "{neighbours}");
+    ensure!(
+        neighbours.lines().all(|line| line.contains("PERMANENT")),
+        "{neighbours}"
+    );
     Ok(())
 }
 
@@ -550,24 +861,55 @@ fn arp(scene: &mut Scene) -> Result<()> {
 fn tunnel(scene: &Scene, to_node: usize) -> Result<()> {
     let [_, theirs] = addresses(scene)?;
     let target = &scene.bed.pods[to_node];
-    let inner = craft::udp_packet(SocketAddr::new(theirs[1], 7), SocketAddr::new(target.address()?, 7777), 64, b"tunnelled");
-    let link = scene.bed.hosts[to_node].netns().sh("ip -br link show flannel.1")?;
-    let mac = link.split_whitespace().nth(2).with_context(|| link.clone())?;
-    let mac: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<_, _>>()?;
+    let inner = craft::udp_packet(
+        SocketAddr::new(theirs[1], 7),
+        SocketAddr::new(target.address()?, 7777),
+        64,
+        b"tunnelled",
+    );
+    let link = scene.bed.hosts[to_node]
+        .netns()
+        .sh("ip -br link show flannel.1")?;
+    let mac = link
+        .split_whitespace()
+        .nth(2)
+        .with_context(|| link.clone())?;
+    let mac: Vec<u8> = mac
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16))
+        .collect::<Result<_, _>>()?;
     let mac: [u8; 6] = mac.try_into().ok().context("no MAC")?;
     let frame = craft::vxlan(1, mac, 0x0800, &inner);
-    let socket = target.netns().run(|| std::net::UdpSocket::bind("0.0.0.0:7777"))??;
+    let socket = target
+        .netns()
+        .run(|| std::net::UdpSocket::bind("0.0.0.0:7777"))??;
     socket.set_read_timeout(Some(Duration::from_millis(1500)))?;
     let to = SocketAddr::new(scene.bed.hosts[to_node].v4()?.into(), 8472);
     let own = scene.bed.pods[0].address()?;
-    craft::send_from(scene.bed.pods[0].netns(), SocketAddr::new(own, 0), to, &[frame.clone(), frame.clone()])?;
+    craft::send_from(
+        scene.bed.pods[0].netns(),
+        SocketAddr::new(own, 0),
+        to,
+        &[frame.clone(), frame.clone()],
+    )?;
     if to_node == 0 {
         // A bridge with strict reverse path filtering takes no packets in a peer's name.
         scene.here().sysctl("net/ipv4/conf/cni0/rp_filter", "1")?;
     }
-    send(scene, &[craft::udp_packet(SocketAddr::new(theirs[0], 8472), to, 64, &frame)])?;
+    send(
+        scene,
+        &[craft::udp_packet(
+            SocketAddr::new(theirs[0], 8472),
+            to,
+            64,
+            &frame,
+        )],
+    )?;
     let mut buffer = [0; 100];
-    ensure!(socket.recv(&mut buffer).is_err(), "the packet came out of the tunnel");
+    ensure!(
+        socket.recv(&mut buffer).is_err(),
+        "the packet came out of the tunnel"
+    );
     Ok(())
 }
 

@@ -4,7 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, Mesh, Pod, ProbeOptions, Store, Uplink, eventually, throughout};
+use lab::{
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, Mesh, Pod, ProbeOptions, Store, Uplink,
+    eventually, throughout,
+};
 use nix::sys::signal::Signal;
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -12,7 +15,11 @@ const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// The lines of a daemon's log that hold that text.
 fn count(daemon: &Flanneld, text: &str) -> usize {
-    daemon.log().lines().filter(|line| line.contains(text)).count()
+    daemon
+        .log()
+        .lines()
+        .filter(|line| line.contains(text))
+        .count()
 }
 
 /// Probes between pods of all hosts, flowing.
@@ -29,15 +36,22 @@ fn an_outage_moves_nobody_into_a_foreign_cluster() {
     Lab::run("foreign", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
-        let (right_host, foreign_host) = (lab.host("right", &[Uplink::enp0s8(&lan, 98)?])?, lab.host("foreign", &[Uplink::enp0s8(&lan, 99)?])?);
+        let (right_host, foreign_host) = (
+            lab.host("right", &[Uplink::enp0s8(&lan, 98)?])?,
+            lab.host("foreign", &[Uplink::enp0s8(&lan, 99)?])?,
+        );
         let mut right = Etcd::start(&[&right_host], &EtcdOptions::default())?;
         let foreign = Etcd::start(&[&foreign_host], &EtcdOptions::default())?;
         let (store, elsewhere) = (right.store()?, foreign.store()?);
         store.configure(VXLAN)?;
         elsewhere.configure(VXLAN)?;
         let untouched = foreign.client()?.revision()?;
-        let endpoints = [right.client()?.endpoints(), foreign.client()?.endpoints()].concat().join(",");
-        let options = FlanneldOptions::new(&store).iface("enp0s8").arg(&format!("--etcd-endpoints={endpoints}"));
+        let endpoints = [right.client()?.endpoints(), foreign.client()?.endpoints()]
+            .concat()
+            .join(",");
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg(&format!("--etcd-endpoints={endpoints}"));
         let (mut daemons, mut pods) = (Vec::new(), Vec::new());
         for host in &hosts {
             let daemon = host.flanneld(&options)?;
@@ -47,18 +61,40 @@ fn an_outage_moves_nobody_into_a_foreign_cluster() {
         let mesh = probes(&pods)?;
         right.kill(0)?;
         for daemon in &daemons {
-            eventually(DEADLINE, "the log says why the foreign one is not used", || count(daemon, "belongs to another etcd cluster") > 0)?;
+            eventually(
+                DEADLINE,
+                "the log says why the foreign one is not used",
+                || count(daemon, "belongs to another etcd cluster") > 0,
+            )?;
         }
         // It took 0.3 s: this is ten times as long, and more tries than there are endpoints.
-        throughout(Duration::from_secs(8), "no lease is in the foreign cluster", || {
-            ensure!(elsewhere.subnets()?.is_empty(), "{:?}", elsewhere.subnets()?);
-            Ok(())
-        })?;
-        ensure!(foreign.client()?.revision()? == untouched, "something was written into the foreign cluster");
+        throughout(
+            Duration::from_secs(8),
+            "no lease is in the foreign cluster",
+            || {
+                ensure!(
+                    elsewhere.subnets()?.is_empty(),
+                    "{:?}",
+                    elsewhere.subnets()?
+                );
+                Ok(())
+            },
+        )?;
+        ensure!(
+            foreign.client()?.revision()? == untouched,
+            "something was written into the foreign cluster"
+        );
         right.restart(0)?;
         for daemon in &mut daemons {
-            eventually(DEADLINE, "the right one is used again", || count(daemon, "the watch of the leases has resumed") > 0)?;
-            ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
+            eventually(DEADLINE, "the right one is used again", || {
+                count(daemon, "the watch of the leases has resumed") > 0
+            })?;
+            ensure!(
+                daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(),
+                "{:?}\n{}",
+                daemon.errors(),
+                daemon.log_tail(20)
+            );
             // Once by the watch, and once by the lease where a renewal came meanwhile.
             let told = count(daemon, "belongs to another etcd cluster");
             ensure!(told <= 2, "told {told} times:\n{}", daemon.log_tail(40));
@@ -74,7 +110,10 @@ fn replace(path: &Path, with: &Path) -> Result<()> {
     let age = std::fs::metadata(path)?.modified()?;
     let new = path.with_extension("new");
     std::fs::copy(with, &new)?;
-    std::fs::File::options().write(true).open(&new)?.set_modified(age)?;
+    std::fs::File::options()
+        .write(true)
+        .open(&new)?
+        .set_modified(age)?;
     Ok(std::fs::rename(&new, path)?)
 }
 
@@ -104,7 +143,10 @@ fn a_hangup_reads_the_tls_files_again() {
         // A client certificate of another authority, which etcd refuses.
         let (folder, good) = (lab.folder("stranger")?, lab.folder("good")?);
         let stranger = lab::Certificates::create(&folder, &[])?;
-        let pairs = [(files.client(), stranger.client()), (files.client_key(), stranger.client_key())];
+        let pairs = [
+            (files.client(), stranger.client()),
+            (files.client_key(), stranger.client_key()),
+        ];
         for (present, bad) in &pairs {
             std::fs::copy(present, good.join(present.file_name().unwrap()))?;
             replace(present, bad)?;
@@ -112,24 +154,45 @@ fn a_hangup_reads_the_tls_files_again() {
         let refused = "etcd refuses this node's certificate";
         for daemon in &daemons {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "the files were read", || count(daemon, refused) > 0)?;
+            eventually(DEADLINE, "the files were read", || {
+                count(daemon, refused) > 0
+            })?;
         }
         // Some more tries: the watch repeats within seconds.
-        throughout(Duration::from_secs(12), "it is not said again and again", || {
-            for daemon in &mut daemons {
-                ensure!(daemon.is_running() && daemon.is_ready(), "{}", daemon.log_tail(20));
-                ensure!(count(daemon, "the watch of the leases is interrupted") == 1, "{}", daemon.log_tail(40));
-                ensure!(count(daemon, refused) <= 2, "{}", daemon.log_tail(40));
-            }
-            Ok(())
-        })?;
+        throughout(
+            Duration::from_secs(12),
+            "it is not said again and again",
+            || {
+                for daemon in &mut daemons {
+                    ensure!(
+                        daemon.is_running() && daemon.is_ready(),
+                        "{}",
+                        daemon.log_tail(20)
+                    );
+                    ensure!(
+                        count(daemon, "the watch of the leases is interrupted") == 1,
+                        "{}",
+                        daemon.log_tail(40)
+                    );
+                    ensure!(count(daemon, refused) <= 2, "{}", daemon.log_tail(40));
+                }
+                Ok(())
+            },
+        )?;
         for (present, _) in &pairs {
             replace(present, &good.join(present.file_name().unwrap()))?;
         }
         for daemon in &mut daemons {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "the watch stands again", || count(daemon, "the watch of the leases has resumed") == 1)?;
-            ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
+            eventually(DEADLINE, "the watch stands again", || {
+                count(daemon, "the watch of the leases has resumed") == 1
+            })?;
+            ensure!(
+                daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(),
+                "{:?}\n{}",
+                daemon.errors(),
+                daemon.log_tail(20)
+            );
         }
         mesh.require_clean()
     })
@@ -146,9 +209,15 @@ fn a_hangup_is_ignored_where_leases_are_files() {
         let mut daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
         for turn in 1..=2 {
             daemon.signal(Signal::SIGHUP)?;
-            eventually(DEADLINE, "it is logged", || count(&daemon, "SIGHUP ignored") == turn)?;
+            eventually(DEADLINE, "it is logged", || {
+                count(&daemon, "SIGHUP ignored") == turn
+            })?;
         }
-        ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{}", daemon.log_tail(20));
+        ensure!(
+            daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(),
+            "{}",
+            daemon.log_tail(20)
+        );
         Ok(())
     })
     .unwrap();

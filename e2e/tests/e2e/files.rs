@@ -8,7 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use lab::{FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually, said, throughout, write_script};
+use lab::{
+    FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually, said,
+    throughout, write_script,
+};
 use nix::fcntl::OFlag;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -22,10 +25,23 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
         let leases = lab.folder("leases")?;
         let store = Store::dir(&leases);
         store.configure(NET_CONF)?;
-        let (pipe, wrapper) = (lab.folder("")?.join("stderr"), lab.folder("")?.join("flanneld"));
-        ensure!(Command::new("mkfifo").arg(&pipe).status()?.success(), "mkfifo");
+        let (pipe, wrapper) = (
+            lab.folder("")?.join("stderr"),
+            lab.folder("")?.join("flanneld"),
+        );
+        ensure!(
+            Command::new("mkfifo").arg(&pipe).status()?.success(),
+            "mkfifo"
+        );
         let own = binaries::own("flanneld")?;
-        write_script(&wrapper, &format!("#!/bin/sh\nexec 2>{}\nexec {} \"$@\"\n", pipe.display(), own.display()))?;
+        write_script(
+            &wrapper,
+            &format!(
+                "#!/bin/sh\nexec 2>{}\nexec {} \"$@\"\n",
+                pipe.display(),
+                own.display()
+            ),
+        )?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
 
         let read = std::thread::spawn({
@@ -34,23 +50,46 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
             move || File::open(pipe).and_then(|mut pipe| pipe.read(&mut [0; 64]))
         });
         let mut unread = hosts[0].start_flanneld(&options.clone().binary(&wrapper))?;
-        ensure!(read.join().is_ok_and(|read| read.is_ok_and(|count| count > 0)), "nothing was logged at all");
-        eventually(DEADLINE, "ready, with nobody to tell", || unread.get("/readyz").is_ok_and(|(code, _)| code == 200))?;
+        ensure!(
+            read.join()
+                .is_ok_and(|read| read.is_ok_and(|count| count > 0)),
+            "nothing was logged at all"
+        );
+        eventually(DEADLINE, "ready, with nobody to tell", || {
+            unread.get("/readyz").is_ok_and(|(code, _)| code == 200)
+        })?;
         let other = hosts[1].flanneld(&options)?;
-        let pods = [hosts[0].pod("p1", &unread.subnet_env()?)?, hosts[1].pod("p1", &other.subnet_env()?)?];
+        let pods = [
+            hosts[0].pod("p1", &unread.subnet_env()?)?,
+            hosts[1].pod("p1", &other.subnet_env()?)?,
+        ];
         let probes = ProbeOptions::default();
         Mesh::start(&pods, &probes)?.wait_flowing(DEADLINE)?;
         let mesh = Mesh::start(&pods, &probes)?;
         mesh.wait_flowing(DEADLINE)?;
 
-        let dropped = || unread.metric("flannel_log_lines_dropped_total").unwrap_or_default();
+        let dropped = || {
+            unread
+                .metric("flannel_log_lines_dropped_total")
+                .unwrap_or_default()
+        };
         let before = dropped();
         fs::write(leases.join("subnets/10.5.77.0-24"), "{")?;
-        eventually(DEADLINE, "a line was dropped, and counted", || dropped() > before)?;
-        ensure!(unread.get("/healthz")?.0 == 200, "unhealthy: {:?}", unread.get("/healthz"));
+        eventually(DEADLINE, "a line was dropped, and counted", || {
+            dropped() > before
+        })?;
+        ensure!(
+            unread.get("/healthz")?.0 == 200,
+            "unhealthy: {:?}",
+            unread.get("/healthz")
+        );
 
         // Somebody reads again, and is told what is missing. A pipe that is opened anew is the same pipe.
-        let mut again = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&pipe).context("reading again")?;
+        let mut again = File::options()
+            .read(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(&pipe)
+            .context("reading again")?;
         fs::write(leases.join("subnets/10.5.78.0-24"), "{")?;
         let mut text = Vec::new();
         eventually(DEADLINE, "who reads again is told what is missing", || {
@@ -69,22 +108,40 @@ fn flannelctl_goes_on_without_a_reader() {
     let folder = tempdir();
     let store = Store::dir(&folder.0);
     store.configure(NET_CONF).unwrap();
-    fs::write(folder.0.join("subnets/10.5.1.0-24"), r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#).unwrap();
+    fs::write(
+        folder.0.join("subnets/10.5.1.0-24"),
+        r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#,
+    )
+    .unwrap();
     let run = |redirect: &str| {
         let flannelctl = binaries::own("flannelctl").unwrap();
-        let program = format!("{} leases --subnet-dir={}", flannelctl.display(), folder.0.display());
+        let program = format!(
+            "{} leases --subnet-dir={}",
+            flannelctl.display(),
+            folder.0.display()
+        );
         // Only once the reader is gone.
-        let script = format!("exec 3>&1; {{ while [ -e {0}/wait ]; do :; done; {program}; echo \"status $?\" >&3; }} {redirect}", folder.0.display());
+        let script = format!(
+            "exec 3>&1; {{ while [ -e {0}/wait ]; do :; done; {program}; echo \"status $?\" >&3; }} {redirect}",
+            folder.0.display()
+        );
         Command::new("bash").args(["-c", &script]).output().unwrap()
     };
     fs::write(folder.0.join("wait"), "").unwrap();
     let output = run(&format!("| rm {}/wait", folder.0.display()));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert_eq!((text(&output.stdout).trim(), text(&output.stderr).as_str()), ("status 0", ""));
+    assert_eq!(
+        (text(&output.stdout).trim(), text(&output.stderr).as_str()),
+        ("status 0", "")
+    );
     // What somebody wants to have is missed, though.
     let output = run(">/dev/full");
     assert_eq!(text(&output.stdout).trim(), "status 1");
-    assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("No space left"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 struct Temporary(PathBuf);
@@ -141,19 +198,35 @@ fn a_lock_that_is_a_link_is_refused_and_what_a_kill_left_goes() {
         let folder = file.parent().context("no folder")?;
         let secret = lab.folder("")?.join("secret");
         fs::write(&secret, "mine")?;
-        let lock = folder.join(format!(".{}.lock", file.file_name().unwrap_or_default().to_string_lossy()));
+        let lock = folder.join(format!(
+            ".{}.lock",
+            file.file_name().unwrap_or_default().to_string_lossy()
+        ));
         fs::create_dir_all(folder)?;
         symlink(&secret, &lock)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut refused = host.start_flanneld(&options)?;
         let status = refused.wait(DEADLINE)?;
-        ensure!(status.code() == Some(1) && refused.log().contains(said("instance-claim", "symbolic link")), "{status}\n{}", refused.log());
-        ensure!(fs::read_to_string(&secret)? == "mine", "the link was followed");
+        ensure!(
+            status.code() == Some(1)
+                && refused
+                    .log()
+                    .contains(said("instance-claim", "symbolic link")),
+            "{status}\n{}",
+            refused.log()
+        );
+        ensure!(
+            fs::read_to_string(&secret)? == "mine",
+            "the link was followed"
+        );
         fs::remove_file(&lock)?;
 
         let mut daemon = host.flanneld(&options)?;
         daemon.kill()?;
-        let left = folder.join(format!(".{}0123456789abcdef", file.file_name().unwrap_or_default().to_string_lossy()));
+        let left = folder.join(format!(
+            ".{}0123456789abcdef",
+            file.file_name().unwrap_or_default().to_string_lossy()
+        ));
         fs::write(&left, "FLANNEL_")?;
         let _daemon = host.flanneld(&options)?;
         ensure!(!left.exists(), "{} is still there", left.display());
@@ -171,11 +244,21 @@ fn a_subnet_env_that_cannot_be_written_is_reported_once() {
         Store::dir(&store).configure(NET_CONF)?;
         // A folder in its way; it could be a full disk.
         let file = lab.folder("way/subnet.env")?;
-        let launch = Launch::new(binaries::own("flanneld")?).arg("--iface=enp0s8").arg(format!("--subnet-dir={}", store.display()));
-        let mut daemon = host.spawn("full", &launch.arg(format!("--subnet-file={}", file.display())))?;
+        let launch = Launch::new(binaries::own("flanneld")?)
+            .arg("--iface=enp0s8")
+            .arg(format!("--subnet-dir={}", store.display()));
+        let mut daemon = host.spawn(
+            "full",
+            &launch.arg(format!("--subnet-file={}", file.display())),
+        )?;
         let count = |words: &str| daemon.log().matches(words).count();
-        let unwritten = said("code=\"subnet-env-rename\"", "pods cannot start on this node");
-        eventually(DEADLINE, "not ready, and why", || count("not ready: ") > 0 && count(unwritten) > 0)?;
+        let unwritten = said(
+            "code=\"subnet-env-rename\"",
+            "pods cannot start on this node",
+        );
+        eventually(DEADLINE, "not ready, and why", || {
+            count("not ready: ") > 0 && count(unwritten) > 0
+        })?;
         throughout(Duration::from_secs(1), "it is said once", || {
             ensure!(count(unwritten) == 1, "{}", daemon.log());
             Ok(())

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Monitor, Pod, Probe, ProbeOptions, Process, Store, Switch,
-    Uplink, binaries, eventually, eventually_ok, throughout,
+    Etcd, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, Launch, Mesh, Monitor,
+    Pod, Probe, ProbeOptions, Process, Store, Switch, Uplink, binaries, eventually, eventually_ok,
+    throughout,
 };
 
 use hostile::{Entry, Fate, value};
@@ -38,8 +39,19 @@ impl Cluster {
         let etcd = Etcd::start(&[&store_host], &EtcdOptions::default())?;
         let store = etcd.store()?;
         store.configure(net_conf)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");
-        let mut cluster = Cluster { daemons: Vec::new(), etcd, options, pods: Vec::new(), hosts, store, store_host, lan };
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg("--audit-interval=0");
+        let mut cluster = Cluster {
+            daemons: Vec::new(),
+            etcd,
+            options,
+            pods: Vec::new(),
+            hosts,
+            store,
+            store_host,
+            lan,
+        };
         for number in 0..running {
             cluster.join(number)?;
         }
@@ -48,7 +60,8 @@ impl Cluster {
 
     fn join(&mut self, number: usize) -> Result<()> {
         let daemon = self.hosts[number].flanneld(&self.options)?;
-        self.pods.push(self.hosts[number].pod("p1", &daemon.subnet_env()?)?);
+        self.pods
+            .push(self.hosts[number].pod("p1", &daemon.subnet_env()?)?);
         self.daemons.push(daemon);
         Ok(())
     }
@@ -69,11 +82,17 @@ impl Cluster {
         if value.is_empty() {
             return self.etcd.client()?.put(&key, value);
         }
-        self.store_host.netns().feed(&etcdctl.to_string_lossy(), &["put", "--", &key], value).map(drop)
+        self.store_host
+            .netns()
+            .feed(&etcdctl.to_string_lossy(), &["put", "--", &key], value)
+            .map(drop)
     }
 
     fn delete(&self, key: &str) -> Result<()> {
-        let there = self.etcd.client()?.del(&self.store.key(&format!("subnets/{key}")))?;
+        let there = self
+            .etcd
+            .client()?
+            .del(&self.store.key(&format!("subnets/{key}")))?;
         ensure!(there, "{key} was not there");
         Ok(())
     }
@@ -81,7 +100,11 @@ impl Cluster {
     /// Waits until every running daemon has a route to a subnet.
     fn wait_route(&self, subnet: &str) -> Result<()> {
         for host in &self.hosts[..self.daemons.len()] {
-            eventually(DEADLINE, &format!("{} has a route to {subnet}", host.name()), || has_route(host, subnet))?;
+            eventually(
+                DEADLINE,
+                &format!("{} has a route to {subnet}", host.name()),
+                || has_route(host, subnet),
+            )?;
         }
         Ok(())
     }
@@ -94,31 +117,58 @@ impl Cluster {
     /// All daemons live, are ready, never were not, and logged no error.
     fn well(&mut self) -> Result<()> {
         for daemon in &mut self.daemons {
-            ensure!(daemon.is_running(), "a daemon ended:\n{}", daemon.log_tail(20));
+            ensure!(
+                daemon.is_running(),
+                "a daemon ended:\n{}",
+                daemon.log_tail(20)
+            );
             ensure!(daemon.is_ready(), "not ready: {:?}", daemon.get("/readyz"));
             // On a busy machine the first rules take longer than the start waits for them.
             let log = daemon.log();
-            let unready = log.lines().find(|line| line.contains("not ready:") && !line.ends_with("not ready: rules"));
-            ensure!(unready.is_none(), "a daemon was not ready for a while:\n{}", daemon.log_tail(20));
+            let unready = log
+                .lines()
+                .find(|line| line.contains("not ready:") && !line.ends_with("not ready: rules"));
+            ensure!(
+                unready.is_none(),
+                "a daemon was not ready for a while:\n{}",
+                daemon.log_tail(20)
+            );
             ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
-            ensure!(!daemon.log().contains(['\0', '\x1b']), "what others wrote is in the log as it is");
+            ensure!(
+                !daemon.log().contains(['\0', '\x1b']),
+                "what others wrote is in the log as it is"
+            );
         }
         Ok(())
     }
 }
 
 fn has_route(host: &Host, subnet: &str) -> bool {
-    host.netns().routes().is_ok_and(|routes| routes.iter().any(|route| route.dst == subnet && route.protocol == "241"))
+    host.netns().routes().is_ok_and(|routes| {
+        routes
+            .iter()
+            .any(|route| route.dst == subnet && route.protocol == "241")
+    })
 }
 
 fn key_of(daemon: &Flanneld) -> Result<String> {
-    let subnet = daemon.subnet_env()?.subnet.context("no subnet in subnet.env")?.trunc();
+    let subnet = daemon
+        .subnet_env()?
+        .subnet
+        .context("no subnet in subnet.env")?
+        .trunc();
     Ok(format!("{}-{}", subnet.network(), subnet.prefix_len()))
 }
 
 /// A peer that is nothing but a lease.
 fn fake(number: u8) -> (String, String) {
-    (format!("10.5.{}.0-24", 100 + number), value(&format!("192.168.56.{}", 200 + number), &format!("02:00:00:00:aa:{number:02x}")))
+    (
+        format!("10.5.{}.0-24", 100 + number),
+        value(
+            &format!("192.168.56.{}", 200 + number),
+            &format!("02:00:00:00:aa:{number:02x}"),
+        ),
+    )
 }
 
 fn fake_subnet(number: u8) -> String {
@@ -128,10 +178,29 @@ fn fake_subnet(number: u8) -> String {
 /// Fails when anything about these subnets was changed on our devices of a host while it was watched.
 fn require_silence_about(subnets: &[String], host: &Host, monitor: &mut Monitor) -> Result<()> {
     let reports = monitor.reports()?;
-    let begins: Vec<&str> = subnets.iter().map(|subnet| subnet.split_once(".0/").map_or(subnet.as_str(), |(begin, _)| begin)).collect();
-    let ours = reports.lines().filter(|line| line.contains("flannel") || line.contains("proto 241"));
-    let told: Vec<&str> = ours.filter(|line| begins.iter().any(|begin| line.contains(&format!("{begin}.")))).collect();
-    ensure!(told.is_empty(), "{}: changes about good peers: {told:#?}", host.name());
+    let begins: Vec<&str> = subnets
+        .iter()
+        .map(|subnet| {
+            subnet
+                .split_once(".0/")
+                .map_or(subnet.as_str(), |(begin, _)| begin)
+        })
+        .collect();
+    let ours = reports
+        .lines()
+        .filter(|line| line.contains("flannel") || line.contains("proto 241"));
+    let told: Vec<&str> = ours
+        .filter(|line| {
+            begins
+                .iter()
+                .any(|begin| line.contains(&format!("{begin}.")))
+        })
+        .collect();
+    ensure!(
+        told.is_empty(),
+        "{}: changes about good peers: {told:#?}",
+        host.name()
+    );
     Ok(())
 }
 
@@ -147,27 +216,52 @@ struct History {
 
 impl History {
     fn start(cluster: &Cluster) -> Result<History> {
-        let launch = Launch::new(binaries::etcd(EtcdVersion::V36, "etcdctl")?).args(["watch", "--prefix", "--rev=1", "/coreos.com/network/"]);
-        Ok(History { process: cluster.store_host.spawn("history", &launch)?, store_host: cluster.store_host.clone() })
+        let launch = Launch::new(binaries::etcd(EtcdVersion::V36, "etcdctl")?).args([
+            "watch",
+            "--prefix",
+            "--rev=1",
+            "/coreos.com/network/",
+        ]);
+        Ok(History {
+            process: cluster.store_host.spawn("history", &launch)?,
+            store_host: cluster.store_host.clone(),
+        })
     }
 
     /// Fails when at any revision a subnet had two owners or an owner two subnets; returns how many leases were written.
     fn require_single_owners(&self) -> Result<usize> {
         let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
-        self.store_host.netns().exec(&etcdctl.to_string_lossy(), &["put", "/coreos.com/network/mark", "the end"])?;
-        eventually(DEADLINE, "etcd reports all revisions", || self.process.log().contains("the end"))?;
+        self.store_host.netns().exec(
+            &etcdctl.to_string_lossy(),
+            &["put", "/coreos.com/network/mark", "the end"],
+        )?;
+        eventually(DEADLINE, "etcd reports all revisions", || {
+            self.process.log().contains("the end")
+        })?;
         let log = self.process.log();
         let mut lines = log.lines();
         let (mut owners, mut writes) = (BTreeMap::<String, String>::new(), 0);
         while let Some(kind) = lines.next() {
-            let (key, text) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
-            let Some(key) = key.strip_prefix("/coreos.com/network/subnets/") else { continue };
+            let (key, text) = (
+                lines.next().unwrap_or_default(),
+                lines.next().unwrap_or_default(),
+            );
+            let Some(key) = key.strip_prefix("/coreos.com/network/subnets/") else {
+                continue;
+            };
             match kind {
                 "PUT" => {
-                    let written: serde_json::Value = serde_json::from_str(text).with_context(|| format!("{key}: {text}"))?;
+                    let written: serde_json::Value =
+                        serde_json::from_str(text).with_context(|| format!("{key}: {text}"))?;
                     let owner = written["PublicIP"].as_str().unwrap_or_default().to_owned();
-                    if let Some((other, _)) = owners.iter().find(|(other, known)| (*other == key) != (**known == owner)) {
-                        bail!("{key} was written by {owner} while {other} was held by {}; all of it:\n{log}", owners[other]);
+                    if let Some((other, _)) = owners
+                        .iter()
+                        .find(|(other, known)| (*other == key) != (**known == owner))
+                    {
+                        bail!(
+                            "{key} was written by {owner} while {other} was held by {}; all of it:\n{log}",
+                            owners[other]
+                        );
                     }
                     owners.insert(key.to_owned(), owner);
                     writes += 1;
@@ -288,7 +382,10 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() {
 /// The sum of a metric over its labels.
 fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
     let (_, text) = daemon.get("/metrics")?;
-    let lines = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with(name))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
     Ok(lines.sum())
 }
 
@@ -296,10 +393,24 @@ fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
 fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     let count = |fate: Fate| entries.iter().filter(|(.., found)| *found == fate).count() as u64;
     eventually_ok(DEADLINE, "what is hostile is counted", || {
-        let (unreadable, refused) = (sum(daemon, "flannel_leases_unreadable")?, sum(daemon, "flannel_leases_refused")?);
-        ensure!(unreadable == count(Fate::Unreadable), "{unreadable} unreadable instead of {}", count(Fate::Unreadable));
-        let (least, most) = (count(Fate::Refused), count(Fate::Refused) + count(Fate::Peer));
-        ensure!((least..=most).contains(&refused), "{refused} refused instead of {least} to {most}: {}", daemon.get("/metrics")?.1);
+        let (unreadable, refused) = (
+            sum(daemon, "flannel_leases_unreadable")?,
+            sum(daemon, "flannel_leases_refused")?,
+        );
+        ensure!(
+            unreadable == count(Fate::Unreadable),
+            "{unreadable} unreadable instead of {}",
+            count(Fate::Unreadable)
+        );
+        let (least, most) = (
+            count(Fate::Refused),
+            count(Fate::Refused) + count(Fate::Peer),
+        );
+        ensure!(
+            (least..=most).contains(&refused),
+            "{refused} refused instead of {least} to {most}: {}",
+            daemon.get("/metrics")?.1
+        );
         Ok(())
     })
 }
@@ -307,8 +418,19 @@ fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
 /// The third byte and the MAC of each node's subnet.
 fn good(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<(u8, String)>> {
     let of = |(host, daemon): (&Host, &Flanneld)| {
-        let third = daemon.subnet_env()?.subnet.context("no subnet")?.addr().octets()[2];
-        Ok((third, host.netns().link("flannel.1")?.context("no flannel.1")?.address))
+        let third = daemon
+            .subnet_env()?
+            .subnet
+            .context("no subnet")?
+            .addr()
+            .octets()[2];
+        Ok((
+            third,
+            host.netns()
+                .link("flannel.1")?
+                .context("no flannel.1")?
+                .address,
+        ))
     };
     hosts.iter().zip(daemons).map(of).collect()
 }
@@ -325,7 +447,11 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
         }
         let mesh = cluster.mesh()?;
         let good = good(&cluster.hosts, &cluster.daemons)?;
-        let subnets: Vec<String> = good.iter().map(|(third, _)| format!("10.5.{third}.0/24")).chain((1..=3).map(fake_subnet)).collect();
+        let subnets: Vec<String> = good
+            .iter()
+            .map(|(third, _)| format!("10.5.{third}.0/24"))
+            .chain((1..=3).map(fake_subnet))
+            .collect();
         let mut monitors: Vec<Monitor> = cluster.hosts.iter().map(watch).collect::<Result<_>>()?;
 
         let mut entries = hostile::entries(&good);
@@ -350,8 +476,16 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
         let own = cluster.key_of(2)?;
         cluster.put(&own, "{broken")?;
         eventually_ok(DEADLINE, "h3 writes its value again", || {
-            let found = cluster.etcd.client()?.get(&cluster.store.key(&format!("subnets/{own}")))?.context("no key")?;
-            ensure!(found.value.contains("\"PublicIP\":\"192.168.56.103\""), "{}", found.value);
+            let found = cluster
+                .etcd
+                .client()?
+                .get(&cluster.store.key(&format!("subnets/{own}")))?
+                .context("no key")?;
+            ensure!(
+                found.value.contains("\"PublicIP\":\"192.168.56.103\""),
+                "{}",
+                found.value
+            );
             Ok(())
         })?;
         for daemon in &cluster.daemons {
@@ -375,34 +509,64 @@ fn hostile_files_in_a_directory_change_nothing() {
         let folder: PathBuf = lab.folder("leases")?;
         let store = Store::dir(&folder);
         store.configure(VXLAN)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");
-        let daemons: Vec<Flanneld> = hosts.iter().map(|host| host.flanneld(&options)).collect::<Result<_>>()?;
-        let pods: Vec<Pod> = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<_>>()?;
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg("--audit-interval=0");
+        let daemons: Vec<Flanneld> = hosts
+            .iter()
+            .map(|host| host.flanneld(&options))
+            .collect::<Result<_>>()?;
+        let pods: Vec<Pod> = hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<_>>()?;
         let probes = ProbeOptions::default().interval(Duration::from_millis(10));
         Mesh::start(&pods, &probes)?.wait_flowing(DEADLINE)?;
         let mesh = Mesh::start(&pods, &probes)?;
         let good = good(&hosts, &daemons)?;
         let mut monitor = watch(&hosts[0])?;
         // A file's name cannot hold a slash, and one that begins with a dot is nobody's lease.
-        let entries: Vec<_> = hostile::entries(&good).into_iter().filter(|(key, ..)| !key.contains('/')).step_by(4).collect();
+        let entries: Vec<_> = hostile::entries(&good)
+            .into_iter()
+            .filter(|(key, ..)| !key.contains('/'))
+            .step_by(4)
+            .collect();
         for (key, value, _) in &entries {
             std::fs::write(folder.join("subnets").join(key), value)?;
         }
         // Nobody's subnet: the nodes took theirs at random.
-        let hidden = (70..80).find(|third| good.iter().all(|(good, _)| good != third)).context("no free subnet")?;
-        std::fs::write(folder.join(format!("subnets/.10.5.{hidden}.0-24")), value("192.168.56.245", "02:00:00:00:ff:01"))?;
+        let hidden = (70..80)
+            .find(|third| good.iter().all(|(good, _)| good != third))
+            .context("no free subnet")?;
+        std::fs::write(
+            folder.join(format!("subnets/.10.5.{hidden}.0-24")),
+            value("192.168.56.245", "02:00:00:00:ff:01"),
+        )?;
         std::fs::write(folder.join("subnets").join(fake(1).0), fake(1).1)?;
         for (host, daemon) in hosts.iter().zip(&daemons) {
-            eventually(DEADLINE, "the last file is read", || has_route(host, &fake_subnet(1)))?;
+            eventually(DEADLINE, "the last file is read", || {
+                has_route(host, &fake_subnet(1))
+            })?;
             wait_counted(daemon, &entries)?;
-            ensure!(!has_route(host, &format!("10.5.{hidden}.0/24")), "a hidden file is no lease");
+            ensure!(
+                !has_route(host, &format!("10.5.{hidden}.0/24")),
+                "a hidden file is no lease"
+            );
         }
-        let subnets: Vec<String> = good.iter().map(|(third, _)| format!("10.5.{third}.0/24")).collect();
+        let subnets: Vec<String> = good
+            .iter()
+            .map(|(third, _)| format!("10.5.{third}.0/24"))
+            .collect();
         require_silence_about(&subnets, &hosts[0], &mut monitor)?;
         mesh.wait_flowing(DEADLINE)?;
         mesh.require_clean()?;
         for daemon in &daemons {
-            ensure!(daemon.is_ready() && daemon.errors().is_empty(), "{:?}", daemon.errors());
+            ensure!(
+                daemon.is_ready() && daemon.errors().is_empty(),
+                "{:?}",
+                daemon.errors()
+            );
         }
         Ok(())
     })
@@ -411,7 +575,9 @@ fn hostile_files_in_a_directory_change_nothing() {
 
 /// How long etcd is away: 15 s, or the seconds of FLANNEL_TEST_OUTAGE; beyond a minute nodes have to say that they know nothing.
 fn outage() -> Duration {
-    let seconds = std::env::var("FLANNEL_TEST_OUTAGE").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var("FLANNEL_TEST_OUTAGE")
+        .ok()
+        .and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(15))
 }
 
@@ -426,7 +592,8 @@ fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
         let mesh = cluster.mesh()?;
         let subnets = |cluster: &Cluster| -> Result<Vec<String>> {
             let keys = (0..3).map(|number| Ok(cluster.key_of(number)?.replace('-', "/")));
-            keys.chain((1..=3).map(|number| Ok(fake_subnet(number)))).collect()
+            keys.chain((1..=3).map(|number| Ok(fake_subnet(number))))
+                .collect()
         };
         let subnets = subnets(&cluster)?;
         let mut monitor = watch(&cluster.hosts[0])?;
@@ -449,22 +616,44 @@ fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
         cluster.etcd.kill(0)?;
         throughout(outage(), "daemons live without etcd", || {
             for daemon in &mut cluster.daemons {
-                ensure!(daemon.is_running(), "a daemon ended:\n{}", daemon.log_tail(20));
-                ensure!(daemon.get("/healthz")?.0 == 200, "unhealthy without etcd: {:?}", daemon.get("/healthz"));
+                ensure!(
+                    daemon.is_running(),
+                    "a daemon ended:\n{}",
+                    daemon.log_tail(20)
+                );
+                ensure!(
+                    daemon.get("/healthz")?.0 == 200,
+                    "unhealthy without etcd: {:?}",
+                    daemon.get("/healthz")
+                );
             }
             Ok(())
         })?;
         let known = outage() < Duration::from_secs(60);
         if known || outage() > Duration::from_secs(75) {
             for daemon in &cluster.daemons {
-                ensure!(daemon.is_ready() == known, "after {:?} without etcd: {:?}", outage(), daemon.get("/readyz"));
+                ensure!(
+                    daemon.is_ready() == known,
+                    "after {:?} without etcd: {:?}",
+                    outage(),
+                    daemon.get("/readyz")
+                );
             }
         }
         cluster.etcd.restore(&snapshot)?;
-        let keys: Vec<String> = (0..3).map(|number| cluster.key_of(number)).collect::<Result<_>>()?;
-        eventually(DEADLINE, "the nodes' leases are in the restored store", || {
-            cluster.store.subnets().is_ok_and(|stored| keys.iter().all(|key| stored.iter().any(|(found, _)| found == key)))
-        })?;
+        let keys: Vec<String> = (0..3)
+            .map(|number| cluster.key_of(number))
+            .collect::<Result<_>>()?;
+        eventually(
+            DEADLINE,
+            "the nodes' leases are in the restored store",
+            || {
+                cluster.store.subnets().is_ok_and(|stored| {
+                    keys.iter()
+                        .all(|key| stored.iter().any(|(found, _)| found == key))
+                })
+            },
+        )?;
         for daemon in &cluster.daemons {
             eventually(DEADLINE, "ready again", || daemon.is_ready())?;
         }
@@ -476,7 +665,12 @@ fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
         require_silence_about(&subnets, &cluster.hosts[0], &mut monitor)?;
         mesh.require_clean()?;
         for daemon in &mut cluster.daemons {
-            ensure!(daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(), "{:?}\n{}", daemon.errors(), daemon.log_tail(20));
+            ensure!(
+                daemon.is_running() && daemon.is_ready() && daemon.errors().is_empty(),
+                "{:?}\n{}",
+                daemon.errors(),
+                daemon.log_tail(20)
+            );
         }
         Ok(())
     })
@@ -496,25 +690,48 @@ fn a_removed_peer_goes_after_a_while_and_a_mass_removal_waits() {
         let start = Instant::now();
         cluster.delete(&fake(8).0)?;
         let gone = "the route of a removed peer goes";
-        eventually(Duration::from_secs(50), gone, || !has_route(&cluster.hosts[0], &fake_subnet(8)))?;
+        eventually(Duration::from_secs(50), gone, || {
+            !has_route(&cluster.hosts[0], &fake_subnet(8))
+        })?;
         let waited = start.elapsed();
         println!("removed after {waited:.2?}");
-        ensure!(waited > Duration::from_millis(4_500), "the removal did not wait: {waited:?}");
+        ensure!(
+            waited > Duration::from_millis(4_500),
+            "the removal did not wait: {waited:?}"
+        );
 
-        let subnets: Vec<String> = (0..2).map(|number| Ok(cluster.key_of(number)?.replace('-', "/"))).collect::<Result<_>>()?;
-        let subnets: Vec<String> = subnets.into_iter().chain((1..=7).map(fake_subnet)).collect();
+        let subnets: Vec<String> = (0..2)
+            .map(|number| Ok(cluster.key_of(number)?.replace('-', "/")))
+            .collect::<Result<_>>()?;
+        let subnets: Vec<String> = subnets
+            .into_iter()
+            .chain((1..=7).map(fake_subnet))
+            .collect();
         let mut monitors: Vec<Monitor> = cluster.hosts.iter().map(watch).collect::<Result<_>>()?;
-        cluster.etcd.client()?.etcdctl(&["del", "--prefix", &cluster.store.key("subnets/")])?;
+        cluster
+            .etcd
+            .client()?
+            .etcdctl(&["del", "--prefix", &cluster.store.key("subnets/")])?;
         // Longer than a single removal waits.
         throughout(Duration::from_secs(8), "routes to peers stay", || {
             for subnet in (1..=7).map(fake_subnet) {
-                ensure!(cluster.hosts.iter().all(|host| has_route(host, &subnet)), "{subnet} has lost its route");
+                ensure!(
+                    cluster.hosts.iter().all(|host| has_route(host, &subnet)),
+                    "{subnet} has lost its route"
+                );
             }
             Ok(())
         })?;
-        let stored: Vec<String> = cluster.store.subnets()?.into_iter().map(|(key, _)| key).collect();
+        let stored: Vec<String> = cluster
+            .store
+            .subnets()?
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect();
         ensure!(
-            stored.len() == 2 && stored.contains(&cluster.key_of(0)?) && stored.contains(&cluster.key_of(1)?),
+            stored.len() == 2
+                && stored.contains(&cluster.key_of(0)?)
+                && stored.contains(&cluster.key_of(1)?),
             "only living nodes put theirs back: {stored:?}"
         );
         for number in 1..=7 {

@@ -3,7 +3,10 @@
 use std::process::Output;
 use std::time::Duration;
 
-use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, eventually, said};
+use lab::{
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, eventually,
+    said,
+};
 
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#;
 /// Peers keep what vanished for 5 s, in case it comes back.
@@ -13,7 +16,9 @@ fn flannelctl(host: &Host, place: &str, args: &[&str]) -> Output {
     let program = binaries::own("flannelctl").unwrap();
     let mut all = args.to_vec();
     all.push(place);
-    host.netns().output(&program.to_string_lossy(), &all).unwrap()
+    host.netns()
+        .output(&program.to_string_lossy(), &all)
+        .unwrap()
 }
 
 fn out(output: &Output) -> String {
@@ -25,44 +30,104 @@ fn err(output: &Output) -> String {
 }
 
 fn routes_to(host: &Host, subnet: &str) -> usize {
-    host.netns().routes().unwrap().iter().filter(|route| route.dst == subnet).count()
+    host.netns()
+        .routes()
+        .unwrap()
+        .iter()
+        .filter(|route| route.dst == subnet)
+        .count()
 }
 
 /// Three nodes; the third one dies, and its lease is released.
 fn a_dead_nodes_lease_is_released(hosts: &[Host], store: &Store, place: &str) {
     store.configure(NETWORK).unwrap();
     let options = FlanneldOptions::new(store).iface("enp0s8");
-    let mut daemons: Vec<Flanneld> = hosts.iter().map(|host| host.flanneld(&options).unwrap()).collect();
-    let subnet = daemons[2].subnet_env().unwrap().subnet.unwrap().trunc().to_string();
+    let mut daemons: Vec<Flanneld> = hosts
+        .iter()
+        .map(|host| host.flanneld(&options).unwrap())
+        .collect();
+    let subnet = daemons[2]
+        .subnet_env()
+        .unwrap()
+        .subnet
+        .unwrap()
+        .trunc()
+        .to_string();
     let key = subnet.replace('/', "-");
-    eventually(Duration::from_secs(10), "the first host has a route to the third", || routes_to(&hosts[0], &subnet) == 1).unwrap();
+    eventually(
+        Duration::from_secs(10),
+        "the first host has a route to the third",
+        || routes_to(&hosts[0], &subnet) == 1,
+    )
+    .unwrap();
 
     let listed = out(&flannelctl(&hosts[0], place, &["leases", "--long"]));
     for number in 1..=3 {
-        let line = listed.lines().find(|line| line.contains(&format!("192.168.56.10{number}"))).unwrap();
-        assert!(line.contains("host-gw") && line.contains(&format!("h{number}")) && line.contains("last seen "), "{listed}");
+        let line = listed
+            .lines()
+            .find(|line| line.contains(&format!("192.168.56.10{number}")))
+            .unwrap();
+        assert!(
+            line.contains("host-gw")
+                && line.contains(&format!("h{number}"))
+                && line.contains("last seen "),
+            "{listed}"
+        );
     }
-    let document: serde_json::Value = serde_json::from_str(&out(&flannelctl(&hosts[0], place, &["leases", "--json"]))).unwrap();
+    let document: serde_json::Value =
+        serde_json::from_str(&out(&flannelctl(&hosts[0], place, &["leases", "--json"]))).unwrap();
     assert_eq!(document.as_array().unwrap().len(), 3);
-    assert!(document.as_array().unwrap().iter().any(|lease| lease["key"] == key && lease["node"]["name"] == "h3"), "{document}");
+    assert!(
+        document
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|lease| lease["key"] == key && lease["node"]["name"] == "h3"),
+        "{document}"
+    );
 
     daemons[2].kill().unwrap();
     let refused = flannelctl(&hosts[0], place, &["release", &subnet, "--yes"]);
-    assert!(!refused.status.success() && err(&refused).contains("last seen less than 3 minutes ago"), "{}", err(&refused));
+    assert!(
+        !refused.status.success() && err(&refused).contains("last seen less than 3 minutes ago"),
+        "{}",
+        err(&refused)
+    );
     let unasked = flannelctl(&hosts[0], place, &["release", &key, "--force"]);
-    assert!(!unasked.status.success() && err(&unasked).contains("--yes"), "{}", err(&unasked));
+    assert!(
+        !unasked.status.success() && err(&unasked).contains("--yes"),
+        "{}",
+        err(&unasked)
+    );
     assert_eq!(store.subnets().unwrap().len(), 3);
 
     let released = flannelctl(&hosts[0], place, &["release", &key, "--force", "--yes"]);
     assert!(released.status.success(), "{}", err(&released));
-    assert!(out(&released).contains("held by node h3"), "{}", out(&released));
-    assert!(store.subnets().unwrap().iter().all(|(name, _)| *name != key));
+    assert!(
+        out(&released).contains("held by node h3"),
+        "{}",
+        out(&released)
+    );
+    assert!(
+        store
+            .subnets()
+            .unwrap()
+            .iter()
+            .all(|(name, _)| *name != key)
+    );
     for host in &hosts[..2] {
-        eventually(DAMPED, "the route to the third host goes", || routes_to(host, &subnet) == 0).unwrap();
+        eventually(DAMPED, "the route to the third host goes", || {
+            routes_to(host, &subnet) == 0
+        })
+        .unwrap();
     }
 
     let again = flannelctl(&hosts[0], place, &["release", &key, "--force", "--yes"]);
-    assert!(!again.status.success() && err(&again).contains("there is no lease"), "{}", err(&again));
+    assert!(
+        !again.status.success() && err(&again).contains("there is no lease"),
+        "{}",
+        err(&again)
+    );
 }
 
 #[test]
@@ -71,7 +136,11 @@ fn a_directory_is_listed_and_released() {
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 3).unwrap();
     let folder = lab.folder("leases").unwrap();
-    a_dead_nodes_lease_is_released(&hosts, &Store::dir(&folder), &format!("--subnet-dir={}", folder.display()));
+    a_dead_nodes_lease_is_released(
+        &hosts,
+        &Store::dir(&folder),
+        &format!("--subnet-dir={}", folder.display()),
+    );
 }
 
 #[test]
@@ -79,9 +148,14 @@ fn etcd_is_listed_and_released() {
     let lab = Lab::new("ctl-etcd").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 3).unwrap();
-    let server = lab.host("store", &[Uplink::enp0s8(&lan, 99).unwrap()]).unwrap();
+    let server = lab
+        .host("store", &[Uplink::enp0s8(&lan, 99).unwrap()])
+        .unwrap();
     let etcd = Etcd::start(&[&server], &EtcdOptions::default()).unwrap();
-    let place = format!("--etcd-endpoints={}", etcd.client().unwrap().endpoints().join(","));
+    let place = format!(
+        "--etcd-endpoints={}",
+        etcd.client().unwrap().endpoints().join(",")
+    );
     a_dead_nodes_lease_is_released(&hosts, &etcd.store().unwrap(), &place);
 }
 
@@ -96,31 +170,52 @@ fn what_cannot_be_read_is_listed_with_the_reason() {
     std::fs::write(folder.join("subnets/notes"), "mine").unwrap();
     let listed = out(&flannelctl(&host, &place, &["leases"]));
     assert!(
-        listed.contains(said("unreadable: lease-value-no-object", "unreadable: the value is not a JSON object"))
-            && listed.contains("the key names no subnet"),
+        listed.contains(said(
+            "unreadable: lease-value-no-object",
+            "unreadable: the value is not a JSON object"
+        )) && listed.contains("the key names no subnet"),
         "{listed}"
     );
 
     let nowhere = flannelctl(&host, "--etcd-endpoints=http://127.0.0.1:1", &["leases"]);
     assert!(
-        !nowhere.status.success() && err(&nowhere).contains(said("etcd-unreachable", "cannot reach etcd at http://127.0.0.1:1")),
+        !nowhere.status.success()
+            && err(&nowhere).contains(said(
+                "etcd-unreachable",
+                "cannot reach etcd at http://127.0.0.1:1"
+            )),
         "{}",
         err(&nowhere)
     );
 }
 
 /// What a terminal would obey, in everything that a writer of the store chooses freely.
-const HOSTILE: &str = "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod\u{200b}\u{2028}\u{7f}";
+const HOSTILE: &str =
+    "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod\u{200b}\u{2028}\u{7f}";
 
 /// Requires printable characters and ends of lines, beside the colours of our own table.
 #[track_caller]
 fn require_visible(what: &str, text: &str) {
     for colour in ["\u{1b}[1m", "\u{1b}[31;1m", "\u{1b}[0m"] {
-        assert!(what == "terminal" || !text.contains(colour), "{what}: {text:?}");
+        assert!(
+            what == "terminal" || !text.contains(colour),
+            "{what}: {text:?}"
+        );
     }
-    let text = text.replace("\u{1b}[1m", "").replace("\u{1b}[31;1m", "").replace("\u{1b}[0m", "").replace("\r\n", "\n");
-    let hidden = |c: char| c != '\n' && (c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'));
-    assert!(!text.contains(hidden) && !text.lines().any(|line| line.starts_with("fake line")), "{what}: {text:?}");
+    let text = text
+        .replace("\u{1b}[1m", "")
+        .replace("\u{1b}[31;1m", "")
+        .replace("\u{1b}[0m", "")
+        .replace("\r\n", "\n");
+    let hidden = |c: char| {
+        c != '\n'
+            && (c.is_control()
+                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
+    };
+    assert!(
+        !text.contains(hidden) && !text.lines().any(|line| line.starts_with("fake line")),
+        "{what}: {text:?}"
+    );
 }
 
 #[test]
@@ -129,24 +224,40 @@ fn foreign_text_is_shown_and_not_obeyed() {
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
     let folder = lab.folder("leases").unwrap();
-    let (store, place) = (Store::dir(&folder), format!("--subnet-dir={}", folder.display()));
+    let (store, place) = (
+        Store::dir(&folder),
+        format!("--subnet-dir={}", folder.display()),
+    );
     store.configure(NETWORK).unwrap();
     let lease = |ip: &str, kind: &str| {
-        let node = serde_json::json!({ "id": HOSTILE, "name": HOSTILE, "instance": HOSTILE, "rank": 1 });
+        let node =
+            serde_json::json!({ "id": HOSTILE, "name": HOSTILE, "instance": HOSTILE, "rank": 1 });
         let data = serde_json::json!({ "VNI": 1, "VtepMAC": HOSTILE });
         serde_json::json!({ "PublicIP": ip, "PublicIPv6": null, "BackendType": kind, "BackendData": data, "NodeID": node }).to_string()
     };
-    let put = |key: &str, value: String| std::fs::write(folder.join("subnets").join(key), value).unwrap();
+    let put =
+        |key: &str, value: String| std::fs::write(folder.join("subnets").join(key), value).unwrap();
     put("10.5.7.0-24", lease("192.168.56.107", HOSTILE));
     put("10.5.8.0-24", lease("192.168.56.108", "host-gw"));
     put("10.5.8.128-25", lease("192.168.56.109", "host-gw"));
     put("10.5.9.0-24", format!("{HOSTILE}{{"));
-    put(&format!("10.5.6.0-24{HOSTILE}"), lease("192.168.56.106", "host-gw"));
+    put(
+        &format!("10.5.6.0-24{HOSTILE}"),
+        lease("192.168.56.106", "host-gw"),
+    );
 
     for (host, format) in hosts.iter().zip(["text", "json"]) {
-        let options = FlanneldOptions::new(&store).iface("enp0s8").arg(&format!("--log-format={format}")).arg("--v=1");
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg(&format!("--log-format={format}"))
+            .arg("--v=1");
         let daemon = host.flanneld(&options).unwrap();
-        eventually(Duration::from_secs(10), "the log tells of the hostile key", || daemon.log().contains("fake line")).unwrap();
+        eventually(
+            Duration::from_secs(10),
+            "the log tells of the hostile key",
+            || daemon.log().contains("fake line"),
+        )
+        .unwrap();
         require_visible(format, &daemon.log());
         for page in ["/status", "/readyz", "/healthz", "/metrics"] {
             require_visible(page, &daemon.get(page).unwrap().1);
@@ -155,23 +266,65 @@ fn foreign_text_is_shown_and_not_obeyed() {
 
     let listed = flannelctl(&hosts[0], &place, &["leases"]);
     require_visible("leases", &format!("{}{}", out(&listed), err(&listed)));
-    assert!(out(&listed).contains(r"n\u{1b}[2J") && out(&listed).contains(r"\u{202e}cod"), "{}", out(&listed));
+    assert!(
+        out(&listed).contains(r"n\u{1b}[2J") && out(&listed).contains(r"\u{202e}cod"),
+        "{}",
+        out(&listed)
+    );
     let document = out(&flannelctl(&hosts[0], &place, &["leases", "--json"]));
     require_visible("--json", &document);
-    assert!(document.contains(r"\u202ecod") && document.contains(r"\u009b31m"), "{document}");
+    assert!(
+        document.contains(r"\u202ecod") && document.contains(r"\u009b31m"),
+        "{document}"
+    );
 
     // On a terminal there are colours, and a question; it is answered with no.
     let program = binaries::own("flannelctl").unwrap();
-    for command in ["leases".to_owned(), "release --force 10.5.7.0-24".to_owned()] {
+    for command in [
+        "leases".to_owned(),
+        "release --force 10.5.7.0-24".to_owned(),
+    ] {
         let command = format!("{} {command} {place}", program.display());
-        let shown = hosts[0].netns().feed("script", &["-qec", &format!("{command} || true"), "/dev/null"], "n\n").unwrap();
+        let shown = hosts[0]
+            .netns()
+            .feed(
+                "script",
+                &["-qec", &format!("{command} || true"), "/dev/null"],
+                "n\n",
+            )
+            .unwrap();
         require_visible("terminal", &shown);
         assert!(shown.contains(r"n\u{1b}[2J"), "{shown}");
     }
     assert!(folder.join("subnets/10.5.7.0-24").exists());
 
-    let shown = out(&listed).lines().find_map(|line| Some(line.strip_prefix("10.5.6.0-24")?.split_once("  ")?.0.to_owned())).unwrap();
-    let released = flannelctl(&hosts[0], &place, &["release", "--yes", "--force", &format!("10.5.6.0-24{}", shown.trim_end())]);
+    let shown = out(&listed)
+        .lines()
+        .find_map(|line| {
+            Some(
+                line.strip_prefix("10.5.6.0-24")?
+                    .split_once("  ")?
+                    .0
+                    .to_owned(),
+            )
+        })
+        .unwrap();
+    let released = flannelctl(
+        &hosts[0],
+        &place,
+        &[
+            "release",
+            "--yes",
+            "--force",
+            &format!("10.5.6.0-24{}", shown.trim_end()),
+        ],
+    );
     require_visible("release", &format!("{}{}", out(&released), err(&released)));
-    assert!(released.status.success() && !folder.join("subnets").join(format!("10.5.6.0-24{HOSTILE}")).exists());
+    assert!(
+        released.status.success()
+            && !folder
+                .join("subnets")
+                .join(format!("10.5.6.0-24{HOSTILE}"))
+                .exists()
+    );
 }

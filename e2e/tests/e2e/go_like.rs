@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Etcd, EtcdClient, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Mesh, PingMatrix, PingOptions, Pod, ProbeOptions,
-    SubnetEnv, Switch, Transfer, TransferOptions, Uplink, eventually, eventually_ok,
+    Etcd, EtcdClient, EtcdOptions, EtcdVersion, Flanneld, FlanneldOptions, Host, KeyValue, Lab,
+    Mesh, PingMatrix, PingOptions, Pod, ProbeOptions, SubnetEnv, Switch, Transfer, TransferOptions,
+    Uplink, eventually, eventually_ok,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -54,8 +55,19 @@ struct GoNode {
 
 impl GoNode {
     /// What Go flannel does at its first start: devices with MACs by chance, the lease, `subnet.env`.
-    fn start(host: &Host, client: &EtcdClient, backend: &'static str, number: u8) -> Result<GoNode> {
-        let node = GoNode { host: host.clone(), client: client.clone(), backend, number, lease: client.grant(86_400)? };
+    fn start(
+        host: &Host,
+        client: &EtcdClient,
+        backend: &'static str,
+        number: u8,
+    ) -> Result<GoNode> {
+        let node = GoNode {
+            host: host.clone(),
+            client: client.clone(),
+            backend,
+            number,
+            lease: client.grant(86_400)?,
+        };
         if backend == "vxlan" {
             for (device, local, address) in node.devices()? {
                 host.netns().ip(&format!(
@@ -63,7 +75,8 @@ impl GoNode {
                      address add {address} dev {device}\nlink set {device} up",
                     random_mac()
                 ))?;
-                host.netns().sysctl(&format!("net/ipv6/conf/{device}/accept_ra"), "0")?;
+                host.netns()
+                    .sysctl(&format!("net/ipv6/conf/{device}/accept_ra"), "0")?;
             }
             // The kernel lets it have 1450, and Go flannel's device has 1430.
             host.netns().ip("link set flannel-v6.1 mtu 1430")?;
@@ -78,8 +91,16 @@ impl GoNode {
     fn devices(&self) -> Result<[(&'static str, String, String); 2]> {
         let number = self.number;
         Ok([
-            ("flannel.1", self.host.v4()?.to_string(), format!("10.5.{number}.0/32")),
-            ("flannel-v6.1", self.host.v6()?.to_string(), format!("fd00:5:0:{number}::/128")),
+            (
+                "flannel.1",
+                self.host.v4()?.to_string(),
+                format!("10.5.{number}.0/32"),
+            ),
+            (
+                "flannel-v6.1",
+                self.host.v6()?.to_string(),
+                format!("fd00:5:0:{number}::/128"),
+            ),
         ])
     }
 
@@ -97,23 +118,44 @@ impl GoNode {
     }
 
     fn value(&self) -> Result<String> {
-        let mut value = format!(r#"{{"PublicIP":"{}","PublicIPv6":"{}","BackendType":"{}""#, self.host.v4()?, self.host.v6()?, self.backend);
+        let mut value = format!(
+            r#"{{"PublicIP":"{}","PublicIPv6":"{}","BackendType":"{}""#,
+            self.host.v4()?,
+            self.host.v6()?,
+            self.backend
+        );
         if self.backend == "vxlan" {
-            let data = |device| Ok::<_, anyhow::Error>(format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, mac_of(&self.host, device)?));
-            value += &format!(r#","BackendData":{},"BackendV6Data":{}"#, data("flannel.1")?, data("flannel-v6.1")?);
+            let data = |device| {
+                Ok::<_, anyhow::Error>(format!(
+                    r#"{{"VNI":1,"VtepMAC":"{}"}}"#,
+                    mac_of(&self.host, device)?
+                ))
+            };
+            value += &format!(
+                r#","BackendData":{},"BackendV6Data":{}"#,
+                data("flannel.1")?,
+                data("flannel-v6.1")?
+            );
         }
         Ok(value + "}")
     }
 
     /// A plain put with a lease, whatever is there.
     fn publish(&self) -> Result<()> {
-        self.client.put_leased(&self.key(), &self.value()?, self.lease)
+        self.client
+            .put_leased(&self.key(), &self.value()?, self.lease)
     }
 
     /// What Go flannel does on an event: for each other lease of its backend the entries, replaced.
     fn learn(&self) -> Result<()> {
-        for entry in self.client.get_prefix(SUBNETS)?.iter().filter(|entry| entry.key != self.key()) {
-            self.learn_one(entry).with_context(|| format!("a Go node cannot use {} {}", entry.key, entry.value))?;
+        for entry in self
+            .client
+            .get_prefix(SUBNETS)?
+            .iter()
+            .filter(|entry| entry.key != self.key())
+        {
+            self.learn_one(entry)
+                .with_context(|| format!("a Go node cannot use {} {}", entry.key, entry.value))?;
         }
         Ok(())
     }
@@ -121,22 +163,50 @@ impl GoNode {
     fn learn_one(&self, entry: &KeyValue) -> Result<()> {
         let attrs: Attrs = serde_json::from_str(&entry.value)?;
         ensure!(attrs.backend == self.backend, "backend {}", attrs.backend);
-        let (v4, v6) = entry.key.trim_start_matches(SUBNETS).split_once('&').context("a key of both families")?;
+        let (v4, v6) = entry
+            .key
+            .trim_start_matches(SUBNETS)
+            .split_once('&')
+            .context("a key of both families")?;
         let families: [(&str, IpAddr, &str, Option<Data>); 2] = [
             (v4, attrs.public_ip.into(), "flannel.1", attrs.data),
-            (v6, attrs.public_ipv6.context("no PublicIPv6")?.into(), "flannel-v6.1", attrs.v6_data),
+            (
+                v6,
+                attrs.public_ipv6.context("no PublicIPv6")?.into(),
+                "flannel-v6.1",
+                attrs.v6_data,
+            ),
         ];
         for (subnet, public, device, data) in families {
             let (network, length) = subnet.rsplit_once('-').context("a subnet's length")?;
             if self.backend == "host-gw" {
-                self.host.netns().ip(&format!("route replace {network}/{length} via {public} dev enp0s8"))?;
+                self.host.netns().ip(&format!(
+                    "route replace {network}/{length} via {public} dev enp0s8"
+                ))?;
                 continue;
             }
             let Data { vni, mac } = data.context("no backend data")?;
             ensure!(vni == 1, "VNI {vni}");
-            self.host.netns().ip(&format!("neighbour replace {network} lladdr {mac} nud permanent dev {device}"))?;
-            self.host.netns().exec("bridge", &["fdb", "replace", &mac, "dev", device, "dst", &public.to_string(), "self", "permanent"])?;
-            self.host.netns().ip(&format!("route replace {network}/{length} via {network} dev {device} onlink"))?;
+            self.host.netns().ip(&format!(
+                "neighbour replace {network} lladdr {mac} nud permanent dev {device}"
+            ))?;
+            self.host.netns().exec(
+                "bridge",
+                &[
+                    "fdb",
+                    "replace",
+                    &mac,
+                    "dev",
+                    device,
+                    "dst",
+                    &public.to_string(),
+                    "self",
+                    "permanent",
+                ],
+            )?;
+            self.host.netns().ip(&format!(
+                "route replace {network}/{length} via {network} dev {device} onlink"
+            ))?;
         }
         Ok(())
     }
@@ -165,33 +235,71 @@ fn beside(backend: &'static str, version: EtcdVersion) -> Result<()> {
         let host = &bed.hosts[2];
         let daemon = host.flanneld(&bed.options()?)?;
         go.iter().try_for_each(GoNode::learn)?;
-        let pods = [go[0].pod()?, go[1].pod()?, host.pod("p1", &daemon.subnet_env()?)?];
+        let pods = [
+            go[0].pod()?,
+            go[1].pod()?,
+            host.pod("p1", &daemon.subnet_env()?)?,
+        ];
         bed.everybody_reaches_everybody(&pods)?;
         for (from, to) in [(0, 2), (2, 1)] {
-            Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, &TransferOptions::default())?;
-            Transfer::run(&pods[from], &pods[to], 4 * MEGABYTES, &TransferOptions::default().v6())?;
+            Transfer::run(
+                &pods[from],
+                &pods[to],
+                4 * MEGABYTES,
+                &TransferOptions::default(),
+            )?;
+            Transfer::run(
+                &pods[from],
+                &pods[to],
+                4 * MEGABYTES,
+                &TransferOptions::default().v6(),
+            )?;
         }
-        let after: Vec<KeyValue> = bed.client.get_prefix(SUBNETS)?.into_iter().filter(|entry| before.contains(entry)).collect();
-        ensure!(after == before, "the Go nodes' keys were touched: {after:?} instead of {before:?}");
+        let after: Vec<KeyValue> = bed
+            .client
+            .get_prefix(SUBNETS)?
+            .into_iter()
+            .filter(|entry| before.contains(entry))
+            .collect();
+        ensure!(
+            after == before,
+            "the Go nodes' keys were touched: {after:?} instead of {before:?}"
+        );
         answer_by_ping_alone(&daemon, host, &[&bed.hosts[0], &bed.hosts[1]])?;
 
         if backend == "vxlan" {
             // In etcd mode a Go node has another MAC after a reboot, under the same key.
             let old = mac_of(&go[0].host, "flannel.1")?;
-            go[0].host.netns().ip(&format!("link set flannel.1 address {}", random_mac()))?;
+            go[0]
+                .host
+                .netns()
+                .ip(&format!("link set flannel.1 address {}", random_mac()))?;
             go[0].publish()?;
             // The kernel flushed its neighbours with the old MAC.
             go[0].learn()?;
             go[1].learn()?;
             bed.everybody_reaches_everybody(&pods)?;
-            let forgotten = || host.netns().fdb("flannel.1").is_ok_and(|entries| entries.iter().all(|entry| entry.mac != old));
+            let forgotten = || {
+                host.netns()
+                    .fdb("flannel.1")
+                    .is_ok_and(|entries| entries.iter().all(|entry| entry.mac != old))
+            };
             eventually(SOON, "the old MAC is forgotten", forgotten)?;
         }
 
-        let gone = |dst: &str| bed.routes(host).is_ok_and(|routes| !routes.iter().any(|route| route.contains(dst)));
-        ensure!(!gone("10.5.11.0/24") && !gone("fd00:5:0:11::/64"), "{:?}", bed.routes(host)?);
+        let gone = |dst: &str| {
+            bed.routes(host)
+                .is_ok_and(|routes| !routes.iter().any(|route| route.contains(dst)))
+        };
+        ensure!(
+            !gone("10.5.11.0/24") && !gone("fd00:5:0:11::/64"),
+            "{:?}",
+            bed.routes(host)?
+        );
         bed.client.revoke(go[0].lease)?;
-        eventually(DAMPED, "our node forgets the Go node that left", || gone("10.5.11.0/24") && gone("fd00:5:0:11::/64"))?;
+        eventually(DAMPED, "our node forgets the Go node that left", || {
+            gone("10.5.11.0/24") && gone("fd00:5:0:11::/64")
+        })?;
         bed.everybody_reaches_everybody(&pods[1..])?;
         quiet(&daemon)
     })
@@ -216,37 +324,84 @@ fn taken_over(backend: &'static str, version: EtcdVersion) -> Result<()> {
         let pods = go.iter().map(GoNode::pod).collect::<Result<Vec<_>>>()?;
         bed.everybody_reaches_everybody(&pods)?;
         let host = &bed.hosts[0];
-        let (before, key, value, env) = (bed.objects(host)?, go[0].key(), go[0].value()?, go[0].subnet_env());
-        ensure!(before.iter().filter(|line| line.contains("proto boot")).count() == 4, "{before:#?}");
+        let (before, key, value, env) = (
+            bed.objects(host)?,
+            go[0].key(),
+            go[0].value()?,
+            go[0].subnet_env(),
+        );
+        ensure!(
+            before
+                .iter()
+                .filter(|line| line.contains("proto boot"))
+                .count()
+                == 4,
+            "{before:#?}"
+        );
 
-        let meshes = [Mesh::start(&pods, &ProbeOptions::default())?, Mesh::start(&pods, &ProbeOptions::default().v6())?];
-        meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+        let meshes = [
+            Mesh::start(&pods, &ProbeOptions::default())?,
+            Mesh::start(&pods, &ProbeOptions::default().v6())?,
+        ];
+        meshes
+            .iter()
+            .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
         for round in 1..=2 {
             let mut daemon = host.flanneld(&bed.options()?)?;
-            let wanted: Vec<String> = before.iter().map(|line| line.replace("proto boot", "proto 241")).collect();
+            let wanted: Vec<String> = before
+                .iter()
+                .map(|line| line.replace("proto boot", "proto 241"))
+                .collect();
             eventually_ok(SOON, "only the routes' mark has changed", || {
                 let found = bed.objects(host)?;
-                ensure!(found == wanted, "round {round}: {found:#?}\ninstead of {wanted:#?}");
+                ensure!(
+                    found == wanted,
+                    "round {round}: {found:#?}\ninstead of {wanted:#?}"
+                );
                 Ok(())
             })?;
             let keys = bed.client.get_prefix(SUBNETS)?;
             ensure!(keys.len() == 3, "{keys:#?}");
             let entry = bed.client.get(&key)?.context("the key stays")?;
-            let rest = entry.value.strip_prefix(value.trim_end_matches('}')).map(|rest| rest.trim_start_matches('}'));
-            ensure!(rest.is_some_and(|rest| rest.starts_with(r#","NodeID":{"#)), "what Go reads has changed: {} instead of {value}", entry.value);
-            ensure!(entry.lease != 0 && entry.lease != go[0].lease, "our node has a lease of its own: {entry:?}");
-            ensure!(std::fs::read_to_string(daemon.subnet_file())? == env, "subnet.env: {:?}", daemon.subnet_env()?);
+            let rest = entry
+                .value
+                .strip_prefix(value.trim_end_matches('}'))
+                .map(|rest| rest.trim_start_matches('}'));
+            ensure!(
+                rest.is_some_and(|rest| rest.starts_with(r#","NodeID":{"#)),
+                "what Go reads has changed: {} instead of {value}",
+                entry.value
+            );
+            ensure!(
+                entry.lease != 0 && entry.lease != go[0].lease,
+                "our node has a lease of its own: {entry:?}"
+            );
+            ensure!(
+                std::fs::read_to_string(daemon.subnet_file())? == env,
+                "subnet.env: {:?}",
+                daemon.subnet_env()?
+            );
             // The others hear of a new value, and it changes nothing for them.
             go[1..].iter().try_for_each(GoNode::learn)?;
-            meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+            meshes
+                .iter()
+                .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
 
-            ensure!(daemon.terminate(STOP)?.success(), "a daemon that is asked to stop exits with 0");
+            ensure!(
+                daemon.terminate(STOP)?.success(),
+                "a daemon that is asked to stop exits with 0"
+            );
             quiet(&daemon)?;
             go[0].publish()?;
             go[0].learn()?;
             let found = bed.objects(host)?;
-            ensure!(found == before, "round {round}, Go again: {found:#?}\ninstead of {before:#?}");
-            meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+            ensure!(
+                found == before,
+                "round {round}, Go again: {found:#?}\ninstead of {before:#?}"
+            );
+            meshes
+                .iter()
+                .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
         }
         meshes.into_iter().try_for_each(Mesh::require_clean)
     })
@@ -264,21 +419,45 @@ fn what_a_go_node_forgot_is_removed_and_what_operators_added_stays() -> Result<(
         netns.ip(
             "neighbour add 10.5.99.0 lladdr 02:00:00:00:00:99 nud permanent dev flannel.1\nroute add 10.5.99.0/24 via 10.5.99.0 dev flannel.1 onlink",
         )?;
-        netns.exec("bridge", &["fdb", "append", "02:00:00:00:00:99", "dev", "flannel.1", "dst", "192.168.56.199", "self", "permanent"])?;
+        netns.exec(
+            "bridge",
+            &[
+                "fdb",
+                "append",
+                "02:00:00:00:00:99",
+                "dev",
+                "flannel.1",
+                "dst",
+                "192.168.56.199",
+                "self",
+                "permanent",
+            ],
+        )?;
         // Not flannel's: another network on flannel's device, a lookalike elsewhere, and a route in the network over the underlay.
         netns.ip(
             "route add 10.77.0.0/16 via 10.5.12.0 dev flannel.1 onlink\nroute add 10.78.0.0/16 via 192.168.56.102\nroute add 10.5.98.0/24 via 192.168.56.102",
         )?;
         let daemon = host.flanneld(&bed.options()?)?;
-        let leftovers = || netns.sh("ip route; ip neighbour; bridge fdb").is_ok_and(|text| !text.contains("10.5.99.0") && !text.contains("00:00:99"));
-        eventually(DAMPED, "the entries of the peer that left are removed", leftovers)?;
+        let leftovers = || {
+            netns
+                .sh("ip route; ip neighbour; bridge fdb")
+                .is_ok_and(|text| !text.contains("10.5.99.0") && !text.contains("00:00:99"))
+        };
+        eventually(
+            DAMPED,
+            "the entries of the peer that left are removed",
+            leftovers,
+        )?;
         let routes = netns.exec("ip", &["route"])?;
         for operators in [
             "10.77.0.0/16 via 10.5.12.0 dev flannel.1 onlink",
             "10.78.0.0/16 via 192.168.56.102 dev enp0s8",
             "10.5.98.0/24 via 192.168.56.102 dev enp0s8",
         ] {
-            ensure!(routes.lines().any(|line| line.trim() == operators), "{operators} is gone:\n{routes}");
+            ensure!(
+                routes.lines().any(|line| line.trim() == operators),
+                "{operators} is gone:\n{routes}"
+            );
         }
         quiet(&daemon)
     })
@@ -291,14 +470,27 @@ fn after_a_reboot_our_node_has_the_go_nodes_subnet_and_macs() -> Result<()> {
         let go = [bed.go(0)?, bed.go(1)?];
         go.iter().try_for_each(GoNode::learn)?;
         let other = go[1].pod()?;
-        let macs = [mac_of(&bed.hosts[0], "flannel.1")?, mac_of(&bed.hosts[0], "flannel-v6.1")?];
+        let macs = [
+            mac_of(&bed.hosts[0], "flannel.1")?,
+            mac_of(&bed.hosts[0], "flannel-v6.1")?,
+        ];
         // Kernel state and subnet.env are lost; only the store knows.
         bed.hosts[0].power_off()?;
         bed.hosts[0].power_on()?;
         let daemon = bed.hosts[0].flanneld(&bed.options()?)?;
-        ensure!(std::fs::read_to_string(daemon.subnet_file())? == go[0].subnet_env(), "{:?}", daemon.subnet_env()?);
-        let found = [mac_of(&bed.hosts[0], "flannel.1")?, mac_of(&bed.hosts[0], "flannel-v6.1")?];
-        ensure!(found == macs, "the MACs {found:?} instead of the stored {macs:?}");
+        ensure!(
+            std::fs::read_to_string(daemon.subnet_file())? == go[0].subnet_env(),
+            "{:?}",
+            daemon.subnet_env()?
+        );
+        let found = [
+            mac_of(&bed.hosts[0], "flannel.1")?,
+            mac_of(&bed.hosts[0], "flannel-v6.1")?,
+        ];
+        ensure!(
+            found == macs,
+            "the MACs {found:?} instead of the stored {macs:?}"
+        );
         // The other node need not learn anything.
         bed.everybody_reaches_everybody(&[bed.hosts[0].pod("p1", &daemon.subnet_env()?)?, other])?;
         quiet(&daemon)
@@ -321,7 +513,13 @@ impl Bed {
         let etcd = Etcd::start(&[&store], &EtcdOptions::default().version(version))?;
         let conf = json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": { "Type": backend } });
         etcd.store()?.configure(&conf.to_string())?;
-        Ok(Bed { client: etcd.client()?, etcd, hosts: lab.hosts(&lan, 3)?, backend, _lan: lan })
+        Ok(Bed {
+            client: etcd.client()?,
+            etcd,
+            hosts: lab.hosts(&lan, 3)?,
+            backend,
+            _lan: lan,
+        })
     }
 
     fn options(&self) -> Result<FlanneldOptions> {
@@ -330,16 +528,33 @@ impl Bed {
 
     /// A Go node on the host with this index: 10.5.11.0/24 on the first.
     fn go(&self, index: u8) -> Result<GoNode> {
-        GoNode::start(&self.hosts[usize::from(index)], &self.client, self.backend, 11 + index)
+        GoNode::start(
+            &self.hosts[usize::from(index)],
+            &self.client,
+            self.backend,
+            11 + index,
+        )
     }
 
     /// Pings all pairs with packets as long as the device takes them, in both families.
     fn everybody_reaches_everybody(&self, pods: &[Pod]) -> Result<()> {
         let vxlan = self.backend == "vxlan";
-        let v4 = pods.iter().map(|pod| Ok(pod.v4()?.into())).collect::<Result<Vec<IpAddr>>>()?;
-        let v6 = pods.iter().map(|pod| Ok(pod.v6()?.into())).collect::<Result<Vec<IpAddr>>>()?;
-        for (mtu, targets) in [(if vxlan { 1450 } else { 1500 }, v4), (if vxlan { 1430 } else { 1500 }, v6)] {
-            let matrix = || PingMatrix::to(pods, &targets, &PingOptions::default().packet(mtu))?.require_complete();
+        let v4 = pods
+            .iter()
+            .map(|pod| Ok(pod.v4()?.into()))
+            .collect::<Result<Vec<IpAddr>>>()?;
+        let v6 = pods
+            .iter()
+            .map(|pod| Ok(pod.v6()?.into()))
+            .collect::<Result<Vec<IpAddr>>>()?;
+        for (mtu, targets) in [
+            (if vxlan { 1450 } else { 1500 }, v4),
+            (if vxlan { 1430 } else { 1500 }, v6),
+        ] {
+            let matrix = || {
+                PingMatrix::to(pods, &targets, &PingOptions::default().packet(mtu))?
+                    .require_complete()
+            };
             eventually_ok(SOON, &format!("packets of {mtu} bytes pass"), matrix)?;
         }
         Ok(())
@@ -347,34 +562,61 @@ impl Bed {
 
     /// The overlay's routes of both families.
     fn routes(&self, host: &Host) -> Result<Vec<String>> {
-        let text = host.netns().exec("ip", &["-4", "-d", "route"])? + &host.netns().exec("ip", &["-6", "-d", "route"])?;
-        let of_overlay = |line: &&str| line.contains("unicast 10.5.") || line.contains("unicast fd00:5:0:");
-        Ok(text.lines().filter(of_overlay).map(|line| line.trim().to_owned()).collect())
+        let text = host.netns().exec("ip", &["-4", "-d", "route"])?
+            + &host.netns().exec("ip", &["-6", "-d", "route"])?;
+        let of_overlay =
+            |line: &&str| line.contains("unicast 10.5.") || line.contains("unicast fd00:5:0:");
+        Ok(text
+            .lines()
+            .filter(of_overlay)
+            .map(|line| line.trim().to_owned())
+            .collect())
     }
 
     /// Everything that flannel has in a kernel, and what hangs beside it: links with their indexes and MACs, addresses, routes, neighbours, FDB.
     fn objects(&self, host: &Host) -> Result<Vec<String>> {
         let netns = host.netns();
         let mut objects = self.routes(host)?;
-        let mut add =
-            |text: String, keep: &dyn Fn(&str) -> bool| objects.extend(text.lines().map(str::trim).filter(|line| keep(line)).map(str::to_owned));
+        let mut add = |text: String, keep: &dyn Fn(&str) -> bool| {
+            objects.extend(
+                text.lines()
+                    .map(str::trim)
+                    .filter(|line| keep(line))
+                    .map(str::to_owned),
+            )
+        };
         add(netns.exec("ip", &["-o", "link"])?, &|_| true);
         add(netns.exec("ip", &["-o", "address"])?, &|_| true);
         // The underlay's neighbours come and go.
-        add(netns.exec("ip", &["neighbour"])?, &|line| line.contains("dev flannel"));
-        add(netns.exec("bridge", &["fdb"])?, &|line| line.contains("dev flannel"));
+        add(netns.exec("ip", &["neighbour"])?, &|line| {
+            line.contains("dev flannel")
+        });
+        add(netns.exec("bridge", &["fdb"])?, &|line| {
+            line.contains("dev flannel")
+        });
         objects.sort();
         Ok(objects)
     }
 }
 
 fn mac_of(host: &Host, device: &str) -> Result<String> {
-    Ok(host.netns().link(device)?.with_context(|| format!("{} has no {device}", host.name()))?.address)
+    Ok(host
+        .netns()
+        .link(device)?
+        .with_context(|| format!("{} has no {device}", host.name()))?
+        .address)
 }
 
 fn random_mac() -> String {
     let bytes: [u8; 6] = rand::random();
-    let bytes = [bytes[0] & 0xfe | 0x02, bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]];
+    let bytes = [
+        bytes[0] & 0xfe | 0x02,
+        bytes[1],
+        bytes[2],
+        bytes[3],
+        bytes[4],
+        bytes[5],
+    ];
     bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
 

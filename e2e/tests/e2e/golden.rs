@@ -6,14 +6,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Netns, Switch, Uplink, eventually_ok};
+use lab::{
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, Netns, Switch, Uplink,
+    eventually_ok,
+};
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 /// What `ip -d -j link` tells and nobody promised: numbers of this kernel, queues and offloads.
-const IGNORED: [&str; 9] =
-    ["ifindex", "qdisc", "num_tx_queues", "num_rx_queues", "gso_max_size", "gso_max_segs", "tso_max_size", "tso_max_segs", "gro_max_size"];
+const IGNORED: [&str; 9] = [
+    "ifindex",
+    "qdisc",
+    "num_tx_queues",
+    "num_rx_queues",
+    "gso_max_size",
+    "gso_max_segs",
+    "tso_max_size",
+    "tso_max_segs",
+    "gro_max_size",
+];
 /// How a TUN device is used, which its holder decides.
 const TUN_IGNORED: [&str; 4] = ["vnet_hdr", "multi_queue", "numqueues", "numdisabled"];
 
@@ -63,8 +75,12 @@ type Facts = BTreeMap<&'static str, Vec<String>>;
 
 /// Builds the bed of the captures, runs our daemons in it, and waits until all is as captured.
 pub(crate) fn compare(case: &str) -> Result<()> {
-    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(case);
-    let read = |file: &str| std::fs::read_to_string(capture.join(file)).with_context(|| format!("{case}/{file}"));
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(case);
+    let read = |file: &str| {
+        std::fs::read_to_string(capture.join(file)).with_context(|| format!("{case}/{file}"))
+    };
     let expected = captured(&capture)?;
     Lab::run(case, |lab| {
         let lan = lab.switch("lan")?;
@@ -74,17 +90,28 @@ pub(crate) fn compare(case: &str) -> Result<()> {
         let mut daemons = Vec::new();
         for number in 1..=2 {
             let host = host(lab, &lan, number)?;
-            daemons.push((host.flanneld(&FlanneldOptions::new(&etcd.store()?).iface("enp0s8"))?, host));
+            daemons.push((
+                host.flanneld(&FlanneldOptions::new(&etcd.store()?).iface("enp0s8"))?,
+                host,
+            ));
         }
         let (daemon, host) = &daemons[0];
         eventually_ok(DEADLINE, "all is as captured", || {
             let found = found(&etcd, daemon, host, &read("sysctl.txt")?)?;
             let differences = differences(&expected, &found);
-            ensure!(differences.is_empty(), "in the case {case} (- Go flannel, + ours):\n{differences}");
+            ensure!(
+                differences.is_empty(),
+                "in the case {case} (- Go flannel, + ours):\n{differences}"
+            );
             Ok(())
         })?;
         for (daemon, host) in &daemons {
-            ensure!(daemon.errors().is_empty(), "{}: {:#?}", host.name(), daemon.errors());
+            ensure!(
+                daemon.errors().is_empty(),
+                "{}: {:#?}",
+                host.name(),
+                daemon.errors()
+            );
         }
         Ok(())
     })
@@ -93,11 +120,18 @@ pub(crate) fn compare(case: &str) -> Result<()> {
 /// A host of the captures: its default route leads elsewhere than to the other one.
 fn host(lab: &Lab, lan: &Switch, number: u8) -> Result<Host> {
     let nat = lab.switch(&format!("nat{number}"))?;
-    let uplinks = [Uplink::new(&nat, "enp0s3").address("10.0.2.15/24")?.gateway("10.0.2.2")?, Uplink::enp0s8(lan, number)?.gateway("fd00:56::1")?];
+    let uplinks = [
+        Uplink::new(&nat, "enp0s3")
+            .address("10.0.2.15/24")?
+            .gateway("10.0.2.2")?,
+        Uplink::enp0s8(lan, number)?.gateway("fd00:56::1")?,
+    ];
     let host = lab.host(&format!("n{number}"), &uplinks)?;
     // As a machine has it that is no lab: what is set on the devices, flannel sets.
-    host.netns().sysctl("net/ipv6/conf/default/accept_dad", "1")?;
-    host.netns().sysctl("net/ipv6/conf/default/accept_ra", "1")?;
+    host.netns()
+        .sysctl("net/ipv6/conf/default/accept_dad", "1")?;
+    host.netns()
+        .sysctl("net/ipv6/conf/default/accept_ra", "1")?;
     Ok(host)
 }
 
@@ -105,24 +139,53 @@ fn captured(capture: &Path) -> Result<Facts> {
     let read = |file: &str| {
         let path: PathBuf = capture.join(file);
         // What was empty was not kept.
-        if path.exists() { std::fs::read_to_string(&path).with_context(|| path.display().to_string()) } else { Ok(String::new()) }
+        if path.exists() {
+            std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+        } else {
+            Ok(String::new())
+        }
     };
     let etcd = read("etcd.txt")?;
     let lines: Vec<&str> = etcd.lines().collect();
-    let pairs: Vec<(String, String)> =
-        lines.chunks(2).filter(|pair| pair[0].starts_with(SUBNETS)).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect();
+    let pairs: Vec<(String, String)> = lines
+        .chunks(2)
+        .filter(|pair| pair[0].starts_with(SUBNETS))
+        .map(|pair| (pair[0].to_owned(), pair[1].to_owned()))
+        .collect();
     let names = Names::of(&pairs)?;
     let mut facts = Facts::new();
     // With one device, IPv6's port is the one that is open. Go flannel writes that of a device that it does not have.
     let one_device = read("net-conf.json")?.contains("\"Mode\":");
-    let open = |value: &str| if one_device { value.replace("51821", "51820") } else { value.to_owned() };
-    facts.insert("etcd.txt", names.in_lines(pairs.iter().map(|(key, value)| format!("{key} {}", open(value)))));
-    facts.insert("etcd-leases.txt", names.in_lines(read("etcd-leases.txt")?.lines()));
+    let open = |value: &str| {
+        if one_device {
+            value.replace("51821", "51820")
+        } else {
+            value.to_owned()
+        }
+    };
+    facts.insert(
+        "etcd.txt",
+        names.in_lines(
+            pairs
+                .iter()
+                .map(|(key, value)| format!("{key} {}", open(value))),
+        ),
+    );
+    facts.insert(
+        "etcd-leases.txt",
+        names.in_lines(read("etcd-leases.txt")?.lines()),
+    );
     facts.insert("subnet.env", names.in_text(&read("subnet.env")?));
     facts.insert("links.json", names.in_text(&links(&read("links.json")?)?));
-    facts.insert("addresses.json", names.in_text(&addresses(&read("addresses.json")?)?));
+    facts.insert(
+        "addresses.json",
+        names.in_text(&addresses(&read("addresses.json")?)?),
+    );
     facts.insert("routes.txt", routes(&names, &read("routes.txt")?, true));
-    facts.insert("neighbours.txt", names.in_lines(trimmed(&read("neighbours.txt")?)));
+    facts.insert(
+        "neighbours.txt",
+        names.in_lines(trimmed(&read("neighbours.txt")?)),
+    );
     facts.insert("fdb.txt", names.in_lines(trimmed(&read("fdb.txt")?)));
     facts.insert("sysctl.txt", names.in_lines(trimmed(&read("sysctl.txt")?)));
     facts.insert("wg.txt", wireguard(&names, &open(&read("wg.txt")?)));
@@ -132,23 +195,75 @@ fn captured(capture: &Path) -> Result<Facts> {
 fn found(etcd: &Etcd, daemon: &Flanneld, host: &Host, sysctls: &str) -> Result<Facts> {
     let netns = host.netns();
     let entries = etcd.client()?.get_prefix(SUBNETS)?;
-    let pairs = entries.iter().map(|entry| Ok((entry.key.clone(), without_node_id(entry)?))).collect::<Result<Vec<_>>>()?;
-    ensure!(pairs.len() == 2, "two nodes, and {} keys: {pairs:?}", pairs.len());
+    let pairs = entries
+        .iter()
+        .map(|entry| Ok((entry.key.clone(), without_node_id(entry)?)))
+        .collect::<Result<Vec<_>>>()?;
+    ensure!(
+        pairs.len() == 2,
+        "two nodes, and {} keys: {pairs:?}",
+        pairs.len()
+    );
     let names = Names::of(&pairs)?;
     let ip = |args: &[&str]| netns.exec("ip", args);
-    let on_flannel = |text: &str| trimmed(text).filter(|line| line.contains("dev flannel")).collect::<Vec<_>>();
+    let on_flannel = |text: &str| {
+        trimmed(text)
+            .filter(|line| line.contains("dev flannel"))
+            .collect::<Vec<_>>()
+    };
     let mut facts = Facts::new();
-    facts.insert("etcd.txt", names.in_lines(pairs.iter().map(|(key, value)| format!("{key} {value}"))));
-    let held = |entry: &KeyValue| format!("{} {}", entry.key, if entry.lease == 0 { "none" } else { "lease" });
+    facts.insert(
+        "etcd.txt",
+        names.in_lines(pairs.iter().map(|(key, value)| format!("{key} {value}"))),
+    );
+    let held = |entry: &KeyValue| {
+        format!(
+            "{} {}",
+            entry.key,
+            if entry.lease == 0 { "none" } else { "lease" }
+        )
+    };
     facts.insert("etcd-leases.txt", names.in_lines(entries.iter().map(held)));
-    facts.insert("subnet.env", names.in_text(&std::fs::read_to_string(daemon.subnet_file())?));
-    facts.insert("links.json", names.in_text(&links(&ip(&["-d", "-j", "link", "show"])?)?));
-    facts.insert("addresses.json", names.in_text(&addresses(&ip(&["-j", "address", "show"])?)?));
-    facts.insert("routes.txt", routes(&names, &(ip(&["-4", "-d", "route", "show"])? + &ip(&["-6", "-d", "route", "show"])?), false));
-    facts.insert("neighbours.txt", names.in_lines(on_flannel(&ip(&["neighbour", "show"])?)));
-    facts.insert("fdb.txt", names.in_lines(on_flannel(&netns.exec("bridge", &["fdb", "show"])?)));
-    facts.insert("sysctl.txt", names.in_lines(trimmed(sysctls).map(|line| sysctl(netns, &line))));
-    let tunnels = if facts["links.json"].iter().any(|line| line.contains("wireguard")) { netns.exec("wg", &["show"])? } else { String::new() };
+    facts.insert(
+        "subnet.env",
+        names.in_text(&std::fs::read_to_string(daemon.subnet_file())?),
+    );
+    facts.insert(
+        "links.json",
+        names.in_text(&links(&ip(&["-d", "-j", "link", "show"])?)?),
+    );
+    facts.insert(
+        "addresses.json",
+        names.in_text(&addresses(&ip(&["-j", "address", "show"])?)?),
+    );
+    facts.insert(
+        "routes.txt",
+        routes(
+            &names,
+            &(ip(&["-4", "-d", "route", "show"])? + &ip(&["-6", "-d", "route", "show"])?),
+            false,
+        ),
+    );
+    facts.insert(
+        "neighbours.txt",
+        names.in_lines(on_flannel(&ip(&["neighbour", "show"])?)),
+    );
+    facts.insert(
+        "fdb.txt",
+        names.in_lines(on_flannel(&netns.exec("bridge", &["fdb", "show"])?)),
+    );
+    facts.insert(
+        "sysctl.txt",
+        names.in_lines(trimmed(sysctls).map(|line| sysctl(netns, &line))),
+    );
+    let tunnels = if facts["links.json"]
+        .iter()
+        .any(|line| line.contains("wireguard"))
+    {
+        netns.exec("wg", &["show"])?
+    } else {
+        String::new()
+    };
     facts.insert("wg.txt", wireguard(&names, &tunnels));
     Ok(facts)
 }
@@ -156,9 +271,20 @@ fn found(etcd: &Etcd, daemon: &Flanneld, host: &Host, sysctls: &str) -> Result<F
 /// A value as Go flannel would have written it: ours has one field more, the last one.
 fn without_node_id(entry: &KeyValue) -> Result<String> {
     let value: Value = serde_json::from_str(&entry.value).with_context(|| entry.value.clone())?;
-    ensure!(value["NodeID"]["id"].is_string(), "no NodeID: {}", entry.value);
-    let (before, last) = entry.value.split_once(",\"NodeID\":").context("NodeID is the last field")?;
-    ensure!(serde_json::from_str::<Value>(last.strip_suffix('}').unwrap_or_default()).is_ok(), "NodeID is not the last field: {}", entry.value);
+    ensure!(
+        value["NodeID"]["id"].is_string(),
+        "no NodeID: {}",
+        entry.value
+    );
+    let (before, last) = entry
+        .value
+        .split_once(",\"NodeID\":")
+        .context("NodeID is the last field")?;
+    ensure!(
+        serde_json::from_str::<Value>(last.strip_suffix('}').unwrap_or_default()).is_ok(),
+        "NodeID is not the last field: {}",
+        entry.value
+    );
     Ok(format!("{before}}}"))
 }
 
@@ -199,33 +325,52 @@ impl Names {
     }
 
     fn in_text(&self, text: &str) -> Vec<String> {
-        let text = self.0.iter().fold(text.to_owned(), |text, (random, word)| text.replace(random, word));
+        let text = self.0.iter().fold(text.to_owned(), |text, (random, word)| {
+            text.replace(random, word)
+        });
         text.lines().map(str::to_owned).collect()
     }
 
     /// The same where the order of lines says nothing and one line may be told twice.
     fn in_lines<S: AsRef<str>>(&self, lines: impl IntoIterator<Item = S>) -> Vec<String> {
-        let lines: BTreeSet<String> = lines.into_iter().flat_map(|line| self.in_text(line.as_ref())).collect();
+        let lines: BTreeSet<String> = lines
+            .into_iter()
+            .flat_map(|line| self.in_text(line.as_ref()))
+            .collect();
         lines.into_iter().collect()
     }
 }
 
 fn link_local(mac: &str) -> Result<String> {
-    let bytes = mac.split(':').map(|byte| Ok(u16::from(u8::from_str_radix(byte, 16)?))).collect::<Result<Vec<_>>>()?;
+    let bytes = mac
+        .split(':')
+        .map(|byte| Ok(u16::from(u8::from_str_radix(byte, 16)?)))
+        .collect::<Result<Vec<_>>>()?;
     ensure!(bytes.len() == 6, "MAC {mac}");
     let word = |high: u16, low: u16| high << 8 | low;
-    let tail = [word(bytes[0] ^ 2, bytes[1]), word(bytes[2], 0xff), word(0xfe, bytes[3]), word(bytes[4], bytes[5])];
+    let tail = [
+        word(bytes[0] ^ 2, bytes[1]),
+        word(bytes[2], 0xff),
+        word(0xfe, bytes[3]),
+        word(bytes[4], bytes[5]),
+    ];
     Ok(Ipv6Addr::new(0xfe80, 0, 0, 0, tail[0], tail[1], tail[2], tail[3]).to_string())
 }
 
 fn trimmed(text: &str) -> impl Iterator<Item = String> {
-    text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
+    text.lines()
+        .map(|line| line.trim().to_owned())
+        .filter(|line| !line.is_empty())
 }
 
 /// Flannel's interfaces of a list that `ip -j` printed, by their names: which was made first nobody promised.
 fn flannels(json: &str) -> Result<Vec<Value>> {
     let mut list: Vec<Value> = serde_json::from_str(json).with_context(|| json.to_owned())?;
-    list.retain(|link| link["ifname"].as_str().is_some_and(|name| name.starts_with("flannel")));
+    list.retain(|link| {
+        link["ifname"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("flannel"))
+    });
     list.sort_by_key(|link| link["ifname"].to_string());
     Ok(list)
 }
@@ -236,8 +381,13 @@ fn links(json: &str) -> Result<String> {
         for field in IGNORED {
             link.remove(field);
         }
-        if let Some(tun) = link.get_mut("linkinfo").and_then(|info| info["info_data"].as_object_mut()) {
-            TUN_IGNORED.iter().for_each(|field| drop(tun.remove(*field)));
+        if let Some(tun) = link
+            .get_mut("linkinfo")
+            .and_then(|info| info["info_data"].as_object_mut())
+        {
+            TUN_IGNORED
+                .iter()
+                .for_each(|field| drop(tun.remove(*field)));
         }
     }
     Ok(serde_json::to_string_pretty(&links)?)
@@ -247,14 +397,22 @@ fn addresses(json: &str) -> Result<String> {
     let mut interfaces = Vec::new();
     for interface in flannels(json)? {
         let mut addresses = interface["addr_info"].clone();
-        for address in addresses.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        for address in addresses
+            .as_array_mut()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object_mut)
+        {
             address.remove("nodad");
-            if interface["ifname"] == "flannel0" && address.get("scope").is_some_and(|scope| scope == "link") {
+            if interface["ifname"] == "flannel0"
+                && address.get("scope").is_some_and(|scope| scope == "link")
+            {
                 // A device without a MAC: the kernel makes one up.
                 address.insert("local".to_owned(), "<random link-local>".into());
             }
         }
-        interfaces.push(serde_json::json!({ "ifname": interface["ifname"], "addr_info": addresses }));
+        interfaces
+            .push(serde_json::json!({ "ifname": interface["ifname"], "addr_info": addresses }));
     }
     Ok(serde_json::to_string_pretty(&interfaces)?)
 }
@@ -263,18 +421,36 @@ fn addresses(json: &str) -> Result<String> {
 fn routes(names: &Names, text: &str, of_go: bool) -> Vec<String> {
     let lines = names.in_lines(trimmed(text).filter(|line| !line.contains("fe80::")));
     // With wireguard, a blackhole keeps packets from leaving unencrypted. Go flannel has none.
-    let lines = lines.into_iter().map(|line| line.replace("table main ", "")).filter(|line| of_go || !line.contains("metric 4294967295"));
+    let lines = lines
+        .into_iter()
+        .map(|line| line.replace("table main ", ""))
+        .filter(|line| of_go || !line.contains("metric 4294967295"));
     let marked = |line: String| {
-        let to_a_peer = line.starts_with("unicast <n2 ") || line.contains("dev flannel0") || line.contains("dev flannel-wg");
-        if of_go && to_a_peer { line.replace("proto boot", "proto 241") } else { line }
+        let to_a_peer = line.starts_with("unicast <n2 ")
+            || line.contains("dev flannel0")
+            || line.contains("dev flannel-wg");
+        if of_go && to_a_peer {
+            line.replace("proto boot", "proto 241")
+        } else {
+            line
+        }
     };
-    lines.map(marked).collect::<BTreeSet<_>>().into_iter().collect()
+    lines
+        .map(marked)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
 }
 
 /// What `wg show` prints, without what depends on whether anything was sent yet.
 fn wireguard(names: &Names, text: &str) -> Vec<String> {
     let passing = ["latest handshake:", "transfer:"];
-    names.in_text(&trimmed(text).filter(|line| !passing.iter().any(|word| line.starts_with(word))).collect::<Vec<_>>().join("\n"))
+    names.in_text(
+        &trimmed(text)
+            .filter(|line| !passing.iter().any(|word| line.starts_with(word)))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    )
 }
 
 /// `net.ipv4.conf.flannel/1.rp_filter = 0`, with the value that it has here.
@@ -288,7 +464,10 @@ fn sysctl(netns: &Netns, line: &str) -> String {
     };
     let path: String = name.chars().map(swapped).collect();
     let value = netns.run(|| std::fs::read_to_string(Path::new("/proc/sys").join(&path)));
-    let value = value.map_or_else(|error| error.to_string(), |value| value.unwrap_or_else(|error| error.to_string()));
+    let value = value.map_or_else(
+        |error| error.to_string(),
+        |value| value.unwrap_or_else(|error| error.to_string()),
+    );
     format!("{name} = {}", value.trim())
 }
 
@@ -300,13 +479,26 @@ fn differences(expected: &Facts, found: &Facts) -> String {
             continue;
         }
         text.push_str(&format!("{file}:\n"));
-        let missing: Vec<&String> = expected.iter().filter(|line| !found.contains(line)).collect();
-        let extra: Vec<&String> = found.iter().filter(|line| !expected.contains(line)).collect();
+        let missing: Vec<&String> = expected
+            .iter()
+            .filter(|line| !found.contains(line))
+            .collect();
+        let extra: Vec<&String> = found
+            .iter()
+            .filter(|line| !expected.contains(line))
+            .collect();
         if missing.is_empty() && extra.is_empty() {
-            text.push_str(&format!("  the same lines in another order or number:\n{}\n", found.join("\n")));
+            text.push_str(&format!(
+                "  the same lines in another order or number:\n{}\n",
+                found.join("\n")
+            ));
         }
-        missing.iter().for_each(|line| text.push_str(&format!("  - {line}\n")));
-        extra.iter().for_each(|line| text.push_str(&format!("  + {line}\n")));
+        missing
+            .iter()
+            .for_each(|line| text.push_str(&format!("  - {line}\n")));
+        extra
+            .iter()
+            .for_each(|line| text.push_str(&format!("  + {line}\n")));
     }
     text
 }

@@ -4,7 +4,10 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Capture, Flanneld, Frame, Host, Lab, Mesh, PingMatrix, PingOptions, Pod, ProbeOptions, eventually_ok, holds};
+use lab::{
+    Bed, Capture, Flanneld, Frame, Host, Lab, Mesh, PingMatrix, PingOptions, Pod, ProbeOptions,
+    eventually_ok, holds,
+};
 use serde_json::json;
 
 use crate::wireguard_keys::{Keys, key_file};
@@ -17,7 +20,11 @@ const NODES: u8 = 5;
 
 #[test]
 fn change_from_direct_routing_sends_nothing_in_the_clear() -> Result<()> {
-    change(r#"{"Type":"vxlan","DirectRouting":true}"#, "userspace", OFTEN)
+    change(
+        r#"{"Type":"vxlan","DirectRouting":true}"#,
+        "userspace",
+        OFTEN,
+    )
 }
 
 #[test]
@@ -38,12 +45,20 @@ struct Node {
 impl Node {
     fn of(host: &Host, pod: &Pod) -> Result<Node> {
         let text = host.netns().link("enp0s8")?.context("no uplink")?.address;
-        let mac = text.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        let mac = text
+            .split(':')
+            .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
+            .collect();
         let bytes = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => ip.octets().to_vec(),
             IpAddr::V6(ip) => ip.octets().to_vec(),
         };
-        Ok(Node { name: host.name().to_owned(), mac, pod: pod.addresses().into_iter().map(bytes).collect(), ready: SystemTime::now() })
+        Ok(Node {
+            name: host.name().to_owned(),
+            mac,
+            pod: pod.addresses().into_iter().map(bytes).collect(),
+            ready: SystemTime::now(),
+        })
     }
 }
 
@@ -51,25 +66,45 @@ impl Node {
 /// and some of Go flannel's to a subnet that another node leases in the end. From the moment at which two nodes run wireguard, no packet between their
 /// pods is seen on any uplink; and from the moment at which one does, none that it sends.
 pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Result<()> {
-    let net_conf = |backend: &str| format!(r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{backend}}}"#);
+    let net_conf = |backend: &str| {
+        format!(
+            r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{backend}}}"#
+        )
+    };
     Lab::run("in the clear", |lab| {
         let lan = lab.switch("lan")?;
         let mut hosts = lab.hosts(&lan, NODES + 1)?;
         let newcomer = hosts.pop().context("no host")?;
         let mut bed = Bed::on(lab, &lan, hosts, &net_conf(from), |_, options| options)?;
         // What no node leases until the last one comes, and Go flannel has routes to.
-        let leased: Vec<String> = bed.pods.iter().flat_map(Pod::addresses).map(|ip| ip.to_string()).collect();
-        let is_free = |n: &u8| !leased.iter().any(|ip| ip.starts_with(&format!("10.5.{n}.")) || ip.starts_with(&format!("fd00:5:0:{n}::")));
+        let leased: Vec<String> = bed
+            .pods
+            .iter()
+            .flat_map(Pod::addresses)
+            .map(|ip| ip.to_string())
+            .collect();
+        let is_free = |n: &u8| {
+            !leased.iter().any(|ip| {
+                ip.starts_with(&format!("10.5.{n}.")) || ip.starts_with(&format!("fd00:5:0:{n}::"))
+            })
+        };
         let n = (70..90).find(is_free).context("no free subnet")?;
         let late = [format!("10.5.{n}.0/24"), format!("fd00:5:0:{n}::/64")];
         // The switch has the other end of each uplink.
         let capture = Capture::start(bed.lan.netns())?;
         let began = SystemTime::now();
         let probes = ProbeOptions::default().interval(interval);
-        let meshes = [Mesh::start(&bed.pods, &probes)?, Mesh::start(&bed.pods, &probes.v6())?];
-        meshes.iter().try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
+        let meshes = [
+            Mesh::start(&bed.pods, &probes)?,
+            Mesh::start(&bed.pods, &probes.v6())?,
+        ];
+        meshes
+            .iter()
+            .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
 
-        bed.store.configure(&net_conf(&format!(r#"{{"Type":"wireguard","Implementation":"{implementation}"}}"#)))?;
+        bed.store.configure(&net_conf(&format!(
+            r#"{{"Type":"wireguard","Implementation":"{implementation}"}}"#
+        )))?;
         let mut nodes = Vec::new();
         for number in 0..bed.hosts.len() {
             bed.daemons[number].terminate(SOON)?;
@@ -82,9 +117,17 @@ pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Re
                 _ => "true",
             };
             let gateway = &bed.hosts[(number + 1) % bed.hosts.len()];
-            let to_late =
-                format!("ip route add {} via {} dev enp0s8; ip -6 route add {} via {} dev enp0s8", late[0], gateway.v4()?, late[1], gateway.v6()?);
-            host.netns().sh(&format!("{of_go}; {to_late}; ip route add 10.5.200.0/22 via {} dev enp0s8", gateway.v4()?))?;
+            let to_late = format!(
+                "ip route add {} via {} dev enp0s8; ip -6 route add {} via {} dev enp0s8",
+                late[0],
+                gateway.v4()?,
+                late[1],
+                gateway.v6()?
+            );
+            host.netns().sh(&format!(
+                "{of_go}; {to_late}; ip route add 10.5.200.0/22 via {} dev enp0s8",
+                gateway.v4()?
+            ))?;
             bed.daemons[number] = host.flanneld(&bed.options[number].clone().deadline(SOON))?;
             nodes.push(Node::of(host, &bed.pods[number])?);
             if number > 0 {
@@ -103,10 +146,17 @@ pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Re
             "PublicIP": newcomer.v4()?, "PublicIPv6": newcomer.v6()?, "BackendType": "wireguard",
             "BackendData": data(51820), "BackendV6Data": data(51821),
         });
-        std::fs::write(bed.leases.join(format!("subnets/10.5.{n}.0-24&fd00:5:0:{n}::-64")), lease.to_string())?;
+        std::fs::write(
+            bed.leases
+                .join(format!("subnets/10.5.{n}.0-24&fd00:5:0:{n}::-64")),
+            lease.to_string(),
+        )?;
         let last: Flanneld = newcomer.flanneld(&bed.options[0].clone().deadline(SOON))?;
         let subnet = last.subnet_env()?;
-        ensure!(subnet.subnet.map(|net| net.trunc().to_string()).as_ref() == late.first(), "{subnet:?}");
+        ensure!(
+            subnet.subnet.map(|net| net.trunc().to_string()).as_ref() == late.first(),
+            "{subnet:?}"
+        );
         let pod = newcomer.pod("p1", &subnet)?;
         nodes.push(Node::of(&newcomer, &pod)?);
         bed.hosts.push(newcomer);
@@ -118,8 +168,16 @@ pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Re
         reached?;
         for host in bed.hosts.iter().take(NODES.into()) {
             let routes = host.netns().sh("ip route; ip -6 route")?;
-            ensure!(late.iter().all(|net| !routes.contains(net)), "{}: {routes}", host.name());
-            ensure!(routes.contains("10.5.200.0/22 via"), "{}: an operator's route is gone: {routes}", host.name());
+            ensure!(
+                late.iter().all(|net| !routes.contains(net)),
+                "{}: {routes}",
+                host.name()
+            );
+            ensure!(
+                routes.contains("10.5.200.0/22 via"),
+                "{}: an operator's route is gone: {routes}",
+                host.name()
+            );
         }
         bed.require_no_errors()
     })
@@ -128,8 +186,13 @@ pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Re
 /// Waits until these reach each other in both families.
 fn reach(pods: &[Pod]) -> Result<()> {
     for family in 0..2 {
-        let targets: Vec<IpAddr> = pods.iter().filter_map(|pod| pod.addresses().get(family).copied()).collect();
-        eventually_ok(SOON, "pods reach each other", || PingMatrix::to(pods, &targets, &PingOptions::default())?.require_complete())?;
+        let targets: Vec<IpAddr> = pods
+            .iter()
+            .filter_map(|pod| pod.addresses().get(family).copied())
+            .collect();
+        eventually_ok(SOON, "pods reach each other", || {
+            PingMatrix::to(pods, &targets, &PingOptions::default())?.require_complete()
+        })?;
     }
     Ok(())
 }
@@ -144,7 +207,9 @@ fn is_sealed(frame: &[u8]) -> bool {
     let ports = [51820_u16, 51821].map(u16::to_be_bytes);
     let udp = 14 + ip;
     let to = frame.get(udp + 2..udp + 4);
-    ports.iter().any(|port| to == Some(port)) && frame.get(udp + 8) == Some(&4) && frame.len() > udp + 8 + 32
+    ports.iter().any(|port| to == Some(port))
+        && frame.get(udp + 8) == Some(&4)
+        && frame.len() > udp + 8 + 32
 }
 
 /// Looks at all frames, and tells for each two nodes the last packet in the clear and the first sealed one.
@@ -154,7 +219,11 @@ fn judge(frames: &[Frame], began: SystemTime, nodes: &[Node]) -> Result<()> {
     let mut clear = vec![None; nodes.len() * nodes.len()];
     let mut sealed = clear.clone();
     for Frame { at, bytes } in frames {
-        let (Some(to), Some(from), Some(rest)) = (bytes.get(..6), bytes.get(6..12), bytes.get(12..)) else { continue };
+        let (Some(to), Some(from), Some(rest)) =
+            (bytes.get(..6), bytes.get(6..12), bytes.get(12..))
+        else {
+            continue;
+        };
         let place = |mac: &[u8]| nodes.iter().position(|node| node.mac == mac);
         if is_sealed(bytes) {
             if let (Some(from), Some(to)) = (place(from), place(to)) {
@@ -162,13 +231,20 @@ fn judge(frames: &[Frame], began: SystemTime, nodes: &[Node]) -> Result<()> {
             }
             continue;
         }
-        let shown: Vec<usize> = (0..nodes.len()).filter(|node| nodes[*node].pod.iter().any(|ip| holds(rest, ip))).collect();
+        let shown: Vec<usize> = (0..nodes.len())
+            .filter(|node| nodes[*node].pod.iter().any(|ip| holds(rest, ip)))
+            .collect();
         let [first, second] = shown[..] else { continue };
         clear[first * nodes.len() + second] = Some(*at);
         let both = nodes[first].ready.max(nodes[second].ready);
         let sender = place(from).filter(|sender| *at >= nodes[*sender].ready);
         if *at >= both || sender.is_some() {
-            wrong.push(format!("{} and {} at {:.3?} from {from:02x?}", nodes[first].name, nodes[second].name, since(*at)));
+            wrong.push(format!(
+                "{} and {} at {:.3?} from {from:02x?}",
+                nodes[first].name,
+                nodes[second].name,
+                since(*at)
+            ));
         }
     }
     eprintln!("{} frames; times since the capture began", frames.len());
@@ -177,11 +253,27 @@ fn judge(frames: &[Frame], began: SystemTime, nodes: &[Node]) -> Result<()> {
             let pair = before * nodes.len() + number;
             let both = since(first.ready.max(second.ready));
             let (last, sealed) = (clear[pair].map(since), sealed[pair].map(since));
-            eprintln!("{} and {}: last in the clear {last:.3?}, first sealed {sealed:.3?}, both ready {both:.3?}", first.name, second.name);
-            ensure!(sealed.is_some(), "{} and {}: nothing sealed was seen", first.name, second.name);
+            eprintln!(
+                "{} and {}: last in the clear {last:.3?}, first sealed {sealed:.3?}, both ready {both:.3?}",
+                first.name, second.name
+            );
+            ensure!(
+                sealed.is_some(),
+                "{} and {}: nothing sealed was seen",
+                first.name,
+                second.name
+            );
         }
     }
-    ensure!(clear.iter().any(Option::is_some), "the capture sees nothing of the pods, not even before the change");
-    ensure!(wrong.is_empty(), "{} packets of pods in the clear; the first: {:#?}", wrong.len(), wrong.iter().take(10).collect::<Vec<_>>());
+    ensure!(
+        clear.iter().any(Option::is_some),
+        "the capture sees nothing of the pods, not even before the change"
+    );
+    ensure!(
+        wrong.is_empty(),
+        "{} packets of pods in the clear; the first: {:#?}",
+        wrong.len(),
+        wrong.iter().take(10).collect::<Vec<_>>()
+    );
     Ok(())
 }

@@ -15,7 +15,9 @@ pub(crate) mod shapes;
 
 /// A file of the repository.
 fn repository(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(path)
 }
 
 fn read(path: &str) -> Result<String> {
@@ -26,10 +28,16 @@ fn read(path: &str) -> Result<String> {
 /// An API server of its own, with the namespaces that are named.
 fn api_server(lab: &Lab, namespaces: &[String]) -> Result<ApiServer> {
     let lan = lab.switch("lan")?;
-    let host = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
+    let host = lab.host(
+        "api",
+        &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?],
+    )?;
     let api = ApiServer::start(&host, Families::V4)?;
     for name in namespaces {
-        api.admin().create("/api/v1/namespaces", &serde_json::json!({ "metadata": { "name": name } }))?;
+        api.admin().create(
+            "/api/v1/namespaces",
+            &serde_json::json!({ "metadata": { "name": name } }),
+        )?;
     }
     Ok(api)
 }
@@ -39,7 +47,14 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     let file = lab.folder("manifests")?.join("dry-run.yml");
     std::fs::write(&file, manifests)?;
     let path = file.display().to_string();
-    let answer = api.kubectl(&["apply", "--dry-run=server", "--validate=strict", "--output=json", "--filename", &path])?;
+    let answer = api.kubectl(&[
+        "apply",
+        "--dry-run=server",
+        "--validate=strict",
+        "--output=json",
+        "--filename",
+        &path,
+    ])?;
     let mut answer: Value = serde_json::from_str(&answer)?;
     Ok(match answer["items"].take() {
         Value::Array(items) => items,
@@ -48,16 +63,30 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
 }
 
 /// The object of a kind and a name; in a namespace if one is given.
-fn object<'a>(objects: &'a [Value], namespace: Option<&str>, kind: &str, name: &str) -> Result<&'a Value> {
+fn object<'a>(
+    objects: &'a [Value],
+    namespace: Option<&str>,
+    kind: &str,
+    name: &str,
+) -> Result<&'a Value> {
     let is = |object: &&Value| {
         let place = object["metadata"]["namespace"].as_str();
-        object["kind"] == kind && object["metadata"]["name"] == name && (namespace.is_none() || place == namespace)
+        object["kind"] == kind
+            && object["metadata"]["name"] == name
+            && (namespace.is_none() || place == namespace)
     };
-    objects.iter().find(is).with_context(|| format!("no {kind} {name} in {namespace:?}"))
+    objects
+        .iter()
+        .find(is)
+        .with_context(|| format!("no {kind} {name} in {namespace:?}"))
 }
 
 /// The network configuration in a ConfigMap.
 fn net_conf(objects: &[Value], namespace: Option<&str>) -> Result<Value> {
     let map = object(objects, namespace, "ConfigMap", "kube-flannel-cfg")?;
-    Ok(serde_json::from_str(map["data"]["net-conf.json"].as_str().context("net-conf.json")?)?)
+    Ok(serde_json::from_str(
+        map["data"]["net-conf.json"]
+            .as_str()
+            .context("net-conf.json")?,
+    )?)
 }

@@ -23,17 +23,28 @@ struct Room {
 impl Room {
     fn open() -> Room {
         let script = "mount -t tmpfs run /run && mount -t tmpfs tmp /tmp && mkdir /run/netns && echo ready && exec sleep 3600";
-        let mut holder =
-            Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut holder = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(holder.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "ready\n");
         Room { holder }
     }
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.args([&format!("--mount=/proc/{}/ns/mnt", self.holder.id()), "--", program]).stdin(Stdio::null());
+        command
+            .args([
+                &format!("--mount=/proc/{}/ns/mnt", self.holder.id()),
+                "--",
+                program,
+            ])
+            .stdin(Stdio::null());
         command
     }
 
@@ -44,7 +55,14 @@ impl Room {
     }
 
     fn start(&self, args: &[&str]) -> Demo {
-        Demo { child: self.flannelctl(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap() }
+        Demo {
+            child: self
+                .flannelctl(args)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        }
     }
 
     fn remove(&self) -> Output {
@@ -58,8 +76,14 @@ impl Room {
     /// The names of a lab's namespaces and folders.
     fn names(&self, demo: u32) -> Vec<String> {
         let folders = [self.path("/run/netns"), self.path("/tmp/flannel-lab")];
-        let all = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
-        all.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name.starts_with(&format!("fl-{demo}-"))).collect()
+        let all = folders
+            .iter()
+            .filter_map(|folder| fs::read_dir(folder).ok())
+            .flatten()
+            .flatten();
+        all.filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.starts_with(&format!("fl-{demo}-")))
+            .collect()
     }
 }
 
@@ -93,27 +117,49 @@ impl Drop for Demo {
 /// The command lines of the processes that a lab started: each names the lab's folder.
 fn processes(demo: u32) -> Vec<String> {
     let mark = format!("/flannel-lab/fl-{demo}-");
-    let lines = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| fs::read_to_string(entry.path().join("cmdline")).ok());
-    lines.filter(|line| line.contains(&mark)).map(|line| line.replace('\0', " ")).collect()
+    let lines = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines
+        .filter(|line| line.contains(&mark))
+        .map(|line| line.replace('\0', " "))
+        .collect()
 }
 
 fn require_gone(room: &Room, demo: u32, when: &str) {
     let removed = room.remove();
-    let told = format!("{}{}", String::from_utf8_lossy(&removed.stdout), String::from_utf8_lossy(&removed.stderr));
+    let told = format!(
+        "{}{}",
+        String::from_utf8_lossy(&removed.stdout),
+        String::from_utf8_lossy(&removed.stderr)
+    );
     assert!(removed.status.success(), "{when}: {told}");
-    assert_eq!((room.names(demo), processes(demo)), (vec![], vec![]), "{when}: {told}");
+    assert_eq!(
+        (room.names(demo), processes(demo)),
+        (vec![], vec![]),
+        "{when}: {told}"
+    );
     assert!(told.contains("removed 1 lab"), "{when}: {told}");
 }
 
 #[test]
 fn what_a_killed_demonstration_left_is_removed() {
     let room = Room::open();
-    let has = |demo: &Demo, end: &str| room.names(demo.child.id()).iter().any(|name| name.ends_with(end));
+    let has = |demo: &Demo, end: &str| {
+        room.names(demo.child.id())
+            .iter()
+            .any(|name| name.ends_with(end))
+    };
     type Moment<'a> = (&'a str, &'a dyn Fn(&Demo) -> bool);
     let moments: [Moment<'_>; 4] = [
-        ("in its first namespace", &|demo| !room.names(demo.child.id()).is_empty()),
+        ("in its first namespace", &|demo| {
+            !room.names(demo.child.id()).is_empty()
+        }),
         ("while it builds hosts", &|demo| has(demo, "-h2")),
-        ("when its daemons run", &|demo| processes(demo.child.id()).len() >= 2),
+        ("when its daemons run", &|demo| {
+            processes(demo.child.id()).len() >= 2
+        }),
         ("when there are pods", &|demo| has(demo, "-h3-pod")),
     ];
     for (when, reached) in moments {
@@ -130,13 +176,27 @@ fn what_a_killed_demonstration_left_is_removed() {
 fn processes_without_their_namespaces_are_found() {
     let room = Room::open();
     let mut demo = room.start(&["--store", "etcd", "--backend", "host-gw"]);
-    eventually(BUILT, "daemons and etcd run", || processes(demo.child.id()).len() >= 4).unwrap();
+    eventually(BUILT, "daemons and etcd run", || {
+        processes(demo.child.id()).len() >= 4
+    })
+    .unwrap();
     let pid = demo.kill();
-    for name in room.names(pid).iter().filter(|name| room.path("/run/netns").join(name).exists()) {
-        let deleted = room.command("ip").args(["netns", "del", name]).output().unwrap();
+    for name in room
+        .names(pid)
+        .iter()
+        .filter(|name| room.path("/run/netns").join(name).exists())
+    {
+        let deleted = room
+            .command("ip")
+            .args(["netns", "del", name])
+            .output()
+            .unwrap();
         assert!(deleted.status.success(), "{deleted:?}");
     }
-    assert!(processes(pid).len() >= 4, "they live on without the names of their namespaces");
+    assert!(
+        processes(pid).len() >= 4,
+        "they live on without the names of their namespaces"
+    );
     require_gone(&room, pid, "namespaces deleted by hand");
 }
 
@@ -144,31 +204,84 @@ fn processes_without_their_namespaces_are_found() {
 fn a_live_lab_stays_and_a_kept_one_goes() {
     let room = Room::open();
     let mut live = room.start(&["--backend", "host-gw", "--seconds", "3600"]);
-    eventually(BUILT, "a demonstration runs", || room.names(live.child.id()).iter().any(|name| name.ends_with("-h3-pod"))).unwrap();
-    let (names, running) = (room.names(live.child.id()), processes(live.child.id()).len());
+    eventually(BUILT, "a demonstration runs", || {
+        room.names(live.child.id())
+            .iter()
+            .any(|name| name.ends_with("-h3-pod"))
+    })
+    .unwrap();
+    let (names, running) = (
+        room.names(live.child.id()),
+        processes(live.child.id()).len(),
+    );
 
-    let mut kept = room.flannelctl(&["--backend", "alloc", "--hosts", "1", "--keep"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut kept = room
+        .flannelctl(&["--backend", "alloc", "--hosts", "1", "--keep"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     assert!(kept.wait().unwrap().success());
-    assert!(!room.names(kept.id()).is_empty() && !processes(kept.id()).is_empty(), "it is kept");
+    assert!(
+        !room.names(kept.id()).is_empty() && !processes(kept.id()).is_empty(),
+        "it is kept"
+    );
 
     // A process of the same number that lived before: its lab is nobody's.
     let reused = format!("fl-{}-0dead", live.child.id());
-    assert!(room.command("ip").args(["netns", "add", &format!("{reused}-h1")]).status().unwrap().success());
+    assert!(
+        room.command("ip")
+            .args(["netns", "add", &format!("{reused}-h1")])
+            .status()
+            .unwrap()
+            .success()
+    );
     let folder = room.path("/tmp/flannel-lab").join(&reused);
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("owner"), "1 of another boot").unwrap();
 
     let removed = room.remove();
-    let told = format!("{}{}", String::from_utf8_lossy(&removed.stdout), String::from_utf8_lossy(&removed.stderr));
+    let told = format!(
+        "{}{}",
+        String::from_utf8_lossy(&removed.stdout),
+        String::from_utf8_lossy(&removed.stderr)
+    );
     assert!(told.contains("removed 2 lab"), "{told}");
-    assert_eq!((room.names(kept.id()), processes(kept.id())), (vec![], vec![]));
-    assert!(!folder.exists() && !room.path("/run/netns").join(format!("{reused}-h1")).exists(), "{told}");
-    assert_eq!((room.names(live.child.id()).len(), processes(live.child.id()).len()), (names.len(), running), "the live one stays");
+    assert_eq!(
+        (room.names(kept.id()), processes(kept.id())),
+        (vec![], vec![])
+    );
+    assert!(
+        !folder.exists()
+            && !room
+                .path("/run/netns")
+                .join(format!("{reused}-h1"))
+                .exists(),
+        "{told}"
+    );
+    assert_eq!(
+        (
+            room.names(live.child.id()).len(),
+            processes(live.child.id()).len()
+        ),
+        (names.len(), running),
+        "the live one stays"
+    );
     assert!(live.child.try_wait().unwrap().is_none());
 
     // It ends as Ctrl-C ends it, and leaves nothing itself.
-    kill(Pid::from_raw(live.child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
-    eventually(SECONDS, "it has ended", || live.child.try_wait().unwrap().is_some()).unwrap();
-    assert_eq!((room.names(live.child.id()), processes(live.child.id())), (vec![], vec![]));
+    kill(
+        Pid::from_raw(live.child.id().try_into().unwrap()),
+        Signal::SIGINT,
+    )
+    .unwrap();
+    eventually(SECONDS, "it has ended", || {
+        live.child.try_wait().unwrap().is_some()
+    })
+    .unwrap();
+    assert_eq!(
+        (room.names(live.child.id()), processes(live.child.id())),
+        (vec![], vec![])
+    );
     assert!(Path::new("/run/netns").exists());
 }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, PingOptions, Pod, Store, Uplink, eventually, eventually_ok, ping, throughout,
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, KeyValue, Lab, PingOptions, Pod, Store,
+    Uplink, eventually, eventually_ok, ping, throughout,
 };
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -32,8 +33,18 @@ impl Cluster {
         let etcd = Etcd::start(&[&store_host], &EtcdOptions::default())?;
         let store = etcd.store()?;
         store.configure(VXLAN)?;
-        let options = FlanneldOptions::new(&store).iface(UPLINK).arg("--audit-interval=0");
-        let mut cluster = Cluster { daemons: Vec::new(), pods: Vec::new(), options, store, etcd, store_host, hosts };
+        let options = FlanneldOptions::new(&store)
+            .iface(UPLINK)
+            .arg("--audit-interval=0");
+        let mut cluster = Cluster {
+            daemons: Vec::new(),
+            pods: Vec::new(),
+            options,
+            store,
+            etcd,
+            store_host,
+            hosts,
+        };
         for host in &cluster.hosts {
             let daemon = host.flanneld(&cluster.options)?;
             cluster.pods.push(host.pod("p1", &daemon.subnet_env()?)?);
@@ -47,22 +58,38 @@ impl Cluster {
     fn reaches(&self, deadline: Duration) -> Result<Duration> {
         let target = self.pods[0].address()?;
         let options = PingOptions::default().timeout(Duration::from_millis(200));
-        eventually(deadline, "the pods reach each other", || ping(self.pods[1].netns(), target, &options).is_ok_and(|time| time.is_some()))
+        eventually(deadline, "the pods reach each other", || {
+            ping(self.pods[1].netns(), target, &options).is_ok_and(|time| time.is_some())
+        })
     }
 
     /// The key of the first node's lease.
     fn key(&self) -> Result<String> {
-        let subnet = self.daemons[0].subnet_env()?.subnet.context("no subnet in subnet.env")?.trunc();
-        Ok(self.store.key(&format!("subnets/{}-{}", subnet.network(), subnet.prefix_len())))
+        let subnet = self.daemons[0]
+            .subnet_env()?
+            .subnet
+            .context("no subnet in subnet.env")?
+            .trunc();
+        Ok(self.store.key(&format!(
+            "subnets/{}-{}",
+            subnet.network(),
+            subnet.prefix_len()
+        )))
     }
 
     fn entry(&self) -> Result<KeyValue> {
-        self.etcd.client()?.get(&self.key()?)?.context("the first node has no lease")
+        self.etcd
+            .client()?
+            .get(&self.key()?)?
+            .context("the first node has no lease")
     }
 
     /// Whether the second node sends the first one's packets there.
     fn sends_to(&self, address: &str) -> bool {
-        self.hosts[1].netns().fdb("flannel.1").is_ok_and(|fdb| fdb.iter().any(|entry| entry.dst.as_deref() == Some(address)))
+        self.hosts[1].netns().fdb("flannel.1").is_ok_and(|fdb| {
+            fdb.iter()
+                .any(|entry| entry.dst.as_deref() == Some(address))
+        })
     }
 
     fn logged(&self, words: &str) -> bool {
@@ -76,8 +103,17 @@ fn address(number: u8) -> String {
 
 /// Gives the first host another address, in either of the ways in which that happens.
 fn readdress(host: &Host, old: &str, new: &str, new_first: bool) -> Result<()> {
-    let (add, del) = (format!("address add {new}/24 dev {UPLINK}"), format!("address del {old}/24 dev {UPLINK}"));
-    host.netns().ip(&if new_first { format!("{add}\n{del}") } else { format!("{del}\n{add}") }).map(drop)
+    let (add, del) = (
+        format!("address add {new}/24 dev {UPLINK}"),
+        format!("address del {old}/24 dev {UPLINK}"),
+    );
+    host.netns()
+        .ip(&if new_first {
+            format!("{add}\n{del}")
+        } else {
+            format!("{del}\n{add}")
+        })
+        .map(drop)
 }
 
 #[test]
@@ -86,21 +122,37 @@ fn a_changed_address_reaches_the_peers_at_once() {
         let cluster = Cluster::start(lab)?;
         let host = &cluster.hosts[0];
         // The kernel drops an interface's other addresses with the first one unless it is told not to.
-        host.netns().sysctl("net/ipv4/conf/all/promote_secondaries", "1")?;
+        host.netns()
+            .sysctl("net/ipv4/conf/all/promote_secondaries", "1")?;
         let mut times = Vec::new();
         for change in 0..10 {
             // The first one is the host's own, the next ones are nobody's.
-            let (old, new) = (address(if change == 0 { 101 } else { 50 + change }), address(51 + change));
+            let (old, new) = (
+                address(if change == 0 { 101 } else { 50 + change }),
+                address(51 + change),
+            );
             readdress(host, &old, &new, change % 2 == 1)?;
             let start = Instant::now();
-            eventually(DEADLINE, &format!("change {change}: the peer sends to {new}"), || cluster.sends_to(&new))?;
+            eventually(
+                DEADLINE,
+                &format!("change {change}: the peer sends to {new}"),
+                || cluster.sends_to(&new),
+            )?;
             let told = start.elapsed();
             cluster.reaches(DEADLINE)?;
             times.push((told, start.elapsed()));
-            println!("change {change}: told {told:.2?}, reached {:.2?}", start.elapsed());
-            eventually(DEADLINE, "it is in the log", || cluster.logged(&format!("publishes {new} instead of {old}")))?;
+            println!(
+                "change {change}: told {told:.2?}, reached {:.2?}",
+                start.elapsed()
+            );
+            eventually(DEADLINE, "it is in the log", || {
+                cluster.logged(&format!("publishes {new} instead of {old}"))
+            })?;
             eventually(DEADLINE, "it is ready", || cluster.daemons[0].is_ready())?;
-            ensure!(cluster.entry()?.lease != 0, "the lease became a reservation");
+            ensure!(
+                cluster.entry()?.lease != 0,
+                "the lease became a reservation"
+            );
         }
         let longest = times.iter().map(|(_, reached)| *reached).max();
         println!("the longest of ten: {longest:.2?}");
@@ -117,14 +169,23 @@ fn an_address_that_cannot_be_published_is_reported() {
         readdress(&cluster.hosts[0], &address(101), &address(77), false)?;
         eventually_ok(DEADLINE, "it is not ready, and says why", || {
             let (code, body) = cluster.daemons[0].get("/readyz")?;
-            ensure!(code == 503 && body.contains(&address(77)) && body.contains(&address(101)), "{code} {body}");
+            ensure!(
+                code == 503 && body.contains(&address(77)) && body.contains(&address(101)),
+                "{code} {body}"
+            );
             Ok(())
         })?;
-        eventually(DEADLINE, "it is in the log", || cluster.logged("the peers do not know yet"))?;
+        eventually(DEADLINE, "it is in the log", || {
+            cluster.logged("the peers do not know yet")
+        })?;
         cluster.store_host.reconnect(UPLINK)?;
-        eventually(DEADLINE, "the peer sends to the new address", || cluster.sends_to(&address(77)))?;
+        eventually(DEADLINE, "the peer sends to the new address", || {
+            cluster.sends_to(&address(77))
+        })?;
         cluster.reaches(DEADLINE)?;
-        eventually(DEADLINE, "it is ready again", || cluster.daemons[0].is_ready())?;
+        eventually(DEADLINE, "it is ready again", || {
+            cluster.daemons[0].is_ready()
+        })?;
         Ok(())
     })
     .unwrap();
@@ -139,30 +200,51 @@ fn manual_changes_of_the_own_lease_are_reported() {
         let stands = |what: &str, reserved: bool| {
             eventually_ok(DEADLINE, what, || {
                 let now = cluster.entry()?;
-                ensure!(now.value.contains(&address(101)) && (now.lease == 0) == reserved, "{now:?}");
+                ensure!(
+                    now.value.contains(&address(101)) && (now.lease == 0) == reserved,
+                    "{now:?}"
+                );
                 Ok(())
             })
         };
         // Edited, with an address that is not ours: nobody means that.
         client.put(&key, &before.value.replace(&address(101), &address(222)))?;
         stands("the foreign address is put back, lease included", false)?;
-        eventually(DEADLINE, "it is logged", || cluster.logged("192.168.56.222, which is not this node's: it was put back"))?;
+        eventually(DEADLINE, "it is logged", || {
+            cluster.logged("192.168.56.222, which is not this node's: it was put back")
+        })?;
         // Garbage is neither a deletion nor a reservation.
         client.put(&key, "{garbage")?;
         stands("garbage is put back, lease included", false)?;
-        eventually(DEADLINE, "it is logged", || cluster.logged("was overwritten with a value that cannot be read: it was put back"))?;
-        ensure!(!cluster.logged("deleted"), "nothing was deleted:\n{}", cluster.daemons[0].log_tail(20));
+        eventually(DEADLINE, "it is logged", || {
+            cluster.logged("was overwritten with a value that cannot be read: it was put back")
+        })?;
+        ensure!(
+            !cluster.logged("deleted"),
+            "nothing was deleted:\n{}",
+            cluster.daemons[0].log_tail(20)
+        );
         ensure!(client.del(&key)?, "{key} was not there");
         stands("the deleted key is put back", false)?;
-        eventually(DEADLINE, "it is logged", || cluster.logged("was deleted from the store: it was put back"))?;
+        eventually(DEADLINE, "it is logged", || {
+            cluster.logged("was deleted from the store: it was put back")
+        })?;
         // The documented way to reserve.
         for _ in 0..2 {
             client.put(&key, &cluster.entry()?.value)?;
             stands("it is a reservation", true)?;
         }
-        eventually(DEADLINE, "it is logged", || cluster.logged("is a reservation of this node from now on"))?;
+        eventually(DEADLINE, "it is logged", || {
+            cluster.logged("is a reservation of this node from now on")
+        })?;
         throughout(Duration::from_millis(500), "it is said once", || {
-            ensure!(cluster.daemons[0].log().matches("is a reservation of this node").count() == 1);
+            ensure!(
+                cluster.daemons[0]
+                    .log()
+                    .matches("is a reservation of this node")
+                    .count()
+                    == 1
+            );
             Ok(())
         })?;
         ensure!(cluster.daemons[0].is_ready());
@@ -176,7 +258,13 @@ fn restarts_leave_no_leases_behind() {
     Lab::run("restarts", |lab| {
         let mut cluster = Cluster::start(lab)?;
         let leases = |cluster: &Cluster| -> Result<usize> {
-            Ok(cluster.etcd.client()?.etcdctl(&["lease", "list"])?.lines().filter(|line| !line.starts_with("found")).count())
+            Ok(cluster
+                .etcd
+                .client()?
+                .etcdctl(&["lease", "list"])?
+                .lines()
+                .filter(|line| !line.starts_with("found"))
+                .count())
         };
         let before = leases(&cluster)?;
         ensure!(before == 2, "{before} leases of two nodes");
@@ -282,12 +370,20 @@ fn a_renamed_vxlan_device_gets_its_name_back() {
 
 #[test]
 fn a_renamed_tun_device_of_vxlan_gets_its_name_back() {
-    renamed("a renamed TUN device of vxlan", &VXLAN.replace(r#""vxlan""#, r#""vxlan","Mode":"userspace""#), "flannel.1");
+    renamed(
+        "a renamed TUN device of vxlan",
+        &VXLAN.replace(r#""vxlan""#, r#""vxlan","Mode":"userspace""#),
+        "flannel.1",
+    );
 }
 
 #[test]
 fn a_renamed_tun_device_of_udp_gets_its_name_back() {
-    renamed("a renamed TUN device of udp", &VXLAN.replace("vxlan", "udp"), "flannel0");
+    renamed(
+        "a renamed TUN device of udp",
+        &VXLAN.replace("vxlan", "udp"),
+        "flannel0",
+    );
 }
 
 #[test]
@@ -302,9 +398,19 @@ fn garbage_in_a_directory_is_reported_too() {
         let (key, _) = store.subnets()?.into_iter().next().context("no lease")?;
         let path = folder.join("subnets").join(key);
         std::fs::write(&path, "{garbage")?;
-        eventually(DEADLINE, "it is put back", || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(&address(101))))?;
-        eventually(DEADLINE, "it is logged", || daemon.log().contains("was overwritten with a value that cannot be read: it was put back"))?;
-        ensure!(!daemon.log().contains("deleted"), "nothing was deleted:\n{}", daemon.log_tail(20));
+        eventually(DEADLINE, "it is put back", || {
+            std::fs::read_to_string(&path).is_ok_and(|text| text.contains(&address(101)))
+        })?;
+        eventually(DEADLINE, "it is logged", || {
+            daemon
+                .log()
+                .contains("was overwritten with a value that cannot be read: it was put back")
+        })?;
+        ensure!(
+            !daemon.log().contains("deleted"),
+            "nothing was deleted:\n{}",
+            daemon.log_tail(20)
+        );
         Ok(())
     })
     .unwrap();

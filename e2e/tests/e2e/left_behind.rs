@@ -8,7 +8,9 @@ use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, eventually_ok
 const SOON: Duration = Duration::from_secs(20);
 
 fn net_conf(backend: &str) -> String {
-    format!(r#"{{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#)
+    format!(
+        r#"{{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#
+    )
 }
 
 /// A device of another network, whose daemon is stopped: nothing shows whose it is but its address.
@@ -26,7 +28,13 @@ fn of_go(own: &str, peer: &str) -> String {
 }
 
 fn devices(host: &Host) -> Result<Vec<String>> {
-    let mut names: Vec<String> = host.netns().links()?.into_iter().map(|link| link.ifname).filter(|name| name.starts_with("flannel")).collect();
+    let mut names: Vec<String> = host
+        .netns()
+        .links()?
+        .into_iter()
+        .map(|link| link.ifname)
+        .filter(|name| name.starts_with("flannel"))
+        .collect();
     names.sort();
     Ok(names)
 }
@@ -43,10 +51,19 @@ fn the_devices_of_an_earlier_backend_are_removed() -> Result<()> {
         let mut daemons: Vec<Flanneld> = Vec::new();
         let mut pods = Vec::new();
         for (backend, wanted) in [
-            (r#"{"Type":"vxlan"}"#, &["flannel-v6.1", "flannel.1", "flannel.77"][..]),
-            (r#"{"Type":"vxlan","VNI":3,"Port":4789}"#, &["flannel-v6.3", "flannel.3", "flannel.77"]),
+            (
+                r#"{"Type":"vxlan"}"#,
+                &["flannel-v6.1", "flannel.1", "flannel.77"][..],
+            ),
+            (
+                r#"{"Type":"vxlan","VNI":3,"Port":4789}"#,
+                &["flannel-v6.3", "flannel.3", "flannel.77"],
+            ),
             (r#"{"Type":"udp"}"#, &["flannel.77", "flannel0"]),
-            (r#"{"Type":"vxlan","Mode":"userspace"}"#, &["flannel-v6.1", "flannel.1", "flannel.77"]),
+            (
+                r#"{"Type":"vxlan","Mode":"userspace"}"#,
+                &["flannel-v6.1", "flannel.1", "flannel.77"],
+            ),
             (r#"{"Type":"host-gw"}"#, &["flannel.77"]),
             ("Go flannel's", &["flannel.77"]),
         ] {
@@ -54,29 +71,71 @@ fn the_devices_of_an_earlier_backend_are_removed() -> Result<()> {
                 daemon.terminate(SOON)?;
             }
             if backend == "Go flannel's" {
-                let subnet = |daemon: &Flanneld| anyhow::Ok(daemon.subnet_env()?.subnet.map(|net| net.network().to_string()).unwrap_or_default());
+                let subnet = |daemon: &Flanneld| {
+                    anyhow::Ok(
+                        daemon
+                            .subnet_env()?
+                            .subnet
+                            .map(|net| net.network().to_string())
+                            .unwrap_or_default(),
+                    )
+                };
                 hosts[0].netns().sh("ip route flush proto 241")?;
-                hosts[0].netns().sh(&of_go(&subnet(&daemons[0])?, &subnet(&daemons[1])?))?;
+                hosts[0]
+                    .netns()
+                    .sh(&of_go(&subnet(&daemons[0])?, &subnet(&daemons[1])?))?;
                 ensure!(devices(&hosts[0])?.len() == 3, "{:?}", devices(&hosts[0])?);
             } else {
                 store.configure(&net_conf(backend))?;
             }
-            daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<_>>()?;
-            daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+            daemons = hosts
+                .iter()
+                .map(|host| host.start_flanneld(&options))
+                .collect::<Result<_>>()?;
+            daemons
+                .iter_mut()
+                .try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
             if pods.is_empty() {
-                pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<_>>()?;
+                pods = hosts
+                    .iter()
+                    .zip(&daemons)
+                    .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+                    .collect::<Result<_>>()?;
             }
-            eventually_ok(SOON, &format!("{backend}: its devices, and no others"), || {
-                let found = devices(&hosts[0])?;
-                ensure!(found == wanted, "{found:?} instead of {wanted:?}\n{}", daemons[0].log_tail(10));
-                Ok(())
+            eventually_ok(
+                SOON,
+                &format!("{backend}: its devices, and no others"),
+                || {
+                    let found = devices(&hosts[0])?;
+                    ensure!(
+                        found == wanted,
+                        "{found:?} instead of {wanted:?}\n{}",
+                        daemons[0].log_tail(10)
+                    );
+                    Ok(())
+                },
+            )?;
+            eventually_ok(SOON, &format!("{backend}: pods reach each other"), || {
+                PingMatrix::of(&pods)?.require_complete()
             })?;
-            eventually_ok(SOON, &format!("{backend}: pods reach each other"), || PingMatrix::of(&pods)?.require_complete())?;
             let routes = hosts[0].netns().sh("ip route")?;
-            ensure!(!routes.contains("10.5.250.0") && routes.contains("10.99.4.0/24"), "{routes}");
-            ensure!(daemons[0].errors().is_empty(), "{backend}: {:?}", daemons[0].errors());
+            ensure!(
+                !routes.contains("10.5.250.0") && routes.contains("10.99.4.0/24"),
+                "{routes}"
+            );
+            ensure!(
+                daemons[0].errors().is_empty(),
+                "{backend}: {:?}",
+                daemons[0].errors()
+            );
         }
-        ensure!(daemons[0].log().contains("flannel.1 is left of an earlier backend"), "{}", daemons[0].log_tail(20));
+        ensure!(
+            daemons[0]
+                .log()
+                .contains("flannel.1 is left of an earlier backend"),
+            "{}",
+            daemons[0].log_tail(20)
+        );
         Ok(())
     })
 }

@@ -2,7 +2,11 @@
 //!
 //! One suite: `cargo test -p e2e -- rules::`; one test: `cargo test -p e2e -- rules::repair::a_name`, or a part of its name.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy.toml allows it in tests, but does not know their helpers")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows it in tests, but does not know their helpers"
+)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

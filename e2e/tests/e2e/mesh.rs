@@ -16,13 +16,24 @@ pub fn peer(bed: &Bed, node: usize, of: usize, ipv6: bool) -> Result<(String, se
     let (code, text) = bed.daemons[node].api("/api/v1/node")?;
     ensure!(code == 200, "{code}: {text}");
     let document: serde_json::Value = serde_json::from_str(&text)?;
-    let peers = document["mesh"]["peers"].as_array().with_context(|| format!("no mesh in {text}"))?;
+    let peers = document["mesh"]["peers"]
+        .as_array()
+        .with_context(|| format!("no mesh in {text}"))?;
     let is_it = |peer: &&serde_json::Value| {
         let subnet = peer["subnet"].as_str().unwrap_or_default();
         peer["name"].as_str() == Some(bed.hosts[of].name()) && subnet.contains("::") == ipv6
     };
-    let found = peers.iter().find(is_it).with_context(|| format!("{} is no peer of {} in {text}", bed.hosts[of].name(), bed.hosts[node].name()))?;
-    Ok((found["state"].as_str().unwrap_or_default().to_owned(), found.clone()))
+    let found = peers.iter().find(is_it).with_context(|| {
+        format!(
+            "{} is no peer of {} in {text}",
+            bed.hosts[of].name(),
+            bed.hosts[node].name()
+        )
+    })?;
+    Ok((
+        found["state"].as_str().unwrap_or_default().to_owned(),
+        found.clone(),
+    ))
 }
 
 /// Waits until the states between pairs of nodes are these, in both families.
@@ -31,7 +42,12 @@ fn told(bed: &Bed, what: &str, wanted: &[(usize, usize, &str)]) -> Result<()> {
         for (node, of, state) in wanted {
             for ipv6 in [false, true] {
                 let (is, all) = peer(bed, *node, *of, ipv6)?;
-                ensure!(is == *state, "{} says of {}: {is}, and not {state}: {all}", bed.hosts[*node].name(), bed.hosts[*of].name());
+                ensure!(
+                    is == *state,
+                    "{} says of {}: {is}, and not {state}: {all}",
+                    bed.hosts[*node].name(),
+                    bed.hosts[*of].name()
+                );
             }
         }
         Ok(())
@@ -63,17 +79,28 @@ fn is_reached(peer: &serde_json::Value) -> bool {
 /// Rules for what the switch carries from one host to another, in both families of the underlay.
 fn between(from: &Host, to: &Host, matches: [&str; 2], verdict: &str) -> Result<String> {
     let [v4, v6] = matches;
-    Ok(format!("ip saddr {} ip daddr {} {v4} {verdict}\nip6 saddr {} ip6 daddr {} {v6} {verdict}\n", from.v4()?, to.v4()?, from.v6()?, to.v6()?))
+    Ok(format!(
+        "ip saddr {} ip daddr {} {v4} {verdict}\nip6 saddr {} ip6 daddr {} {v6} {verdict}\n",
+        from.v4()?,
+        to.v4()?,
+        from.v6()?,
+        to.v6()?
+    ))
 }
 
 /// Makes the switch drop packets.
 fn drop_on_the_switch(bed: &Bed, rules: &str) -> Result<()> {
-    let table = format!("table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}}}; }}\n");
+    let table = format!(
+        "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}}}; }}\n"
+    );
     bed.lan.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
 fn mend_the_switch(bed: &Bed) -> Result<()> {
-    bed.lan.netns().exec("nft", &["delete", "table", "bridge", "faults"]).map(drop)
+    bed.lan
+        .netns()
+        .exec("nft", &["delete", "table", "bridge", "faults"])
+        .map(drop)
 }
 
 /// All faults at once, each between another pair of nodes.
@@ -81,7 +108,9 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
     Lab::run(&format!("mesh-{backend}"), |lab| {
         let bed = Bed::start(lab, 4, &DUAL.replace("TYPE", backend), |_, options| options)?;
         eventually_ok(TOLD, "all peers are well, and carry everything", || {
-            everybody(&bed, |peer| is_well(peer) && peer["carries"] == peer["mtu"] && peer["ping_only"] == false)
+            everybody(&bed, |peer| {
+                is_well(peer) && peer["carries"] == peer["mtu"] && peer["ping_only"] == false
+            })
         })?;
         let [h1, h2, h3, h4] = [0, 1, 2, 3].map(|number| &bed.hosts[number]);
         let tunnel = format!("udp dport {port}");
@@ -125,18 +154,37 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
             }
             Ok(())
         })?;
-        told(&bed, "one in three lost", &[(2, 3, "loses-some"), (3, 2, "loses-some")])?;
+        told(
+            &bed,
+            "one in three lost",
+            &[(2, 3, "loses-some"), (3, 2, "loses-some")],
+        )?;
         // A probe's verdict is about the way to another node: this one stays ready.
         for daemon in &bed.daemons {
-            ensure!(daemon.get("/readyz")?.0 == 200, "{:?}", daemon.get("/readyz")?);
+            ensure!(
+                daemon.get("/readyz")?.0 == 200,
+                "{:?}",
+                daemon.get("/readyz")?
+            );
         }
-        let lines = bed.daemons[0].log().lines().filter(|line| line.contains("): overlay-cut, was well")).count();
-        ensure!(lines == 4, "a line for each peer and family, not {lines}:\n{}", bed.daemons[0].log());
+        let lines = bed.daemons[0]
+            .log()
+            .lines()
+            .filter(|line| line.contains("): overlay-cut, was well"))
+            .count();
+        ensure!(
+            lines == 4,
+            "a line for each peer and family, not {lines}:\n{}",
+            bed.daemons[0].log()
+        );
         let cut = bed.daemons[0].metric("flannel_probe_peers{state=\"overlay-cut\"}")?;
         ensure!((cut - 4.0).abs() < 0.1, "{cut}");
         mend_the_switch(&bed)?;
         let ways = [(0, 1), (0, 2), (0, 3), (1, 3), (1, 2)];
-        let mended: Vec<_> = ways.iter().flat_map(|(a, b)| [(*a, *b, "well"), (*b, *a, "well")]).collect();
+        let mended: Vec<_> = ways
+            .iter()
+            .flat_map(|(a, b)| [(*a, *b, "well"), (*b, *a, "well")])
+            .collect();
         told(&bed, "all is well again", &mended)?;
         bed.require_no_errors()
     })
@@ -197,12 +245,25 @@ fn nobody_is_called_broken(bed: &Bed) -> Result<()> {
     let program = lab::binaries::own("flannelctl")?;
     for (host, daemon) in bed.hosts.iter().zip(&bed.daemons) {
         let file = format!("--subnet-file={}", daemon.subnet_file().display());
-        let peers = host.netns().output(&program.to_string_lossy(), &["peers", &file])?;
-        ensure!(peers.status.success(), "{}", String::from_utf8_lossy(&peers.stdout));
-        let report = host.netns().output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
+        let peers = host
+            .netns()
+            .output(&program.to_string_lossy(), &["peers", &file])?;
+        ensure!(
+            peers.status.success(),
+            "{}",
+            String::from_utf8_lossy(&peers.stdout)
+        );
+        let report = host
+            .netns()
+            .output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
         let report: serde_json::Value = serde_json::from_slice(&report.stdout)?;
         let findings = report["findings"].as_array().context("no findings")?;
-        ensure!(findings.iter().all(|finding| finding["severity"] != "broken"), "{findings:#?}");
+        ensure!(
+            findings
+                .iter()
+                .all(|finding| finding["severity"] != "broken"),
+            "{findings:#?}"
+        );
     }
     Ok(())
 }
@@ -212,7 +273,13 @@ pub const PROBES: u16 = 8473;
 
 /// A question as `docs/probing.md` describes it.
 fn question(length: u16) -> Vec<u8> {
-    let mut bytes = [&b"flpr\x01\x01"[..], &length.to_be_bytes(), b"nonce678", &[7; 16]].concat();
+    let mut bytes = [
+        &b"flpr\x01\x01"[..],
+        &length.to_be_bytes(),
+        b"nonce678",
+        &[7; 16],
+    ]
+    .concat();
     bytes.resize(length.into(), 0);
     bytes
 }
@@ -238,7 +305,11 @@ fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<
 fn is_answered(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<()> {
     eventually_ok(TOLD, "a node with a lease is answered", || {
         let answer = asks(netns, from, to, question)?;
-        ensure!(answer == Some(72), "a question of {} bytes: {answer:?}", question.len());
+        ensure!(
+            answer == Some(72),
+            "a question of {} bytes: {answer:?}",
+            question.len()
+        );
         Ok(())
     })
 }
@@ -266,19 +337,32 @@ fn strangers_get_no_answer_and_junk_changes_nothing() {
         let outsider = lab.host("outsider", &[Uplink::enp0s8(&bed.lan, 50)?])?;
         told_v4(&bed, "well", &[(0, 1), (0, 2), (1, 0)])?;
         let (_, first) = peer(&bed, 1, 0, false)?;
-        let overlay: IpAddr = first["overlay"].as_str().context("an address in the overlay network")?.parse()?;
+        let overlay: IpAddr = first["overlay"]
+            .as_str()
+            .context("an address in the overlay network")?
+            .parse()?;
         let node = IpAddr::from(bed.hosts[0].v4()?);
         let from = |ip: IpAddr, port: u16| SocketAddr::new(ip, port);
         // A node of the cluster, without its daemon.
         bed.daemons[2].terminate(Duration::from_secs(10))?;
         let third = IpAddr::from(bed.hosts[2].v4()?);
         for length in [72, 1400] {
-            is_answered(bed.hosts[2].netns(), from(third, PROBES), node, &question(length))?;
+            is_answered(
+                bed.hosts[2].netns(),
+                from(third, PROBES),
+                node,
+                &question(length),
+            )?;
         }
         let pod = bed.pods[1].addresses()[0];
         for (who, netns, address, port) in [
             ("another port", bed.hosts[2].netns(), third, 0),
-            ("an outsider", outsider.netns(), outsider.v4()?.into(), PROBES),
+            (
+                "an outsider",
+                outsider.netns(),
+                outsider.v4()?.into(),
+                PROBES,
+            ),
             ("a pod", bed.pods[1].netns(), pod, PROBES),
         ] {
             for to in [node, overlay] {
@@ -291,9 +375,19 @@ fn strangers_get_no_answer_and_junk_changes_nothing() {
         }
         flood(outsider.netns(), from(outsider.v4()?.into(), PROBES), node)?;
         flood(bed.pods[1].netns(), from(pod, PROBES), overlay)?;
-        flood(bed.pods[0].netns(), from(bed.pods[0].addresses()[0], PROBES), overlay)?;
-        throughout(Duration::from_secs(8), "junk changes nothing", || reached_v4_now(&bed, &[(0, 1), (1, 0)]))?;
-        ensure!(bed.daemons[0].metric("flannel_probe_dropped_total{reason=\"stranger\"}")? >= 2.0, "{:?}", bed.daemons[0].get("/metrics")?);
+        flood(
+            bed.pods[0].netns(),
+            from(bed.pods[0].addresses()[0], PROBES),
+            overlay,
+        )?;
+        throughout(Duration::from_secs(8), "junk changes nothing", || {
+            reached_v4_now(&bed, &[(0, 1), (1, 0)])
+        })?;
+        ensure!(
+            bed.daemons[0].metric("flannel_probe_dropped_total{reason=\"stranger\"}")? >= 2.0,
+            "{:?}",
+            bed.daemons[0].get("/metrics")?
+        );
         bed.require_no_errors()
     })
     .unwrap();
@@ -302,7 +396,12 @@ fn strangers_get_no_answer_and_junk_changes_nothing() {
 pub fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (is, all) = peer(bed, *node, *of, false)?;
-        ensure!(is == state, "{} says of {}: {is}, and not {state}: {all}", bed.hosts[*node].name(), bed.hosts[*of].name());
+        ensure!(
+            is == state,
+            "{} says of {}: {is}, and not {state}: {all}",
+            bed.hosts[*node].name(),
+            bed.hosts[*of].name()
+        );
     }
     Ok(())
 }
@@ -311,7 +410,12 @@ pub fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<(
 pub fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (_, peer) = peer(bed, *node, *of, false)?;
-        ensure!(is_reached(&peer), "{} says of {}: {peer}", bed.hosts[*node].name(), bed.hosts[*of].name());
+        ensure!(
+            is_reached(&peer),
+            "{} says of {}: {peer}",
+            bed.hosts[*node].name(),
+            bed.hosts[*of].name()
+        );
     }
     Ok(())
 }
@@ -330,12 +434,17 @@ fn another_node_that_answers_is_named() {
         let address = bed.hosts[1].v4()?;
         // In this order: an address goes with the first one of its network.
         let other = bed.hosts[2].v4()?;
-        bed.hosts[2].netns().ip(&format!("address del {other}/24 dev enp0s8\naddress add {address}/24 dev enp0s8"))?;
+        bed.hosts[2].netns().ip(&format!(
+            "address del {other}/24 dev enp0s8\naddress add {address}/24 dev enp0s8"
+        ))?;
         eventually_ok(TOLD, "another node answers", || {
             let (is, all) = peer(&bed, 0, 1, false)?;
             ensure!(is == "wrong-node" && all["answered_by"] == "h3", "{all}");
             let (is, all) = peer(&bed, 0, 2, false)?;
-            ensure!(is == "well" && all["address"] == address.to_string(), "{all}");
+            ensure!(
+                is == "well" && all["address"] == address.to_string(),
+                "{all}"
+            );
             Ok(())
         })
     })
@@ -347,12 +456,17 @@ fn all_is_well_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);
         let bed = Bed::start(lab, 2, &conf, |_, options| options)?;
-        eventually_ok(TOLD, "all is well", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
+        eventually_ok(TOLD, "all is well", || {
+            everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false)
+        })?;
         // What others say of their peers is not asked for while nobody looks.
         let (_, text) = bed.daemons[0].api("/api/v1/node")?;
         let document: serde_json::Value = serde_json::from_str(&text)?;
         ensure!(document["mesh"]["rows"] == serde_json::json!([]), "{text}");
-        ensure!(document["mesh"]["problems"] == serde_json::json!([]), "{text}");
+        ensure!(
+            document["mesh"]["problems"] == serde_json::json!([]),
+            "{text}"
+        );
         bed.hosts[1].cut("enp0s8")?;
         told(&bed, "cut off", &[(0, 1, "cut-off"), (1, 0, "cut-off")])?;
         bed.hosts[1].reconnect("enp0s8")?;

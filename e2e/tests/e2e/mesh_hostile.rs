@@ -22,7 +22,15 @@ const CUT_OFF: u8 = 7;
 
 /// A message as `docs/probing.md` has it, with zeros behind its header.
 fn message(kind: u8, length: usize, nonce: u64, from: [u8; 8], to: [u8; 8]) -> Vec<u8> {
-    let mut bytes = [&b"flpr\x01"[..], &[kind], &(length as u16).to_be_bytes(), &nonce.to_be_bytes(), &from, &to].concat();
+    let mut bytes = [
+        &b"flpr\x01"[..],
+        &[kind],
+        &(length as u16).to_be_bytes(),
+        &nonce.to_be_bytes(),
+        &from,
+        &to,
+    ]
+    .concat();
     bytes.resize(length, 0);
     bytes
 }
@@ -30,7 +38,15 @@ fn message(kind: u8, length: usize, nonce: u64, from: [u8; 8], to: [u8; 8]) -> V
 /// A row in which everything is as bad as it can be, and a name that wants to be a colour.
 fn lies(question: &[u8]) -> Vec<u8> {
     let (nonce, from, to) = (&question[8..16], &question[16..24], &question[24..32]);
-    let mut bytes = [&b"flpr\x01"[..], &[ROW_ANSWER], &question[6..8], nonce, to, from].concat();
+    let mut bytes = [
+        &b"flpr\x01"[..],
+        &[ROW_ANSWER],
+        &question[6..8],
+        nonce,
+        to,
+        from,
+    ]
+    .concat();
     bytes.extend([0; 1]);
     bytes.extend([0xff; 6]);
     bytes.extend(b"\x1b[31mwrong\n\0\0\0\0\0\0\0\0\0\0\0\0\0");
@@ -51,12 +67,17 @@ type Numbers = Mutex<BTreeMap<IpAddr, [u8; 8]>>;
 fn lie(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Relaxed) {
-        let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+            continue;
+        };
         let question = &buffer[..length];
         if length < ECHO || !question.starts_with(b"flpr\x01") {
             continue;
         }
-        numbers.lock().unwrap().insert(from.ip(), question[16..24].try_into().unwrap());
+        numbers
+            .lock()
+            .unwrap()
+            .insert(from.ip(), question[16..24].try_into().unwrap());
         if question[5] == ROW_QUESTION {
             let _ = socket.send_to(&lies(question), from);
         }
@@ -70,35 +91,78 @@ fn document(bed: &Bed, node: usize, path: &str) -> Result<Value> {
 }
 
 fn overlay_of(bed: &Bed, node: usize) -> Result<IpAddr> {
-    Ok(bed.daemons[node].subnet_env()?.subnet.context("a v4 subnet")?.network().into())
+    Ok(bed.daemons[node]
+        .subnet_env()?
+        .subnet
+        .context("a v4 subnet")?
+        .network()
+        .into())
 }
 
 /// Packets in the name of a node, to another one: beside the tunnel and in it, questions and answers of all kinds, and junk.
-fn forge(bed: &Bed, outsider: &Host, name_of: usize, to: usize, numbers: &BTreeMap<IpAddr, [u8; 8]>, round: u64) -> Result<()> {
-    let number = |node: usize| -> Result<[u8; 8]> { Ok(numbers.get(&IpAddr::from(bed.hosts[node].v4()?)).copied().unwrap_or([9; 8])) };
+fn forge(
+    bed: &Bed,
+    outsider: &Host,
+    name_of: usize,
+    to: usize,
+    numbers: &BTreeMap<IpAddr, [u8; 8]>,
+    round: u64,
+) -> Result<()> {
+    let number = |node: usize| -> Result<[u8; 8]> {
+        Ok(numbers
+            .get(&IpAddr::from(bed.hosts[node].v4()?))
+            .copied()
+            .unwrap_or([9; 8]))
+    };
     let (from, meant) = (number(name_of)?, number(to)?);
     let mut messages = Vec::new();
     for kind in 0..=5 {
-        let length = if kind == ROW_QUESTION || kind == ROW_ANSWER { ROW } else { ECHO };
+        let length = if kind == ROW_QUESTION || kind == ROW_ANSWER {
+            ROW
+        } else {
+            ECHO
+        };
         messages.push(message(kind, length, round, from, meant));
         messages.push(message(kind, 1400, round.wrapping_mul(7919), from, meant));
     }
     messages.push(b"flpr".to_vec());
     messages.push(vec![0xff; 900]);
     let at = |ip: IpAddr| SocketAddr::new(ip, PROBES);
-    let (beside, overlay) = ((bed.hosts[name_of].v4()?, bed.hosts[to].v4()?), (overlay_of(bed, name_of)?, overlay_of(bed, to)?));
-    let packets = |from: IpAddr, to: IpAddr| messages.iter().map(|message| craft::udp_packet(at(from), at(to), 64, message)).collect::<Vec<_>>();
+    let (beside, overlay) = (
+        (bed.hosts[name_of].v4()?, bed.hosts[to].v4()?),
+        (overlay_of(bed, name_of)?, overlay_of(bed, to)?),
+    );
+    let packets = |from: IpAddr, to: IpAddr| {
+        messages
+            .iter()
+            .map(|message| craft::udp_packet(at(from), at(to), 64, message))
+            .collect::<Vec<_>>()
+    };
     craft::send_raw(outsider.netns(), &packets(beside.0.into(), beside.1.into()))?;
     // A pod that calls itself that node.
     craft::send_raw(bed.pods[to].netns(), &packets(overlay.0, overlay.1))?;
     // Whoever reaches the port of the tunnel may write anything inside.
     let link = bed.hosts[to].netns().sh("ip -br link show flannel.1")?;
-    let mac = link.split_whitespace().nth(2).with_context(|| link.clone())?;
-    let mac: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<_, _>>()?;
+    let mac = link
+        .split_whitespace()
+        .nth(2)
+        .with_context(|| link.clone())?;
+    let mac: Vec<u8> = mac
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16))
+        .collect::<Result<_, _>>()?;
     let mac: [u8; 6] = mac.try_into().ok().context("no MAC")?;
-    let frames: Vec<Vec<u8>> = packets(overlay.0, overlay.1).iter().map(|packet| craft::vxlan(1, mac, 0x0800, packet)).collect();
+    let frames: Vec<Vec<u8>> = packets(overlay.0, overlay.1)
+        .iter()
+        .map(|packet| craft::vxlan(1, mac, 0x0800, packet))
+        .collect();
     let from = SocketAddr::new(outsider.v4()?.into(), 0);
-    craft::send_from(outsider.netns(), from, SocketAddr::new(beside.1.into(), 8472), &frames)
+    craft::send_from(
+        outsider.netns(),
+        from,
+        SocketAddr::new(beside.1.into(), 8472),
+        &frames,
+    )
 }
 
 /// Forged questions that show something,
@@ -113,10 +177,19 @@ const COUNTERS: &str = "table inet count {
 }";
 
 fn counted(host: &Host, chain: &str) -> Result<(u64, u64)> {
-    let text = host.netns().sh(&format!("nft list chain inet count {chain}"))?;
+    let text = host
+        .netns()
+        .sh(&format!("nft list chain inet count {chain}"))?;
     let words: Vec<&str> = text.split_whitespace().collect();
-    let after = |name: &str| words.iter().position(|word| *word == name).and_then(|place| words.get(place + 1)?.parse().ok());
-    after("packets").zip(after("bytes")).with_context(|| text.clone())
+    let after = |name: &str| {
+        words
+            .iter()
+            .position(|word| *word == name)
+            .and_then(|place| words.get(place + 1)?.parse().ok())
+    };
+    after("packets")
+        .zip(after("bytes"))
+        .with_context(|| text.clone())
 }
 
 #[test]
@@ -129,7 +202,9 @@ fn forgers_and_liars_change_nobody_elses_verdict() {
         bed.daemons[2].terminate(Duration::from_secs(10))?;
         let (numbers, stop) = (Numbers::default(), AtomicBool::new(false));
         let sockets = third.map(|address| -> Result<UdpSocket> {
-            let socket = bed.hosts[2].netns().run(|| UdpSocket::bind((address, PROBES)))??;
+            let socket = bed.hosts[2]
+                .netns()
+                .run(|| UdpSocket::bind((address, PROBES)))??;
             socket.set_read_timeout(Some(Duration::from_millis(200)))?;
             Ok(socket)
         });
@@ -151,17 +226,30 @@ fn under_attack(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
     let row = eventually_ok(TOLD, "the liar's row", || {
         let document = document(bed, 0, "/api/v1/node?rows")?;
         let rows = document["mesh"]["rows"].as_array().context("no rows")?;
-        let row = rows.iter().find(|row| row["name"] == liar && !row["said_age_ms"].is_null());
-        row.cloned().with_context(|| format!("{liar} has said nothing yet: {rows:?}"))
+        let row = rows
+            .iter()
+            .find(|row| row["name"] == liar && !row["said_age_ms"].is_null());
+        row.cloned()
+            .with_context(|| format!("{liar} has said nothing yet: {rows:?}"))
     })?;
     // It is shown as what that node says, and as nothing else.
-    ensure!(row["said"]["broken"] == 65535 && row["said"]["gravest"].is_null() && row["counts"]["cut-off"] == u64::from(u32::MAX), "{row}");
+    ensure!(
+        row["said"]["broken"] == 65535
+            && row["said"]["gravest"].is_null()
+            && row["counts"]["cut-off"] == u64::from(u32::MAX),
+        "{row}"
+    );
     throughout(Duration::from_secs(6), "lies are one node's words", || {
         reached_v4_now(bed, &[(0, 1), (1, 0)])?;
         let document = document(bed, 0, "/api/v1/node?rows")?;
         let findings = document["findings"].as_array().context("no findings")?;
         // A busy machine is no fault of the liar's.
-        ensure!(findings.iter().all(|finding| finding["check"] == "probe-filtered" || finding["check"] == "slow"), "{findings:?}");
+        ensure!(
+            findings
+                .iter()
+                .all(|finding| finding["check"] == "probe-filtered" || finding["check"] == "slow"),
+            "{findings:?}"
+        );
         let (_, second) = peer(bed, 0, 1, false)?;
         ensure!(second["others"] == serde_json::json!([]), "{second}");
         Ok(())
@@ -172,7 +260,10 @@ fn under_attack(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
         let known = numbers.lock().unwrap().clone();
         for node in 0..2 {
             let address = IpAddr::from(bed.hosts[node].v4()?);
-            ensure!(known.contains_key(&address), "{address} has not asked yet: {known:?}");
+            ensure!(
+                known.contains_key(&address),
+                "{address} has not asked yet: {known:?}"
+            );
         }
         Ok(known)
     })?;
@@ -182,7 +273,11 @@ fn under_attack(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
     let (mut round, begun) = (0, Instant::now());
     // Long enough to change a mind, and enough of them however busy the machine is.
     while begun.elapsed() < Duration::from_secs(8) || counted(&bed.hosts[0], "in")?.0 <= QUESTIONS {
-        ensure!(round < MOST_ROUNDS || begun.elapsed() < TOLD, "{:?} after {round} rounds", counted(&bed.hosts[0], "in")?);
+        ensure!(
+            round < MOST_ROUNDS || begun.elapsed() < TOLD,
+            "{:?} after {round} rounds",
+            counted(&bed.hosts[0], "in")?
+        );
         for _ in 0..20 {
             round += 1;
             forge(bed, outsider, 1, 0, &known, round)?;
@@ -192,23 +287,39 @@ fn under_attack(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
     // In this order: an answer follows its question.
     let answered = counted(&bed.hosts[0], "out")?;
     let asked = counted(&bed.hosts[0], "in")?;
-    println!("{round} rounds: {asked:?} questions and bytes came, {answered:?} answers and bytes went");
-    ensure!(asked.0 > QUESTIONS && answered.0 > 10, "{asked:?} questions, {answered:?} answers: this shows nothing");
-    ensure!(answered.0 <= asked.0 && answered.1 <= asked.1, "{answered:?} answers to {asked:?} questions");
+    println!(
+        "{round} rounds: {asked:?} questions and bytes came, {answered:?} answers and bytes went"
+    );
+    ensure!(
+        asked.0 > QUESTIONS && answered.0 > 10,
+        "{asked:?} questions, {answered:?} answers: this shows nothing"
+    );
+    ensure!(
+        answered.0 <= asked.0 && answered.1 <= asked.1,
+        "{answered:?} answers to {asked:?} questions"
+    );
 
     // Who is gone stays gone, whatever is said in its name.
     bed.hosts[1].cut("enp0s8")?;
     told_v4(bed, "cut-off", &[(0, 1)])?;
-    throughout(Duration::from_secs(8), "forged packets of a peer that is gone", || {
-        round += 1;
-        forge(bed, outsider, 1, 0, &known, round)?;
-        told_v4_now(bed, "cut-off", &[(0, 1)])?;
-        reached_v4_now(bed, &[(0, 2)])
-    })?;
+    throughout(
+        Duration::from_secs(8),
+        "forged packets of a peer that is gone",
+        || {
+            round += 1;
+            forge(bed, outsider, 1, 0, &known, round)?;
+            told_v4_now(bed, "cut-off", &[(0, 1)])?;
+            reached_v4_now(bed, &[(0, 2)])
+        },
+    )?;
     bed.hosts[1].reconnect("enp0s8")?;
     told_v4(bed, "well", &[(0, 1), (1, 0)])?;
     let junk = bed.daemons[0].metric("flannel_probe_dropped_total{reason=\"junk\"}")?;
-    ensure!(junk > 100.0, "{junk}: {:?}", bed.daemons[0].get("/metrics")?);
+    ensure!(
+        junk > 100.0,
+        "{junk}: {:?}",
+        bed.daemons[0].get("/metrics")?
+    );
     for daemon in &bed.daemons[..2] {
         ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
     }

@@ -34,21 +34,43 @@ type Sent = BTreeMap<Ipv4Addr, (u64, u64)>;
 type Asked = BTreeMap<(Ipv4Addr, Ipv4Addr), u64>;
 
 fn counted(lan: &Switch) -> Result<(Sent, Asked)> {
-    let text = lan.netns().exec("nft", &["-j", "list", "table", "bridge", "probes"])?;
+    let text = lan
+        .netns()
+        .exec("nft", &["-j", "list", "table", "bridge", "probes"])?;
     let listing: Value = serde_json::from_str(&text)?;
     let elements = |name: &str| -> Result<Vec<Value>> {
-        let set = listing["nftables"].as_array().into_iter().flatten().find(|object| object["set"]["name"] == name);
-        Ok(set.with_context(|| format!("no set {name} in {text}"))?["set"]["elem"].as_array().cloned().unwrap_or_default())
+        let set = listing["nftables"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|object| object["set"]["name"] == name);
+        Ok(
+            set.with_context(|| format!("no set {name} in {text}"))?["set"]["elem"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default(),
+        )
     };
-    let address = |value: &Value| -> Result<Ipv4Addr> { Ok(value.as_str().context("no address")?.parse()?) };
-    let number = |element: &Value, what: &str| element["elem"]["counter"][what].as_u64().with_context(|| format!("no {what} in {element}"));
+    let address =
+        |value: &Value| -> Result<Ipv4Addr> { Ok(value.as_str().context("no address")?.parse()?) };
+    let number = |element: &Value, what: &str| {
+        element["elem"]["counter"][what]
+            .as_u64()
+            .with_context(|| format!("no {what} in {element}"))
+    };
     let (mut sent, mut asked) = (Sent::new(), Asked::new());
     for element in elements("sent")? {
-        sent.insert(address(&element["elem"]["val"])?, (number(&element, "packets")?, number(&element, "bytes")?));
+        sent.insert(
+            address(&element["elem"]["val"])?,
+            (number(&element, "packets")?, number(&element, "bytes")?),
+        );
     }
     for element in elements("asked")? {
         let pair = &element["elem"]["val"]["concat"];
-        asked.insert((address(&pair[0])?, address(&pair[1])?), number(&element, "packets")?);
+        asked.insert(
+            (address(&pair[0])?, address(&pair[1])?),
+            number(&element, "packets")?,
+        );
     }
     Ok((sent, asked))
 }

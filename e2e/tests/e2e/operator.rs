@@ -23,7 +23,11 @@ impl Operator {
             std::os::unix::fs::symlink(helm, folder.join("bin/helm"))?;
         }
         let kubeconfig = api.kubeconfig(User::Admin, None)?.display().to_string();
-        Ok(Operator { folder, namespace: api.host().netns().name().to_owned(), kubeconfig })
+        Ok(Operator {
+            folder,
+            namespace: api.host().netns().name().to_owned(),
+            kubeconfig,
+        })
     }
 
     /// Where the operator is.
@@ -33,10 +37,27 @@ impl Operator {
 
     /// Types a command, and returns what becomes of it.
     pub(crate) fn types(&self, command: &str) -> Result<Output> {
-        let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH")?);
+        let path = format!(
+            "{}:{}",
+            self.folder.join("bin").display(),
+            std::env::var("PATH")?
+        );
         let mut shell = Command::new("ip");
-        shell.args(["netns", "exec", &self.namespace, "bash", "-o", "pipefail", "-c", command]);
-        Ok(shell.current_dir(&self.folder).env("PATH", path).env("KUBECONFIG", &self.kubeconfig).output()?)
+        shell.args([
+            "netns",
+            "exec",
+            &self.namespace,
+            "bash",
+            "-o",
+            "pipefail",
+            "-c",
+            command,
+        ]);
+        Ok(shell
+            .current_dir(&self.folder)
+            .env("PATH", path)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .output()?)
     }
 
     /// Types a command that has to succeed; all that it prints is returned.
@@ -51,7 +72,9 @@ impl Operator {
 
     /// Types commands that have to succeed.
     pub(crate) fn all(&self, commands: &[&str]) -> Result<()> {
-        commands.iter().try_for_each(|command| self.run(command).map(drop))
+        commands
+            .iter()
+            .try_for_each(|command| self.run(command).map(drop))
     }
 }
 
@@ -71,7 +94,16 @@ pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
                 found.push(Vec::new());
             }
         } else if inside && let Some(block) = found.last_mut() {
-            block.extend(Some(line.split("  #").next().unwrap_or_default().trim().to_owned()).filter(|command| !command.is_empty()));
+            block.extend(
+                Some(
+                    line.split("  #")
+                        .next()
+                        .unwrap_or_default()
+                        .trim()
+                        .to_owned(),
+                )
+                .filter(|command| !command.is_empty()),
+            );
         }
     }
     found
@@ -83,10 +115,14 @@ pub(crate) fn ways_out_of_the_trap() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let heading = "## All nodes have the same address";
-    let part = page.split_once(heading).with_context(|| format!("no {heading}"))?.1;
+    let part = page
+        .split_once(heading)
+        .with_context(|| format!("no {heading}"))?
+        .1;
     let ways: Vec<Vec<String>> = blocks(part.split("\n## ").next().unwrap_or_default());
     if let Some(long) = ways.iter().find(|way| way.len() > 4) {
         bail!("more than four commands: {long:?}");
     }
-    ways.try_into().map_err(|ways| anyhow::anyhow!("three ways, not {ways:#?}"))
+    ways.try_into()
+        .map_err(|ways| anyhow::anyhow!("three ways, not {ways:#?}"))
 }

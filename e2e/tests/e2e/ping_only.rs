@@ -15,23 +15,47 @@ const DOCTOR: Duration = Duration::from_secs(22);
 pub(crate) fn answer_by_ping_alone(ours: &Flanneld, host: &Host, others: &[&Host]) -> Result<()> {
     let program = binaries::own("flannelctl")?;
     let file = format!("--subnet-file={}", ours.subnet_file().display());
-    let flannelctl = |words: &[&str]| host.netns().output(&program.to_string_lossy(), &[words, &[file.as_str()]].concat());
+    let flannelctl = |words: &[&str]| {
+        host.netns().output(
+            &program.to_string_lossy(),
+            &[words, &[file.as_str()]].concat(),
+        )
+    };
     eventually_ok(PROBED, "Go flannel's nodes are well, by ping alone", || {
         let output = flannelctl(&["peers", "-o", "json"])?;
         let document: Value = serde_json::from_slice(&output.stdout)?;
         let peers = document["peers"].as_array().context("no peers")?;
-        let verdicts: Vec<&Value> = peers.iter().filter_map(|peer| peer["verdicts"].as_array()).flatten().collect();
-        ensure!(output.status.success() && verdicts.len() == 2 * others.len(), "{document:#}");
+        let verdicts: Vec<&Value> = peers
+            .iter()
+            .filter_map(|peer| peer["verdicts"].as_array())
+            .flatten()
+            .collect();
+        ensure!(
+            output.status.success() && verdicts.len() == 2 * others.len(),
+            "{document:#}"
+        );
         for verdict in &verdicts {
-            ensure!(verdict["state"] == "well" && verdict["ping_only"] == true, "{verdict:#}");
+            ensure!(
+                verdict["state"] == "well" && verdict["ping_only"] == true,
+                "{verdict:#}"
+            );
         }
         for address in others.iter().map(|other| other.v4()) {
             let address = address?.to_string();
-            ensure!(verdicts.iter().any(|verdict| verdict["address"] == address.as_str()), "{address} is none of {document:#}");
+            ensure!(
+                verdicts
+                    .iter()
+                    .any(|verdict| verdict["address"] == address.as_str()),
+                "{address} is none of {document:#}"
+            );
         }
         let text = String::from_utf8_lossy(&flannelctl(&["peers"])?.stdout).into_owned();
         let whole = format!("{0} of {0} well", verdicts.len());
-        ensure!(text.matches("ping only").count() == verdicts.len() && text.trim_end().ends_with(&whole), "{text}");
+        ensure!(
+            text.matches("ping only").count() == verdicts.len()
+                && text.trim_end().ends_with(&whole),
+            "{text}"
+        );
         Ok(())
     })?;
     throughout(DOCTOR, "nothing is made of it", || {
@@ -39,8 +63,17 @@ pub(crate) fn answer_by_ping_alone(ours: &Flanneld, host: &Host, others: &[&Host
         let report: Value = serde_json::from_slice(&output.stdout)?;
         let findings = report["findings"].as_array().context("no findings")?;
         // A busy machine is no fault of Go flannel's.
-        ensure!(findings.iter().all(|finding| finding["check"] == "slow" || finding["check"] == "lossy"), "{findings:#?}");
-        ensure!(output.status.success() || !findings.is_empty(), "{:?}: {report:#}", output.status);
+        ensure!(
+            findings
+                .iter()
+                .all(|finding| finding["check"] == "slow" || finding["check"] == "lossy"),
+            "{findings:#?}"
+        );
+        ensure!(
+            output.status.success() || !findings.is_empty(),
+            "{:?}: {report:#}",
+            output.status
+        );
         Ok(())
     })
 }

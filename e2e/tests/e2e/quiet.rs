@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Pod, Store, Transfer, TransferOptions, binaries, eventually_ok, write_script};
+use lab::{
+    Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Pod, Store, Transfer, TransferOptions,
+    binaries, eventually_ok, write_script,
+};
 use serde_json::Value;
 
 /// A busy machine takes its time.
@@ -21,7 +24,12 @@ const PIECE: u64 = 16 << 20;
 
 /// How long each backend is watched.
 fn time() -> Duration {
-    Duration::from_secs(std::env::var("FLANNEL_TEST_QUIET").ok().and_then(|text| text.parse().ok()).unwrap_or(120))
+    Duration::from_secs(
+        std::env::var("FLANNEL_TEST_QUIET")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(120),
+    )
 }
 
 /// Three nodes, and a fourth one that comes and goes.
@@ -46,30 +54,70 @@ impl Cluster {
         let hosts = lab.hosts(&lan, 4)?;
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(net_conf)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(DEADLINE).binary(&alone(&lab.folder("files")?)?);
-        let daemons = hosts.iter().take(3).map(|host| host.flanneld(&options)).collect::<Result<Vec<_>>>()?;
-        Ok(Cluster { hosts, store, options, daemons, guest: None, carried, ended: None, said: BTreeSet::new(), looks: 0 })
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .deadline(DEADLINE)
+            .binary(&alone(&lab.folder("files")?)?);
+        let daemons = hosts
+            .iter()
+            .take(3)
+            .map(|host| host.flanneld(&options))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Cluster {
+            hosts,
+            store,
+            options,
+            daemons,
+            guest: None,
+            carried,
+            ended: None,
+            said: BTreeSet::new(),
+            looks: 0,
+        })
     }
 
     /// What the doctor says of a node that runs; nothing while it cannot be asked.
     fn look(&mut self, node: usize, when: &str) -> Result<()> {
         let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
-        let file = format!("--subnet-file={}", self.daemons[node].subnet_file().display());
-        let output = self.hosts[node].netns().output(&program, &["doctor", "-o", "json", &file])?;
+        let file = format!(
+            "--subnet-file={}",
+            self.daemons[node].subnet_file().display()
+        );
+        let output = self.hosts[node]
+            .netns()
+            .output(&program, &["doctor", "-o", "json", &file])?;
         let report: Value = match serde_json::from_slice(&output.stdout) {
             Ok(report) if output.status.code() != Some(1) => report,
-            _ => bail!("{}: {}", self.hosts[node].name(), String::from_utf8_lossy(&output.stderr)),
+            _ => bail!(
+                "{}: {}",
+                self.hosts[node].name(),
+                String::from_utf8_lossy(&output.stderr)
+            ),
         };
         self.looks += 1;
         let findings = report["findings"].as_array().context("no findings")?;
-        ensure!(findings.is_empty() || report["daemon"] == "running", "{}: {report:#}", self.hosts[node].name());
-        let ended = self.ended.filter(|_| self.carried).map(|ended| self.hosts[ended].name());
+        ensure!(
+            findings.is_empty() || report["daemon"] == "running",
+            "{}: {report:#}",
+            self.hosts[node].name()
+        );
+        let ended = self
+            .ended
+            .filter(|_| self.carried)
+            .map(|ended| self.hosts[ended].name());
         let is_true = |finding: &&Value| {
             let about = finding["about"].as_str().unwrap_or_default();
-            finding["check"] == "overlay-cut" && ended.is_some_and(|ended| about.split(' ').next() == Some(ended))
+            finding["check"] == "overlay-cut"
+                && ended.is_some_and(|ended| about.split(' ').next() == Some(ended))
         };
         for finding in findings.iter().filter(|finding| !is_true(finding)) {
-            let line = format!("{}, {when}: {}: {} {}", self.hosts[node].name(), finding["check"], finding["what"], finding["evidence"]);
+            let line = format!(
+                "{}, {when}: {}: {} {}",
+                self.hosts[node].name(),
+                finding["check"],
+                finding["what"],
+                finding["evidence"]
+            );
             if self.said.insert(line.clone()) {
                 println!("{line}");
             }
@@ -82,7 +130,9 @@ impl Cluster {
         let begun = Instant::now();
         while begun.elapsed() < PAUSE {
             for node in 0..self.daemons.len() {
-                eventually_ok(DEADLINE, "the doctor can be asked", || self.look(node, when))?;
+                eventually_ok(DEADLINE, "the doctor can be asked", || {
+                    self.look(node, when)
+                })?;
             }
             // The doctor's rounds are not the load.
             std::thread::sleep(Duration::from_secs(1));
@@ -92,16 +142,26 @@ impl Cluster {
 
     /// The daemon of a node ends, one way or the other, and starts anew; the others are asked meanwhile.
     fn restart(&mut self, node: usize, kill: bool) -> Result<()> {
-        let when = if kill { "after a kill" } else { "after a restart" };
+        let when = if kill {
+            "after a kill"
+        } else {
+            "after a restart"
+        };
         self.ended = Some(node);
         if kill {
             self.daemons[node].kill()?;
         } else {
-            ensure!(self.daemons[node].terminate(DEADLINE)?.success(), "{}", self.daemons[node].log_tail(20));
+            ensure!(
+                self.daemons[node].terminate(DEADLINE)?.success(),
+                "{}",
+                self.daemons[node].log_tail(20)
+            );
         }
         self.daemons[node] = self.hosts[node].start_flanneld(&self.options)?;
         for other in (0..self.daemons.len()).filter(|other| *other != node) {
-            eventually_ok(DEADLINE, "the doctor can be asked", || self.look(other, when))?;
+            eventually_ok(DEADLINE, "the doctor can be asked", || {
+                self.look(other, when)
+            })?;
         }
         self.daemons[node].wait_ready(DEADLINE)?;
         self.watch(when)
@@ -116,17 +176,36 @@ impl Cluster {
 
     /// It ends, and its lease is released.
     fn release(&mut self) -> Result<()> {
-        let Some(mut guest) = self.guest.take() else { bail!("nobody joined") };
+        let Some(mut guest) = self.guest.take() else {
+            bail!("nobody joined")
+        };
         self.ended = Some(3);
         let subnet = guest.subnet_env()?.subnet.context("no subnet")?.trunc();
-        ensure!(guest.terminate(DEADLINE)?.success(), "{}", guest.log_tail(20));
-        let key =
-            self.store.subnets()?.into_iter().map(|(key, _)| key).find(|key| key.contains(&subnet.network().to_string())).context("no lease")?;
+        ensure!(
+            guest.terminate(DEADLINE)?.success(),
+            "{}",
+            guest.log_tail(20)
+        );
+        let key = self
+            .store
+            .subnets()?
+            .into_iter()
+            .map(|(key, _)| key)
+            .find(|key| key.contains(&subnet.network().to_string()))
+            .context("no lease")?;
         let key = key.rsplit('/').next().context("no key")?.to_owned();
         let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
-        let args = [vec!["release".to_owned(), key, "--force".into(), "--yes".into()], self.store.args()].concat();
+        let args = [
+            vec!["release".to_owned(), key, "--force".into(), "--yes".into()],
+            self.store.args(),
+        ]
+        .concat();
         let output = self.hosts[0].netns().output(&program, &args)?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         self.watch("after a node was released")
     }
 
@@ -147,15 +226,36 @@ impl Cluster {
 
 /// A flanneld to which the files of this machine mean nothing.
 fn alone(files: &Path) -> Result<PathBuf> {
-    std::fs::write(files.join("10-flannel.conflist"), r#"{"plugins":[{"type":"flannel"}]}"#)?;
+    std::fs::write(
+        files.join("10-flannel.conflist"),
+        r#"{"plugins":[{"type":"flannel"}]}"#,
+    )?;
     let (wrapper, flanneld) = (files.join("flanneld"), binaries::own("flanneld")?);
-    let mount = |place: &str| format!("mkdir -p {place}; mount --bind '{}' {place}\n", files.display());
-    write_script(&wrapper, &format!("#!/bin/sh -e\n{}{}exec '{}' \"$@\"", mount("/etc/default"), mount("/etc/cni/net.d"), flanneld.display()))?;
+    let mount = |place: &str| {
+        format!(
+            "mkdir -p {place}; mount --bind '{}' {place}\n",
+            files.display()
+        )
+    };
+    write_script(
+        &wrapper,
+        &format!(
+            "#!/bin/sh -e\n{}{}exec '{}' \"$@\"",
+            mount("/etc/default"),
+            mount("/etc/cni/net.d"),
+            flanneld.display()
+        ),
+    )?;
     Ok(wrapper)
 }
 
 /// All processors busy, and streams between all pods, until `stop`. Counts the bytes of the streams.
-fn load<'scope, 'env>(scope: &'scope std::thread::Scope<'scope, 'env>, pods: &'env [Pod], stop: &'env AtomicBool, bytes: &'env AtomicU64) {
+fn load<'scope, 'env>(
+    scope: &'scope std::thread::Scope<'scope, 'env>,
+    pods: &'env [Pod],
+    stop: &'env AtomicBool,
+    bytes: &'env AtomicU64,
+) {
     for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
         scope.spawn(|| {
             while !stop.load(Relaxed) {
@@ -167,7 +267,12 @@ fn load<'scope, 'env>(scope: &'scope std::thread::Scope<'scope, 'env>, pods: &'e
         scope.spawn(move || {
             while !stop.load(Relaxed) {
                 // A stream may break while a daemon restarts: then the next one begins.
-                if let Ok(done) = Transfer::run(&pods[from], &pods[to], PIECE, &TransferOptions::default().deadline(DEADLINE)) {
+                if let Ok(done) = Transfer::run(
+                    &pods[from],
+                    &pods[to],
+                    PIECE,
+                    &TransferOptions::default().deadline(DEADLINE),
+                ) {
                     bytes.fetch_add(done.bytes, Relaxed);
                 }
             }
@@ -176,13 +281,25 @@ fn load<'scope, 'env>(scope: &'scope std::thread::Scope<'scope, 'env>, pods: &'e
 }
 
 fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Result<()> {
-    let v6 = if dual { r#""EnableIPv6":true,"IPv6Network":"fd10:5::/48","# } else { "" };
-    let net_conf = format!(r#"{{"Network":"10.5.0.0/16",{v6}"EnableNFTables":{nftables},"Backend":{{"Type":"{backend}"}}}}"#);
+    let v6 = if dual {
+        r#""EnableIPv6":true,"IPv6Network":"fd10:5::/48","#
+    } else {
+        ""
+    };
+    let net_conf = format!(
+        r#"{{"Network":"10.5.0.0/16",{v6}"EnableNFTables":{nftables},"Backend":{{"Type":"{backend}"}}}}"#
+    );
     Lab::run(&format!("quiet-{backend}"), |lab| {
         let mut cluster = Cluster::start(lab, &net_conf, backend == "udp")?;
-        let pods =
-            cluster.hosts.iter().zip(&cluster.daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
-        eventually_ok(DEADLINE, "pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        let pods = cluster
+            .hosts
+            .iter()
+            .zip(&cluster.daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
+        eventually_ok(DEADLINE, "pods reach each other", || {
+            PingMatrix::of(&pods)?.require_complete()
+        })?;
         let (stop, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
         let end = Instant::now() + time;
         std::thread::scope(|scope| {
@@ -192,7 +309,12 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
             outcome
         })?;
         let bytes = bytes.load(Relaxed);
-        println!("{net_conf}: {} reports, {} findings, {} MB between pods", cluster.looks, cluster.said.len(), bytes >> 20);
+        println!(
+            "{net_conf}: {} reports, {} findings, {} MB between pods",
+            cluster.looks,
+            cluster.said.len(),
+            bytes >> 20
+        );
         ensure!(bytes > 0, "the links carried nothing");
         ensure!(cluster.said.is_empty(), "{net_conf}: {:#?}", cluster.said);
         Ok(())

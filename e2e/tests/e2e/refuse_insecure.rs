@@ -20,7 +20,9 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
         let store = Store::dir(&folder);
         let keys = lab.folder("keys")?;
         let (own, preshared) = (keys.join("own"), keys.join("psk"));
-        let options = FlanneldOptions::new(&store).iface("enp0s8").env("WIREGUARD_KEY_FILE", &own.display().to_string());
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .env("WIREGUARD_KEY_FILE", &own.display().to_string());
         let strict = options.clone().arg("--refuse-insecure");
         let configure = |more: &str| {
             store.configure(&format!(r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"wireguard","Implementation":"userspace"{more}}}}}"#))
@@ -38,27 +40,47 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
                 ensure!(errors.contains(part), "not {part:?}: {errors}");
             }
             ensure!(!daemon.log().contains(SECRET), "{}", daemon.log());
-            ensure!(host.netns().link("flannel-wg")?.is_none(), "a device was made");
+            ensure!(
+                host.netns().link("flannel-wg")?.is_none(),
+                "a device was made"
+            );
             Ok(())
         };
         configure(&format!(r#","PSK":"{SECRET}""#))?;
-        refused(&["PSK is in the network configuration", "PSKFile in the Backend"])?;
+        refused(&[
+            "PSK is in the network configuration",
+            "PSKFile in the Backend",
+        ])?;
         configure(&format!(r#","PSKFile":"{}""#, preshared.display()))?;
         write(&own, 0o600)?;
         write(&preshared, 0o640)?;
-        refused(&["the preshared key", &format!("chmod 600 {}", preshared.display())])?;
+        refused(&[
+            "the preshared key",
+            &format!("chmod 600 {}", preshared.display()),
+        ])?;
         write(&preshared, 0o600)?;
         write(&own, 0o604)?;
-        refused(&["the WireGuard private key", &format!("chmod 600 {}", own.display())])?;
+        refused(&[
+            "the WireGuard private key",
+            &format!("chmod 600 {}", own.display()),
+        ])?;
         // Without the flag it is a warning; with the modes that they should have, there is none.
         let mut lax = host.flanneld(&options)?;
-        ensure!(lax.log().contains(&format!("chmod 600 {}", own.display())), "{}", lax.log());
+        ensure!(
+            lax.log().contains(&format!("chmod 600 {}", own.display())),
+            "{}",
+            lax.log()
+        );
         lax.terminate(SOON)?;
         let warned = lax.log().matches("chmod").count();
         write(&own, 0o600)?;
         let daemon = host.flanneld(&strict)?;
         // The log is the host's.
-        ensure!(daemon.log().matches("chmod").count() == warned, "{}", daemon.log());
+        ensure!(
+            daemon.log().matches("chmod").count() == warned,
+            "{}",
+            daemon.log()
+        );
         Ok(())
     })
 }

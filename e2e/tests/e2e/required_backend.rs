@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, binaries, eventually_ok, throughout};
+use lab::{
+    Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, binaries, eventually_ok, throughout,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -12,7 +14,13 @@ fn net_conf(backend: &str) -> String {
 }
 
 fn devices(host: &Host) -> Result<Vec<String>> {
-    Ok(host.netns().links()?.into_iter().map(|link| link.ifname).filter(|name| name.starts_with("flannel")).collect())
+    Ok(host
+        .netns()
+        .links()?
+        .into_iter()
+        .map(|link| link.ifname)
+        .filter(|name| name.starts_with("flannel"))
+        .collect())
 }
 
 /// A start with a configuration that is refused. Nothing was changed before that.
@@ -21,8 +29,15 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
     let status = daemon.wait(SOON)?;
     ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
     let errors = daemon.errors().concat();
-    for said in ["backend type vxlan is not one that this node takes (--require-backend=host-gw,ipip)", "to host-gw or ipip", place] {
-        ensure!(errors.contains(lab::said("backend-not-taken", said)), "not {said:?}: {errors}");
+    for said in [
+        "backend type vxlan is not one that this node takes (--require-backend=host-gw,ipip)",
+        "to host-gw or ipip",
+        place,
+    ] {
+        ensure!(
+            errors.contains(lab::said("backend-not-taken", said)),
+            "not {said:?}: {errors}"
+        );
     }
     ensure!(devices(host)?.is_empty(), "{:?}", devices(host)?);
     Ok(())
@@ -30,16 +45,27 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
 
 /// Refused, named by the doctor, corrected; and what is changed under a daemon that runs switches nothing, and is refused when it starts again.
 fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()> {
-    let options = FlanneldOptions::new(store).iface("enp0s8").env("FLANNELD_REQUIRE_BACKEND", "host-gw,ipip");
+    let options = FlanneldOptions::new(store)
+        .iface("enp0s8")
+        .env("FLANNELD_REQUIRE_BACKEND", "host-gw,ipip");
     store.configure(&net_conf("vxlan"))?;
     is_refused(host, &options, place)?;
     let program = binaries::own("flannelctl")?;
     let file = format!("--subnet-file={}", host.subnet_file()?.display());
-    let report = host.netns().output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
+    let report = host
+        .netns()
+        .output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
     let report: serde_json::Value = serde_json::from_slice(&report.stdout)?;
-    ensure!(report["findings"][0]["check"] == "config", "{:#}", report["findings"]);
     ensure!(
-        report["findings"][0].to_string().contains(lab::said("\"what\":\"config\"", "--require-backend=host-gw,ipip")),
+        report["findings"][0]["check"] == "config",
+        "{:#}",
+        report["findings"]
+    );
+    ensure!(
+        report["findings"][0].to_string().contains(lab::said(
+            "\"what\":\"config\"",
+            "--require-backend=host-gw,ipip"
+        )),
         "{:#}",
         report["findings"][0]
     );
@@ -49,7 +75,12 @@ fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()>
     let before = daemon.subnet_env()?.subnet;
     store.configure(&net_conf("vxlan"))?;
     throughout(Duration::from_secs(3), "nothing is switched", || {
-        ensure!(daemon.is_ready() && devices(host)?.is_empty(), "{:?}\n{}", devices(host)?, daemon.log_tail(10));
+        ensure!(
+            daemon.is_ready() && devices(host)?.is_empty(),
+            "{:?}\n{}",
+            devices(host)?,
+            daemon.log_tail(10)
+        );
         Ok(())
     })?;
     daemon.terminate(SOON)?;
@@ -61,7 +92,11 @@ fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()>
         ensure!(devices(host)? == ["flannel.1"], "{:?}", devices(host)?);
         Ok(())
     })?;
-    ensure!(daemon.subnet_env()?.subnet == before, "{:?}", daemon.subnet_env()?);
+    ensure!(
+        daemon.subnet_env()?.subnet == before,
+        "{:?}",
+        daemon.subnet_env()?
+    );
     Ok(())
 }
 
@@ -71,7 +106,11 @@ fn a_directory_cannot_choose_another_backend() -> Result<()> {
         let lan = lab.switch("lan")?;
         let host = &lab.hosts(&lan, 1)?[0];
         let folder = lab.folder("leases")?;
-        takes_what_it_requires(host, &Store::dir(&folder), &format!("in the file {}/config", folder.display()))
+        takes_what_it_requires(
+            host,
+            &Store::dir(&folder),
+            &format!("in the file {}/config", folder.display()),
+        )
     })
 }
 
@@ -82,6 +121,10 @@ fn etcd_cannot_choose_another_backend() -> Result<()> {
         let hosts = lab.hosts(&lan, 2)?;
         let etcd = Etcd::start(&[&hosts[1]], &EtcdOptions::default())?;
         let store = etcd.store()?;
-        takes_what_it_requires(&hosts[0], &store, &format!("in the key {} of etcd at http://", store.key("config")))
+        takes_what_it_requires(
+            &hosts[0],
+            &store,
+            &format!("in the key {} of etcd at http://", store.key("config")),
+        )
     })
 }

@@ -15,7 +15,8 @@ const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"
 fn flannelctl(host: &Host, args: &[&str]) -> Result<Output> {
     let program = binaries::own("flannelctl")?;
     let file = format!("--subnet-file={}", host.subnet_file()?.display());
-    host.netns().output(&program.to_string_lossy(), &[args, &[&file]].concat())
+    host.netns()
+        .output(&program.to_string_lossy(), &[args, &[&file]].concat())
 }
 
 fn out(output: &Output) -> String {
@@ -29,9 +30,18 @@ fn err(output: &Output) -> String {
 /// The document, its shape and the exit code checked.
 fn document(host: &Host, code: i32) -> Result<Value> {
     let output = flannelctl(host, &["routes", "-o", "json"])?;
-    ensure!(output.status.code() == Some(code), "{:?}, not {code}: {}{}", output.status.code(), out(&output), err(&output));
+    ensure!(
+        output.status.code() == Some(code),
+        "{:?}, not {code}: {}{}",
+        output.status.code(),
+        out(&output),
+        err(&output)
+    );
     let document: Value = serde_json::from_slice(&output.stdout)?;
-    let schema = std::fs::read_to_string(format!("{}/../docs/schema/routes.json", env!("CARGO_MANIFEST_DIR")))?;
+    let schema = std::fs::read_to_string(format!(
+        "{}/../docs/schema/routes.json",
+        env!("CARGO_MANIFEST_DIR")
+    ))?;
     let schema: Value = serde_json::from_str(&schema)?;
     valid(&schema, &schema, &document).with_context(|| format!("{document:#}"))?;
     Ok(document)
@@ -40,10 +50,18 @@ fn document(host: &Host, code: i32) -> Result<Value> {
 /// Whether a value is as a schema says, as far as ours use the language of schemas.
 fn valid(schema: &Value, part: &Value, value: &Value) -> Result<()> {
     if let Some(name) = part["$ref"].as_str() {
-        return valid(schema, &schema["$defs"][name.rsplit('/').next().unwrap_or_default()], value);
+        return valid(
+            schema,
+            &schema["$defs"][name.rsplit('/').next().unwrap_or_default()],
+            value,
+        );
     }
     if let Some(choices) = part["anyOf"].as_array() {
-        return choices.iter().map(|choice| valid(schema, choice, value)).find(Result::is_ok).context("none of anyOf")?;
+        return choices
+            .iter()
+            .map(|choice| valid(schema, choice, value))
+            .find(Result::is_ok)
+            .context("none of anyOf")?;
     }
     let kind = match value {
         Value::Null => "null",
@@ -53,18 +71,40 @@ fn valid(schema: &Value, part: &Value, value: &Value) -> Result<()> {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    let is_kind = part["type"] == kind || part["type"].as_array().is_some_and(|kinds| kinds.iter().any(|name| name == kind));
+    let is_kind = part["type"] == kind
+        || part["type"]
+            .as_array()
+            .is_some_and(|kinds| kinds.iter().any(|name| name == kind));
     ensure!(is_kind, "{value} is {kind}, not {}", part["type"]);
-    ensure!(part["enum"].as_array().is_none_or(|choices| choices.contains(value)), "{value} is none of {}", part["enum"]);
-    ensure!(part.get("const").is_none_or(|only| only == value), "{value} is not {}", part["const"]);
+    ensure!(
+        part["enum"]
+            .as_array()
+            .is_none_or(|choices| choices.contains(value)),
+        "{value} is none of {}",
+        part["enum"]
+    );
+    ensure!(
+        part.get("const").is_none_or(|only| only == value),
+        "{value} is not {}",
+        part["const"]
+    );
     match value {
-        Value::Array(items) => items.iter().try_for_each(|item| valid(schema, &part["items"], item)),
+        Value::Array(items) => items
+            .iter()
+            .try_for_each(|item| valid(schema, &part["items"], item)),
         Value::Object(fields) => {
-            for name in part["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            for name in part["required"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+            {
                 ensure!(fields.contains_key(name), "{name} is missing in {value}");
             }
             fields.iter().try_for_each(|(name, field)| {
-                let described = part["properties"].get(name).with_context(|| format!("{name} is not described"))?;
+                let described = part["properties"]
+                    .get(name)
+                    .with_context(|| format!("{name} is not described"))?;
                 valid(schema, described, field)
             })
         }
@@ -78,7 +118,11 @@ fn all_as_wanted(host: &Host) -> Result<String> {
     eventually_ok(DEADLINE, "all is as wanted", || {
         let output = flannelctl(host, &["routes"])?;
         text = out(&output);
-        ensure!(output.status.code() == Some(0) && text.ends_with(" objects, all as wanted\n"), "{text}{}", err(&output));
+        ensure!(
+            output.status.code() == Some(0) && text.ends_with(" objects, all as wanted\n"),
+            "{text}{}",
+            err(&output)
+        );
         Ok(())
     })?;
     Ok(text)
@@ -86,51 +130,110 @@ fn all_as_wanted(host: &Host) -> Result<String> {
 
 /// The objects of a state: their kinds and texts.
 fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
-    let objects = document["objects"].as_array().into_iter().flatten().filter(|object| object["state"] == state);
-    objects.map(|object| (object["kind"].as_str().unwrap_or_default(), object["text"].as_str().unwrap_or_default())).collect()
+    let objects = document["objects"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|object| object["state"] == state);
+    objects
+        .map(|object| {
+            (
+                object["kind"].as_str().unwrap_or_default(),
+                object["text"].as_str().unwrap_or_default(),
+            )
+        })
+        .collect()
 }
 
 /// What `ip` and `bridge` print of an object's kind: the same words in a line.
 fn is_printed(host: &Host, kind: &str, text: &str) -> Result<bool> {
     let ns = host.netns();
     let all = match kind {
-        "link" => return Ok(ns.sh("ip -d link show").is_ok_and(|all| all.contains(&format!("{}:", text.split(' ').next().unwrap_or_default())))),
+        "link" => {
+            return Ok(ns.sh("ip -d link show").is_ok_and(|all| {
+                all.contains(&format!("{}:", text.split(' ').next().unwrap_or_default()))
+            }));
+        }
         "address" => ns.sh("ip -o address show")?,
         "fdb" => ns.sh("bridge fdb show")?,
         "neighbour" => ns.sh("ip neigh show; ip -6 neigh show")?,
         _ => ns.sh("ip route show; ip -6 route show")?,
     };
-    let wanted: Vec<&str> = if kind == "address" { text.split(' ').take(1).collect() } else { text.split(' ').collect() };
-    Ok(all.lines().any(|line| wanted.iter().all(|word| line.split_whitespace().any(|printed| printed == *word))))
+    let wanted: Vec<&str> = if kind == "address" {
+        text.split(' ').take(1).collect()
+    } else {
+        text.split(' ').collect()
+    };
+    Ok(all.lines().any(|line| {
+        wanted
+            .iter()
+            .all(|word| line.split_whitespace().any(|printed| printed == *word))
+    }))
 }
 
 fn a_healthy_node_is_as_wanted(backend: &str, kinds: &[&str]) {
     Lab::run(&format!("routes-{backend}"), |lab| {
-        let bed = Bed::start(lab, 3, &DUAL.replace("TYPE", backend), |_, options| options.arg("--ip-blackhole-route"))?;
+        let bed = Bed::start(lab, 3, &DUAL.replace("TYPE", backend), |_, options| {
+            options.arg("--ip-blackhole-route")
+        })?;
         for host in &bed.hosts {
             let text = all_as_wanted(host)?;
-            ensure!(text.contains("rules: ") && text.contains("; in place"), "{text}");
+            ensure!(
+                text.contains("rules: ") && text.contains("; in place"),
+                "{text}"
+            );
             let document = document(host, 0)?;
-            ensure!(document["schema"] == "flannel.routes/1" && document["node"] == host.name(), "{document:#}");
+            ensure!(
+                document["schema"] == "flannel.routes/1" && document["node"] == host.name(),
+                "{document:#}"
+            );
             let objects = of_state(&document, "as-wanted");
             for kind in kinds {
-                ensure!(objects.iter().any(|(is, _)| is == kind), "no {kind}: {document:#}");
+                ensure!(
+                    objects.iter().any(|(is, _)| is == kind),
+                    "no {kind}: {document:#}"
+                );
             }
-            ensure!(objects.iter().all(|(kind, _)| kinds.contains(kind)), "{document:#}");
+            ensure!(
+                objects.iter().all(|(kind, _)| kinds.contains(kind)),
+                "{document:#}"
+            );
             for (kind, text) in &objects {
-                ensure!(is_printed(host, kind, text)?, "the kernel has no {kind} {text}");
+                ensure!(
+                    is_printed(host, kind, text)?,
+                    "the kernel has no {kind} {text}"
+                );
             }
             // The pods' bridge is nobody's harm.
             let foreign = document["foreign"].as_array().context("no list")?;
-            ensure!(foreign.iter().any(|other| other["own_subnet"] == true && other["by"].as_str().is_some_and(|by| by.starts_with("the kernel"))));
-            ensure!(foreign.iter().all(|other| other["in_the_way_of"].as_array().is_some_and(Vec::is_empty)), "{document:#}");
+            ensure!(foreign.iter().any(|other| {
+                other["own_subnet"] == true
+                    && other["by"]
+                        .as_str()
+                        .is_some_and(|by| by.starts_with("the kernel"))
+            }));
+            ensure!(
+                foreign
+                    .iter()
+                    .all(|other| other["in_the_way_of"].as_array().is_some_and(Vec::is_empty)),
+                "{document:#}"
+            );
         }
         // Objects say whose they are.
         let text = all_as_wanted(&bed.hosts[0])?;
         if backend != "udp" {
             for peer in &bed.hosts[1..] {
-                let subnet = bed.daemons[usize::from(peer.name() == "h3") + 1].subnet_env()?.subnet.context("no subnet")?.trunc().to_string();
-                ensure!(text.lines().any(|line| line.contains(&subnet) && line.contains(&format!("  {}  ", peer.name()))), "{text}");
+                let subnet = bed.daemons[usize::from(peer.name() == "h3") + 1]
+                    .subnet_env()?
+                    .subnet
+                    .context("no subnet")?
+                    .trunc()
+                    .to_string();
+                ensure!(
+                    text.lines().any(|line| line.contains(&subnet)
+                        && line.contains(&format!("  {}  ", peer.name()))),
+                    "{text}"
+                );
             }
         }
         bed.require_no_errors()
@@ -140,7 +243,10 @@ fn a_healthy_node_is_as_wanted(backend: &str, kinds: &[&str]) {
 
 #[test]
 fn vxlan_is_as_wanted() {
-    a_healthy_node_is_as_wanted("vxlan", &["link", "address", "fdb", "neighbour", "route", "blackhole"]);
+    a_healthy_node_is_as_wanted(
+        "vxlan",
+        &["link", "address", "fdb", "neighbour", "route", "blackhole"],
+    );
 }
 
 #[test]
@@ -224,8 +330,15 @@ fn refuses_at_once(host: &Host, part: &str) -> Result<()> {
     let begun = Instant::now();
     let output = flannelctl(host, &["routes"])?;
     let took = begun.elapsed();
-    ensure!(output.status.code() == Some(1) && out(&output).is_empty(), "{output:?}");
-    ensure!(err(&output).lines().count() == 1 && err(&output).contains(part), "{part:?} is not in {}", err(&output));
+    ensure!(
+        output.status.code() == Some(1) && out(&output).is_empty(),
+        "{output:?}"
+    );
+    ensure!(
+        err(&output).lines().count() == 1 && err(&output).contains(part),
+        "{part:?} is not in {}",
+        err(&output)
+    );
     ensure!(took < AT_ONCE, "it took {took:?}");
     Ok(())
 }

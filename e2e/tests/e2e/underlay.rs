@@ -23,17 +23,41 @@ impl Node {
     }
 
     /// Something happens; then /readyz says so, until the rest happens. The log reports both.
-    fn loses(&self, what: &str, lose: impl FnOnce(&Host) -> Result<()>, text: &str, restore: impl FnOnce(&Host) -> Result<()>) -> Result<()> {
-        let told =
-            |daemon: &Flanneld| daemon.log().lines().filter(|line| line.contains("the underlay carries no packets") && line.contains(text)).count();
+    fn loses(
+        &self,
+        what: &str,
+        lose: impl FnOnce(&Host) -> Result<()>,
+        text: &str,
+        restore: impl FnOnce(&Host) -> Result<()>,
+    ) -> Result<()> {
+        let told = |daemon: &Flanneld| {
+            daemon
+                .log()
+                .lines()
+                .filter(|line| {
+                    line.contains("the underlay carries no packets") && line.contains(text)
+                })
+                .count()
+        };
         let before = told(self.daemon());
         lose(self.host())?;
         let readyz = || self.daemon().get("/readyz").unwrap_or_default();
         let unready = || matches!(readyz(), (503, body) if body.lines().any(|line| line.starts_with("underlay: ") && line.contains(text)));
-        eventually(DEADLINE, &format!("{what}: not ready because it {text}, but {:?}", readyz()), unready)?;
-        ensure!(told(self.daemon()) == before + 1, "{what}: told {} times:\n{}", told(self.daemon()) - before, self.daemon().log_tail(20));
+        eventually(
+            DEADLINE,
+            &format!("{what}: not ready because it {text}, but {:?}", readyz()),
+            unready,
+        )?;
+        ensure!(
+            told(self.daemon()) == before + 1,
+            "{what}: told {} times:\n{}",
+            told(self.daemon()) - before,
+            self.daemon().log_tail(20)
+        );
         restore(self.host())?;
-        eventually(DEADLINE, &format!("{what}: ready again"), || self.daemon().is_ready())?;
+        eventually(DEADLINE, &format!("{what}: ready again"), || {
+            self.daemon().is_ready()
+        })?;
         Ok(())
     }
 
@@ -48,33 +72,83 @@ fn ip(batch: &str) -> impl FnOnce(&Host) -> Result<()> {
 
 fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
-        let bed = Bed::start(lab, 1, &format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#), |_, options| options)?;
+        let bed = Bed::start(
+            lab,
+            1,
+            &format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#),
+            |_, options| options,
+        )?;
         let uplink = Uplink::enp0s8(&bed.lan, 1)?;
         let mut node = Node { bed };
-        node.loses("set down", ip("link set enp0s8 down"), said("underlay-down", "enp0s8 is down"), ip("link set enp0s8 up"))?;
-        node.loses("unplugged", |host| host.unplug("enp0s8"), said("underlay-no-carrier", "has no carrier"), |host| host.replug("enp0s8"))?;
+        node.loses(
+            "set down",
+            ip("link set enp0s8 down"),
+            said("underlay-down", "enp0s8 is down"),
+            ip("link set enp0s8 up"),
+        )?;
+        node.loses(
+            "unplugged",
+            |host| host.unplug("enp0s8"),
+            said("underlay-no-carrier", "has no carrier"),
+            |host| host.replug("enp0s8"),
+        )?;
         let back = "address add 192.168.56.101/24 dev enp0s8";
         node.loses(
             "address removed",
             ip("address del 192.168.56.101/24 dev enp0s8"),
-            said("underlay-address-lost", "has lost its address 192.168.56.101"),
+            said(
+                "underlay-address-lost",
+                "has lost its address 192.168.56.101",
+            ),
             ip(back),
         )?;
 
         // What is there still, or at once again, is no reason.
         let alarms = node.daemon().log().matches("not ready:").count();
-        node.ip("address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8")?;
-        eventually(DEADLINE, "the new address is followed", || node.daemon().log().contains("192.168.56.111, MTU 1500)"))?;
+        node.ip(
+            "address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8",
+        )?;
+        eventually(DEADLINE, "the new address is followed", || {
+            node.daemon().log().contains("192.168.56.111, MTU 1500)")
+        })?;
         node.ip("link set enp0s8 down\nlink set enp0s8 name wan0\nlink set wan0 up")?;
-        eventually(DEADLINE, "the new name is followed", || node.daemon().log().contains("is now wan0"))?;
-        ensure!(node.daemon().is_ready(), "{:?}", node.daemon().get("/readyz"));
-        node.loses("set down under its new name", ip("link set wan0 down"), said("underlay-down", "wan0 is down"), ip("link set wan0 up"))?;
-        ensure!(node.daemon().log().matches("not ready:").count() <= alarms + 1, "{}", node.daemon().log_tail(30));
+        eventually(DEADLINE, "the new name is followed", || {
+            node.daemon().log().contains("is now wan0")
+        })?;
+        ensure!(
+            node.daemon().is_ready(),
+            "{:?}",
+            node.daemon().get("/readyz")
+        );
+        node.loses(
+            "set down under its new name",
+            ip("link set wan0 down"),
+            said("underlay-down", "wan0 is down"),
+            ip("link set wan0 up"),
+        )?;
+        ensure!(
+            node.daemon().log().matches("not ready:").count() <= alarms + 1,
+            "{}",
+            node.daemon().log_tail(30)
+        );
         node.ip("link set wan0 down\nlink set wan0 name enp0s8\nlink set enp0s8 up")?;
-        eventually(DEADLINE, "the old name is followed", || node.daemon().log().contains("192.168.56.111, MTU 1500) is now enp0s8"))?;
+        eventually(DEADLINE, "the old name is followed", || {
+            node.daemon()
+                .log()
+                .contains("192.168.56.111, MTU 1500) is now enp0s8")
+        })?;
 
-        node.loses("deleted", ip("link del enp0s8"), said("underlay-gone", "enp0s8 is gone"), |host| host.attach(&uplink))?;
-        ensure!(node.bed.daemons[0].is_running() && node.daemon().errors().is_empty(), "{}", node.daemon().log_tail(30));
+        node.loses(
+            "deleted",
+            ip("link del enp0s8"),
+            said("underlay-gone", "enp0s8 is gone"),
+            |host| host.attach(&uplink),
+        )?;
+        ensure!(
+            node.bed.daemons[0].is_running() && node.daemon().errors().is_empty(),
+            "{}",
+            node.daemon().log_tail(30)
+        );
         Ok(())
     })
 }
@@ -86,7 +160,11 @@ fn readiness_follows_the_underlay_of_vxlan() {
 
 #[test]
 fn readiness_follows_the_underlay_of_userspace_vxlan() {
-    follows_the_underlay("underlay-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#).unwrap();
+    follows_the_underlay(
+        "underlay-userspace",
+        r#"{"Type":"vxlan","Mode":"userspace"}"#,
+    )
+    .unwrap();
 }
 
 #[test]

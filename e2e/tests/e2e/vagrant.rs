@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, Uplink, Vagrant, eventually_ok};
+use lab::{
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, Store, Uplink, Vagrant,
+    eventually_ok,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 const STOP: Duration = Duration::from_secs(20);
@@ -31,7 +34,8 @@ impl Bed {
             EtcdOn::First => vagrant.hosts[0].clone(),
         };
         let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
-        etcd.store()?.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
+        etcd.store()?
+            .configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
         Ok(Bed { etcd, vagrant })
     }
 
@@ -49,12 +53,21 @@ impl Bed {
         ensure!(subnets.len() == 2, "{subnets:?}");
         for host in self.hosts() {
             let public = format!(r#""PublicIP":"{}""#, host.v4_of("enp0s8")?);
-            ensure!(subnets.iter().any(|(_, value)| value.contains(&public)), "nobody announces {public}: {subnets:?}");
+            ensure!(
+                subnets.iter().any(|(_, value)| value.contains(&public)),
+                "nobody announces {public}: {subnets:?}"
+            );
         }
-        let pods =
-            self.hosts().iter().zip(daemons).enumerate().map(|(number, (host, daemon))| host.pod(&format!("p{number}"), &daemon.subnet_env()?));
+        let pods = self
+            .hosts()
+            .iter()
+            .zip(daemons)
+            .enumerate()
+            .map(|(number, (host, daemon))| host.pod(&format!("p{number}"), &daemon.subnet_env()?));
         let pods = pods.collect::<Result<Vec<_>>>()?;
-        eventually_ok(SOON, "the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        eventually_ok(SOON, "the pods reach each other", || {
+            PingMatrix::of(&pods)?.require_complete()
+        })?;
         let errors: Vec<String> = daemons.iter().flat_map(Flanneld::errors).collect();
         ensure!(errors.is_empty(), "{errors:#?}");
         Ok(())
@@ -62,7 +75,8 @@ impl Bed {
 }
 
 #[test]
-fn without_iface_the_first_node_is_warned_and_the_second_is_refused_and_both_are_told_the_way_out() -> Result<()> {
+fn without_iface_the_first_node_is_warned_and_the_second_is_refused_and_both_are_told_the_way_out()
+-> Result<()> {
     trap(EtcdOn::Its)
 }
 
@@ -74,38 +88,92 @@ fn the_same_with_etcd_on_the_first_node() -> Result<()> {
 fn trap(etcd_on: EtcdOn) -> Result<()> {
     Lab::run(&format!("trap, etcd on {etcd_on:?}"), |lab| {
         let bed = Bed::build(lab, etcd_on)?;
-        let store = if etcd_on == EtcdOn::First { "192.168.56.101" } else { "192.168.56.199" };
-        let [first, second] = bed.hosts() else { anyhow::bail!("two hosts") };
+        let store = if etcd_on == EtcdOn::First {
+            "192.168.56.101"
+        } else {
+            "192.168.56.199"
+        };
+        let [first, second] = bed.hosts() else {
+            anyhow::bail!("two hosts")
+        };
         let options = FlanneldOptions::new(&bed.store()?);
 
         let mut trapped = first.flanneld(&options)?;
         let log = trapped.log();
         // The doctor's findings come beside it, when it made its first round.
-        let warnings: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ") && !line.contains("this node, a risk: nat-interface")).collect();
+        let warnings: Vec<&str> = log
+            .lines()
+            .filter(|line| {
+                line.contains(" WARN ") && !line.contains("this node, a risk: nat-interface")
+            })
+            .collect();
         ensure!(warnings.len() == 1, "one warning was expected:\n{log}");
-        for word in ["enp0s3 (10.0.2.15", "enp0s8 (192.168.56.101", store, "--iface=enp0s8"] {
-            ensure!(warnings[0].contains(word), "the warning does not name {word}: {}", warnings[0]);
+        for word in [
+            "enp0s3 (10.0.2.15",
+            "enp0s8 (192.168.56.101",
+            store,
+            "--iface=enp0s8",
+        ] {
+            ensure!(
+                warnings[0].contains(word),
+                "the warning does not name {word}: {}",
+                warnings[0]
+            );
         }
-        ensure!(bed.store()?.subnets()?[0].1.contains(r#""PublicIP":"10.0.2.15""#), "{:?}", bed.store()?.subnets()?);
+        ensure!(
+            bed.store()?.subnets()?[0]
+                .1
+                .contains(r#""PublicIP":"10.0.2.15""#),
+            "{:?}",
+            bed.store()?.subnets()?
+        );
 
         let mut refused = second.start_flanneld(&options)?;
         let status = refused.wait(SOON)?;
         ensure!(status.code() == Some(1), "{status}\n{}", refused.log());
         let log = refused.log();
-        let (_, error) = log.split_once(" ERROR ").with_context(|| format!("no error:\n{log}"))?;
-        for word in ["10.0.2.15", "node h1", "enp0s3", "enp0s8", "192.168.56.102", "--iface=enp0s8", "h2"] {
-            ensure!(error.contains(word), "the error does not name {word}: {error}");
+        let (_, error) = log
+            .split_once(" ERROR ")
+            .with_context(|| format!("no error:\n{log}"))?;
+        for word in [
+            "10.0.2.15",
+            "node h1",
+            "enp0s3",
+            "enp0s8",
+            "192.168.56.102",
+            "--iface=enp0s8",
+            "h2",
+        ] {
+            ensure!(
+                error.contains(word),
+                "the error does not name {word}: {error}"
+            );
         }
-        ensure!(!second.subnet_file()?.exists() && second.netns().link("flannel.1")?.is_none(), "a refused node leaves something behind");
-        ensure!(bed.store()?.subnets()?.len() == 1, "{:?}", bed.store()?.subnets()?);
-        ensure!(trapped.is_running() && trapped.errors().is_empty(), "the first node goes on: {:?}", trapped.errors());
+        ensure!(
+            !second.subnet_file()?.exists() && second.netns().link("flannel.1")?.is_none(),
+            "a refused node leaves something behind"
+        );
+        ensure!(
+            bed.store()?.subnets()?.len() == 1,
+            "{:?}",
+            bed.store()?.subnets()?
+        );
+        ensure!(
+            trapped.is_running() && trapped.errors().is_empty(),
+            "the first node goes on: {:?}",
+            trapped.errors()
+        );
 
         // Doing what both were told is enough: nothing has to be cleaned up.
         let subnet = trapped.subnet_env()?;
         trapped.terminate(STOP)?;
         let named = options.iface("enp0s8");
         let trapped = first.flanneld(&named)?;
-        ensure!(trapped.subnet_env()? == subnet, "the first node keeps its subnet: {:?} instead of {subnet:?}", trapped.subnet_env()?);
+        ensure!(
+            trapped.subnet_env()? == subnet,
+            "the first node keeps its subnet: {:?} instead of {subnet:?}",
+            trapped.subnet_env()?
+        );
         // The log of the refused one is part of the second's, so its own error is known already.
         std::fs::remove_file(refused.log_path())?;
         let joined = second.flanneld(&named)?;
@@ -127,15 +195,38 @@ fn beside_a_go_node_in_the_trap_ours_is_refused_without_iface_and_joins_with_it(
         let mut refused = second.start_flanneld(&FlanneldOptions::new(&bed.store()?))?;
         let status = refused.wait(SOON)?;
         ensure!(status.code() == Some(1), "{status}\n{}", refused.log());
-        for word in [" ERROR ", "10.0.2.15", "Go flannel", "10.5.33.0", "--iface=enp0s8"] {
-            ensure!(refused.log().contains(word), "the error does not name {word}: {}", refused.log());
+        for word in [
+            " ERROR ",
+            "10.0.2.15",
+            "Go flannel",
+            "10.5.33.0",
+            "--iface=enp0s8",
+        ] {
+            ensure!(
+                refused.log().contains(word),
+                "the error does not name {word}: {}",
+                refused.log()
+            );
         }
-        ensure!(client.get(&key)? == before, "the Go node's lease was touched: {:?}", client.get(&key)?);
+        ensure!(
+            client.get(&key)? == before,
+            "the Go node's lease was touched: {:?}",
+            client.get(&key)?
+        );
 
         std::fs::remove_file(refused.log_path())?;
         let joined = second.flanneld(&FlanneldOptions::new(&bed.store()?).iface("enp0s8"))?;
-        let subnet = joined.subnet_env()?.subnet.context("a v4 subnet")?.trunc().to_string();
-        ensure!(subnet != "10.5.33.0/24" && client.get(&key)? == before, "{subnet}, {:?}", client.get(&key)?);
+        let subnet = joined
+            .subnet_env()?
+            .subnet
+            .context("a v4 subnet")?
+            .trunc()
+            .to_string();
+        ensure!(
+            subnet != "10.5.33.0/24" && client.get(&key)? == before,
+            "{subnet}, {:?}",
+            client.get(&key)?
+        );
         ensure!(joined.errors().is_empty(), "{:#?}", joined.errors());
         Ok(())
     })
@@ -148,22 +239,30 @@ fn by_name() -> Result<()> {
 
 #[test]
 fn by_address() -> Result<()> {
-    joins("by address", |host| Ok(format!("--iface={}", host.v4_of("enp0s8")?)))
+    joins("by address", |host| {
+        Ok(format!("--iface={}", host.v4_of("enp0s8")?))
+    })
 }
 
 #[test]
 fn by_regex() -> Result<()> {
-    joins("by regex", |_| Ok(r"--iface-regex=^192\.168\.56\.".to_owned()))
+    joins("by regex", |_| {
+        Ok(r"--iface-regex=^192\.168\.56\.".to_owned())
+    })
 }
 
 #[test]
 fn by_what_it_reaches() -> Result<()> {
-    joins("by what it reaches", |_| Ok("--iface-can-reach=192.168.56.199".to_owned()))
+    joins("by what it reaches", |_| {
+        Ok("--iface-can-reach=192.168.56.199".to_owned())
+    })
 }
 
 #[test]
 fn by_network() -> Result<()> {
-    joins("by network", |_| Ok("--iface-cidr=192.168.56.0/24".to_owned()))
+    joins("by network", |_| {
+        Ok("--iface-cidr=192.168.56.0/24".to_owned())
+    })
 }
 
 #[test]
@@ -173,26 +272,37 @@ fn automatically() -> Result<()> {
 
 /// Both hosts start with an argument that names the interface, and are joined by it; nobody is warned.
 fn joins(title: &str, argument: impl Fn(&Host) -> Result<String>) -> Result<()> {
-    for (etcd_on, after_the_trap) in [(EtcdOn::Its, false), (EtcdOn::Its, true), (EtcdOn::First, true)] {
-        Lab::run(&format!("{title}, etcd on {etcd_on:?}, after the trap: {after_the_trap}"), |lab| {
-            let bed = Bed::build(lab, etcd_on)?;
-            if after_the_trap {
-                fall_into_the_trap(&bed)?;
-            }
-            let start = |host: &Host| host.flanneld(&FlanneldOptions::new(&bed.store()?).arg(&argument(host)?));
-            let daemons = bed.hosts().iter().map(start).collect::<Result<Vec<_>>>()?;
-            for daemon in &daemons {
-                ensure!(!daemon.log().contains(" WARN "), "{}", daemon.log());
-            }
-            bed.require_joined(&daemons)
-        })?;
+    for (etcd_on, after_the_trap) in [
+        (EtcdOn::Its, false),
+        (EtcdOn::Its, true),
+        (EtcdOn::First, true),
+    ] {
+        Lab::run(
+            &format!("{title}, etcd on {etcd_on:?}, after the trap: {after_the_trap}"),
+            |lab| {
+                let bed = Bed::build(lab, etcd_on)?;
+                if after_the_trap {
+                    fall_into_the_trap(&bed)?;
+                }
+                let start = |host: &Host| {
+                    host.flanneld(&FlanneldOptions::new(&bed.store()?).arg(&argument(host)?))
+                };
+                let daemons = bed.hosts().iter().map(start).collect::<Result<Vec<_>>>()?;
+                for daemon in &daemons {
+                    ensure!(!daemon.log().contains(" WARN "), "{}", daemon.log());
+                }
+                bed.require_joined(&daemons)
+            },
+        )?;
     }
     Ok(())
 }
 
 /// What people do first: start flannel everywhere without a thought. All that it leaves stays, but the logs.
 fn fall_into_the_trap(bed: &Bed) -> Result<()> {
-    let [first, second] = bed.hosts() else { anyhow::bail!("two hosts") };
+    let [first, second] = bed.hosts() else {
+        anyhow::bail!("two hosts")
+    };
     let options = FlanneldOptions::new(&bed.store()?);
     let mut trapped = first.flanneld(&options)?;
     let mut refused = second.start_flanneld(&options)?;

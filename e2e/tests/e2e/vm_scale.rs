@@ -21,14 +21,25 @@ fn lease(number: u32) -> (String, String) {
     let mut key = [9; 32];
     key[..4].copy_from_slice(&number.to_be_bytes());
     let data = format!(r#"{{"PublicKey":"{}","Port":51820}}"#, STANDARD.encode(key));
-    (format!("{subnet}-24"), format!(r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"wireguard","BackendData":{data}}}"#))
+    (
+        format!("{subnet}-24"),
+        format!(
+            r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"wireguard","BackendData":{data}}}"#
+        ),
+    )
 }
 
 /// Waits for the route through the device, which is the last that is set: peers and allowed IPs are there before.
 fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     netns.run(|| {
-        while !std::fs::read_to_string("/proc/thread-self/net/route")?.lines().any(|line| line.starts_with("flannel-wg\t")) {
-            ensure!(began.elapsed() < LONG, "no route through flannel-wg within {LONG:?}");
+        while !std::fs::read_to_string("/proc/thread-self/net/route")?
+            .lines()
+            .any(|line| line.starts_with("flannel-wg\t"))
+        {
+            ensure!(
+                began.elapsed() < LONG,
+                "no route through flannel-wg within {LONG:?}"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(began.elapsed())
@@ -51,8 +62,18 @@ fn ten_thousand_wireguard_peers() -> Result<()> {
             std::fs::write(leases.join("subnets").join(name), value)?;
         }
         // What probes take has its own goal.
-        let daemon = hosts[0].flanneld(&FlanneldOptions::new(&store).iface("enp0s8").arg("--probe-port=0").deadline(LONG))?;
-        let count = || -> Result<u32> { Ok(netns.sh("wg show flannel-wg allowed-ips | grep -c /24")?.trim().parse()?) };
+        let daemon = hosts[0].flanneld(
+            &FlanneldOptions::new(&store)
+                .iface("enp0s8")
+                .arg("--probe-port=0")
+                .deadline(LONG),
+        )?;
+        let count = || -> Result<u32> {
+            Ok(netns
+                .sh("wg show flannel-wg allowed-ips | grep -c /24")?
+                .trim()
+                .parse()?)
+        };
         ensure!(count()? == PEERS, "{} peers", count()?);
         // While peers are read, which is a twentieth of the time, it is more.
         let memory = eventually_ok(LONG, "memory at rest", || {
@@ -66,7 +87,11 @@ fn ten_thousand_wireguard_peers() -> Result<()> {
         // stopped meanwhile. A device is put aside and not deleted: the kernel takes minutes for that, a wait for each peer.
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
-            netns.sh(&format!("kill -STOP {}; ip link set flannel-wg netns {} name old{round}", daemon.pid(), aside.name()))?;
+            netns.sh(&format!(
+                "kill -STOP {}; ip link set flannel-wg netns {} name old{round}",
+                daemon.pid(),
+                aside.name()
+            ))?;
             let began = Instant::now();
             aside.sh(&format!("ip link add new{round} type wireguard; wg addconf new{round} /run/peers.conf; ip link set new{round} up"))?;
             theirs.push(began.elapsed());
@@ -78,7 +103,10 @@ fn ten_thousand_wireguard_peers() -> Result<()> {
         ours.sort();
         theirs.sort();
         println!("filled in {ours:.1?}, by wg addconf in {theirs:.1?}");
-        ensure!(ours[ROUNDS / 2] <= theirs[ROUNDS / 2] * 2, "filled in {ours:?}, by wg addconf in {theirs:?}");
+        ensure!(
+            ours[ROUNDS / 2] <= theirs[ROUNDS / 2] * 2,
+            "filled in {ours:?}, by wg addconf in {theirs:?}"
+        );
         let errors = daemon.errors();
         ensure!(errors.is_empty(), "{errors:#?}");
         Ok(())

@@ -15,8 +15,7 @@ use player::{Opened, Player};
 use crate::wireguard_keys::{Keys, bytes, key_file, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
-const CONF: &str =
-    r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 /// The subnets that change hands.
 const SUBNETS: [u8; 2] = [100, 101];
 /// Every second step swaps them, every other one replaces all keys: ten of each a second.
@@ -53,24 +52,49 @@ struct Read {
 fn judge(deals: &[Deal], subnet: usize, packets: &[Read]) -> Result<usize> {
     let mut steps = Vec::new();
     for packet in packets {
-        let Read { holder, number, begun, .. } = packet;
-        let step = deals.iter().position(|deal| deal[subnet] == *holder).with_context(|| format!("{number} was opened by {holder:?}: never its"))?;
-        ensure!(step <= *begun, "packet {number} was opened by {holder:?}, who got the subnet in step {step}; {begun} was the last one then");
+        let Read {
+            holder,
+            number,
+            begun,
+            ..
+        } = packet;
+        let step = deals
+            .iter()
+            .position(|deal| deal[subnet] == *holder)
+            .with_context(|| format!("{number} was opened by {holder:?}: never its"))?;
+        ensure!(
+            step <= *begun,
+            "packet {number} was opened by {holder:?}, who got the subnet in step {step}; {begun} was the last one then"
+        );
         steps.push((step, packet));
     }
     steps.sort_by_key(|(_, packet)| packet.number);
     for pair in steps.windows(2) {
-        let [(before, _), (step, Read { holder, number, .. })] = pair else { continue };
-        ensure!(before <= step, "packet {number} was opened by {holder:?} of step {step}, after one of step {before}");
+        let [(before, _), (step, Read { holder, number, .. })] = pair else {
+            continue;
+        };
+        ensure!(
+            before <= step,
+            "packet {number} was opened by {holder:?} of step {step}, after one of step {before}"
+        );
     }
     steps.sort_by_key(|(_, packet)| packet.at);
     let (mut last, mut since, mut seen) = (0, Duration::ZERO, 0);
-    for (step, Read { holder, number, at, .. }) in steps {
+    for (
+        step,
+        Read {
+            holder, number, at, ..
+        },
+    ) in steps
+    {
         if step > last || seen == 0 {
             (last, since, seen) = (step, at.to_owned(), seen + 1);
         }
         let late = at.saturating_sub(since);
-        ensure!(step == last || late < AT_ONCE, "packet {number} was opened by {holder:?} of step {step}, {late:?} after one of step {last}");
+        ensure!(
+            step == last || late < AT_ONCE,
+            "packet {number} was opened by {holder:?} of step {step}, {late:?} after one of step {last}"
+        );
     }
     Ok(seen)
 }
@@ -84,7 +108,10 @@ fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
         std::thread::sleep(PAUSE);
         let due = (begun.elapsed().as_secs_f64() / PAUSE.as_secs_f64()) as u64 * BATCH;
         // What a busy machine left undone is made up for, though not in one burst.
-        for _ in 0..due.saturating_sub(sent.load(Ordering::Relaxed)).min(10 * BATCH) {
+        for _ in 0..due
+            .saturating_sub(sent.load(Ordering::Relaxed))
+            .min(10 * BATCH)
+        {
             let number = sent.fetch_add(1, Ordering::SeqCst);
             // Few are for the second: they must not push out those for the first that wait for the same holder.
             let to = Ipv4Addr::new(10, 5, SUBNETS[usize::from(number.is_multiple_of(20))], 9);
@@ -108,8 +135,19 @@ struct Dealer<'a> {
 impl Dealer<'_> {
     /// The next step: new keys for both players, or their subnets swapped.
     fn next(&mut self) -> Result<()> {
-        let late = |player| if player == 0 && self.deals.len().is_multiple_of(4) { LATE } else { Duration::ZERO };
-        let fresh = |player: usize| (player, self.players[player].take_key(self.peer, late(player)));
+        let late = |player| {
+            if player == 0 && self.deals.len().is_multiple_of(4) {
+                LATE
+            } else {
+                Duration::ZERO
+            }
+        };
+        let fresh = |player: usize| {
+            (
+                player,
+                self.players[player].take_key(self.peer, late(player)),
+            )
+        };
         let deal = match self.deals.last() {
             None => [fresh(0), fresh(1)],
             Some([first, second]) if !self.deals.len().is_multiple_of(2) => [*second, *first],
@@ -126,7 +164,11 @@ impl Dealer<'_> {
         }
         for ((player, key), third) in leases {
             let player = &self.players[player];
-            let file = self.bed.leases.join("subnets").join(format!("10.5.{third}.0-24"));
+            let file = self
+                .bed
+                .leases
+                .join("subnets")
+                .join(format!("10.5.{third}.0-24"));
             replace(&file, &lease(player.address, &player.public_key(key)))?;
         }
         Ok(())
@@ -143,19 +185,36 @@ fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()
         // Every packet is one of ours: no probes beside them.
         let bed = Bed::start(lab, 1, CONF, |_, options| options.arg("--probe-port=0"))?;
         let step = Arc::new(AtomicUsize::new(0));
-        let hosts = [lab.host("player0", &[Uplink::enp0s8(&bed.lan, 60)?])?, lab.host("player1", &[Uplink::enp0s8(&bed.lan, 61)?])?];
-        let players = [Player::start(&hosts[0], &step)?, Player::start(&hosts[1], &step)?];
+        let hosts = [
+            lab.host("player0", &[Uplink::enp0s8(&bed.lan, 60)?])?,
+            lab.host("player1", &[Uplink::enp0s8(&bed.lan, 61)?])?,
+        ];
+        let players = [
+            Player::start(&hosts[0], &step)?,
+            Player::start(&hosts[1], &step)?,
+        ];
         let peer = bytes(&published(&bed.store, &bed.hosts[0])?)?;
-        let mut dealer = Dealer { bed: &bed, players: &players, peer, deals: Vec::new(), step: &step };
+        let mut dealer = Dealer {
+            bed: &bed,
+            players: &players,
+            peer,
+            deals: Vec::new(),
+            step: &step,
+        };
         let (sent, end) = (AtomicU64::new(0), AtomicBool::new(false));
         // No line is a zero. Before the first leases are read nobody has the subnets.
         let name = "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"sent\",reason=\"no_route\"}";
-        let (in_vain, before) = (|| bed.daemons[0].metric(name).unwrap_or(0.0), Cell::new(0.0));
+        let (in_vain, before) = (
+            || bed.daemons[0].metric(name).unwrap_or(0.0),
+            Cell::new(0.0),
+        );
         dealer.next()?;
         let took = std::thread::scope(|scope| -> Result<Duration> {
             let sender = scope.spawn(|| send(&bed.pods[0], &sent, &end));
             let mut play = || -> Result<Duration> {
-                eventually(SOON, "both players get packets", || players.iter().all(|player| !player.opened().is_empty()))?;
+                eventually(SOON, "both players get packets", || {
+                    players.iter().all(|player| !player.opened().is_empty())
+                })?;
                 before.set(in_vain());
                 let begun = Instant::now();
                 for number in 1..=STEPS as u32 {
@@ -168,7 +227,11 @@ fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()
                 eventually(SOON, "the last holders get the packets", || {
                     last.iter().enumerate().all(|(subnet, (player, key))| {
                         let opened = players[*player].opened();
-                        opened.iter().any(|packet| packet.key == *key && packet.number >= after && packet.to.octets()[2] == SUBNETS[subnet])
+                        opened.iter().any(|packet| {
+                            packet.key == *key
+                                && packet.number >= after
+                                && packet.to.octets()[2] == SUBNETS[subnet]
+                        })
                     })
                 })?;
                 Ok(took)
@@ -183,18 +246,40 @@ fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()
         for (subnet, third) in SUBNETS.into_iter().enumerate() {
             let mut packets = Vec::new();
             for (number, player) in players.iter().enumerate() {
-                let its = player.opened().into_iter().filter(|packet| packet.to.octets()[2] == third);
-                let read = |Opened { key, number: packet, step, at, .. }| Read { holder: (number, key), number: packet, begun: step, at };
+                let its = player
+                    .opened()
+                    .into_iter()
+                    .filter(|packet| packet.to.octets()[2] == third);
+                let read = |Opened {
+                                key,
+                                number: packet,
+                                step,
+                                at,
+                                ..
+                            }| Read {
+                    holder: (number, key),
+                    number: packet,
+                    begun: step,
+                    at,
+                };
                 packets.extend(its.map(read));
             }
             steps.push(judge(&dealer.deals, subnet, &packets)?);
             opened += packets.len() as u64;
         }
-        eprintln!("{opened} of {sent} packets opened; of {STEPS} steps in {took:.1?}, {steps:?} were seen; {waited} packets waited in vain");
+        eprintln!(
+            "{opened} of {sent} packets opened; of {STEPS} steps in {took:.1?}, {steps:?} were seen; {waited} packets waited in vain"
+        );
         // It is no test of a daemon that lets nothing through, or follows the last word only.
         ensure!(opened * 3 > sent, "{opened} of {sent} packets were opened");
-        ensure!(steps.iter().all(|seen| seen * 3 > STEPS), "{steps:?} of {STEPS} steps were seen");
-        ensure!(waited > 0.0, "no packet waited for a session with whom it was not for any more");
+        ensure!(
+            steps.iter().all(|seen| seen * 3 > STEPS),
+            "{steps:?} of {STEPS} steps were seen"
+        );
+        ensure!(
+            waited > 0.0,
+            "no packet waited for a session with whom it was not for any more"
+        );
         bed.require_no_errors()
     })
 }
@@ -202,9 +287,29 @@ fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()
 #[test]
 fn a_packet_that_another_opens_is_found() {
     let deals: [Deal; 3] = [[(0, 0), (1, 0)], [(1, 0), (0, 0)], [(1, 1), (0, 1)]];
-    let read = |(holder, number, begun, at)| Read { holder, number, begun, at: Duration::from_millis(at) };
-    let judged = |packets: &[(Holder, u64, usize, u64)]| judge(&deals, 0, &packets.iter().copied().map(read).collect::<Vec<_>>());
-    assert_eq!(judged(&[((0, 0), 1, 0, 1), ((0, 0), 3, 1, 3), ((1, 0), 5, 1, 2), ((1, 1), 7, 2, 60)]).unwrap(), 3);
+    let read = |(holder, number, begun, at)| Read {
+        holder,
+        number,
+        begun,
+        at: Duration::from_millis(at),
+    };
+    let judged = |packets: &[(Holder, u64, usize, u64)]| {
+        judge(
+            &deals,
+            0,
+            &packets.iter().copied().map(read).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(
+        judged(&[
+            ((0, 0), 1, 0, 1),
+            ((0, 0), 3, 1, 3),
+            ((1, 0), 5, 1, 2),
+            ((1, 1), 7, 2, 60)
+        ])
+        .unwrap(),
+        3
+    );
     for wrong in [
         // The other subnet's then; one who had it before; one who would have it; one who never has it; one for whom it waited.
         vec![((1, 0), 1, 0, 1)],
@@ -223,14 +328,25 @@ fn own_key(times: u32) -> Result<()> {
         let bed = Bed::start(lab, 2, CONF, |_, options| options)?;
         let file = key_file(&bed.hosts[0])?;
         let options = ProbeOptions::default().interval(Duration::from_millis(10));
-        let probes = [Probe::start(&bed.pods[0], &bed.pods[1], &options)?, Probe::start(&bed.pods[1], &bed.pods[0], &options)?];
-        let flows = || probes.iter().try_for_each(|probe| probe.wait_flowing(SOON).map(drop));
+        let probes = [
+            Probe::start(&bed.pods[0], &bed.pods[1], &options)?,
+            Probe::start(&bed.pods[1], &bed.pods[0], &options)?,
+        ];
+        let flows = || {
+            probes
+                .iter()
+                .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))
+        };
         flows()?;
         for _ in 0..times {
             let keys = Keys::new();
             replace(&file, &keys.private_text())?;
             eventually_ok(SOON, "the lease has the new key", || {
-                ensure!(published(&bed.store, &bed.hosts[0])? == keys.public_text(), "{}", bed.daemons[0].log_tail(5));
+                ensure!(
+                    published(&bed.store, &bed.hosts[0])? == keys.public_text(),
+                    "{}",
+                    bed.daemons[0].log_tail(5)
+                );
                 Ok(())
             })?;
             // In a new session: with the former key nothing is sent any more.
@@ -239,7 +355,10 @@ fn own_key(times: u32) -> Result<()> {
         for probe in probes {
             let report = probe.finish()?;
             eprintln!("{times} keys: {report}");
-            ensure!(report.sent > u64::from(times) * 100 && report.wrong == 0, "{report}");
+            ensure!(
+                report.sent > u64::from(times) * 100 && report.wrong == 0,
+                "{report}"
+            );
             ensure!(report.lost * 100 <= report.sent, "{report}");
             ensure!(report.longest_outage <= Duration::from_secs(2), "{report}");
         }

@@ -7,20 +7,25 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lab::{Bed, Capture, Lab, Mesh, PingOptions, ProbeOptions, Uplink, binaries, eventually, eventually_ok, ping};
+use lab::{
+    Bed, Capture, Lab, Mesh, PingOptions, ProbeOptions, Uplink, binaries, eventually,
+    eventually_ok, ping,
+};
 
 use crate::wireguard_keys::{Keys, bytes, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
-const CONF: &str =
-    r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"WHICH"}}"#;
+const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"WHICH"}}"#;
 /// Ethernet, IPv4, UDP.
 const HEADERS: usize = 42;
 
 /// The same 32 bytes: the four bits after the last byte count for nothing.
 fn respelt(key: &str) -> Result<String> {
     const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (rest, last) = key.strip_suffix('=').and_then(|key| key.split_at_checked(42)).context("44 characters")?;
+    let (rest, last) = key
+        .strip_suffix('=')
+        .and_then(|key| key.split_at_checked(42))
+        .context("44 characters")?;
     let place = LETTERS.find(last).context("base64")?;
     let other = LETTERS.as_bytes()[place ^ 1] as char;
     Ok(format!("{rest}{other}="))
@@ -44,53 +49,131 @@ struct Lie {
 }
 
 fn lies(bed: &Bed) -> Result<Vec<Lie>> {
-    let keys = [published(&bed.store, &bed.hosts[0])?, published(&bed.store, &bed.hosts[1])?];
-    let subnet = |number: usize| bed.daemons[number].subnet_env()?.subnet.map(|net| net.trunc()).context("a subnet");
+    let keys = [
+        published(&bed.store, &bed.hosts[0])?,
+        published(&bed.store, &bed.hosts[1])?,
+    ];
+    let subnet = |number: usize| {
+        bed.daemons[number]
+            .subnet_env()?
+            .subnet
+            .map(|net| net.trunc())
+            .context("a subnet")
+    };
     let subnets = [subnet(0)?, subnet(1)?];
     let fresh = || Keys::new().public_text();
     let both = |text: &str| [text.to_owned(), text.to_owned()];
     let mut lies = Vec::new();
-    let mut lie = |net: String, public_key: String, told: [String; 2], listed: &'static str| -> Result<()> {
-        let net: ipnet::Ipv4Net = net.parse()?;
-        let wants = net.hosts().nth(8).context("an address")?;
-        lies.push(Lie { key: net.to_string().replace('/', "-"), public_key, told, listed, wants });
-        Ok(())
-    };
+    let mut lie =
+        |net: String, public_key: String, told: [String; 2], listed: &'static str| -> Result<()> {
+            let net: ipnet::Ipv4Net = net.parse()?;
+            let wants = net.hosts().nth(8).context("an address")?;
+            lies.push(Lie {
+                key: net.to_string().replace('/', "-"),
+                public_key,
+                told,
+                listed,
+                wants,
+            });
+            Ok(())
+        };
     // Half of the second node's subnet, and what has both.
     let half = format!("{}/25", subnets[1].network());
     lie(
         half.clone(),
         fresh(),
-        [format!("{half} overlaps the older lease {}", subnets[1]), format!("{half} overlaps this node's own {}", subnets[1])],
+        [
+            format!("{half} overlaps the older lease {}", subnets[1]),
+            format!("{half} overlaps this node's own {}", subnets[1]),
+        ],
         "overlaps the older",
     )?;
     let wide = "10.5.0.0/19".to_owned();
-    lie(wide.clone(), fresh(), [0, 1].map(|own| format!("{wide} overlaps this node's own {}", subnets[own])), "overlaps the older")?;
-    lie("10.9.1.0/24".to_owned(), fresh(), both("10.9.1.0/24 is not a subnet of 10.5.0.0/16"), "no subnet of 10.5.0.0/16")?;
-    let weak = [point(0, 0), point(1, 0), point(0, 0x80), STANDARD.encode([&[0xec][..], &[0xff; 30], &[0x7f]].concat())];
+    lie(
+        wide.clone(),
+        fresh(),
+        [0, 1].map(|own| format!("{wide} overlaps this node's own {}", subnets[own])),
+        "overlaps the older",
+    )?;
+    lie(
+        "10.9.1.0/24".to_owned(),
+        fresh(),
+        both("10.9.1.0/24 is not a subnet of 10.5.0.0/16"),
+        "no subnet of 10.5.0.0/16",
+    )?;
+    let weak = [
+        point(0, 0),
+        point(1, 0),
+        point(0, 0x80),
+        STANDARD.encode([&[0xec][..], &[0xff; 30], &[0x7f]].concat()),
+    ];
     for (number, key) in (101..).zip(weak) {
-        let text = format!("the value of 10.5.{number}.0/24 cannot be used: its PublicKey {key} shares no secret with anybody");
-        lie(format!("10.5.{number}.0/24"), key, both(&text), "shares no secret with anybody")?;
+        let text = format!(
+            "the value of 10.5.{number}.0/24 cannot be used: its PublicKey {key} shares no secret with anybody"
+        );
+        lie(
+            format!("10.5.{number}.0/24"),
+            key,
+            both(&text),
+            "shares no secret with anybody",
+        )?;
     }
-    let short = "the value of 10.5.110.0/24 cannot be used: its PublicKey is not 32 bytes in base64";
-    lie("10.5.110.0/24".to_owned(), STANDARD.encode([7; 31]), both(short), "is not 32 bytes in base64")?;
+    let short =
+        "the value of 10.5.110.0/24 cannot be used: its PublicKey is not 32 bytes in base64";
+    lie(
+        "10.5.110.0/24".to_owned(),
+        STANDARD.encode([7; 31]),
+        both(short),
+        "is not 32 bytes in base64",
+    )?;
     // Each node's own key, as the other's: with other last bits, and with a line end within.
-    let (other_bits, with_end) = (respelt(&keys[1])?, format!("{}\n{}", &keys[0][..20], &keys[0][20..]));
-    ensure!(other_bits != keys[1] && bytes(&other_bits).is_err(), "it is spelt as it was");
+    let (other_bits, with_end) = (
+        respelt(&keys[1])?,
+        format!("{}\n{}", &keys[0][..20], &keys[0][20..]),
+    );
+    ensure!(
+        other_bits != keys[1] && bytes(&other_bits).is_err(),
+        "it is spelt as it was"
+    );
     let used = |subnet: &str, owner: usize, reader: usize| match owner == reader {
-        true => format!("the value of {subnet} cannot be used: {} is this node's own", keys[owner]),
-        false => format!("the value of {subnet} cannot be used: {} is used by the node at 192.168.56.{} already", keys[owner], 101 + owner),
+        true => format!(
+            "the value of {subnet} cannot be used: {} is this node's own",
+            keys[owner]
+        ),
+        false => format!(
+            "the value of {subnet} cannot be used: {} is used by the node at 192.168.56.{} already",
+            keys[owner],
+            101 + owner
+        ),
     };
-    for (subnet, key, owner) in [("10.5.120.0/24", other_bits, 1), ("10.5.121.0/24", with_end, 0), ("10.5.122.0/24", keys[0].clone(), 0)] {
-        lie(subnet.to_owned(), key, [used(subnet, owner, 0), used(subnet, owner, 1)], "is used by the node at")?;
+    for (subnet, key, owner) in [
+        ("10.5.120.0/24", other_bits, 1),
+        ("10.5.121.0/24", with_end, 0),
+        ("10.5.122.0/24", keys[0].clone(), 0),
+    ] {
+        lie(
+            subnet.to_owned(),
+            key,
+            [used(subnet, owner, 0), used(subnet, owner, 1)],
+            "is used by the node at",
+        )?;
     }
     Ok(lies)
 }
 
 /// Datagrams of WireGuard that have come to the attacker, by their lengths.
 fn datagrams(frames: &[Vec<u8>]) -> Vec<usize> {
-    let to_port = |frame: &&Vec<u8>| frame.len() > HEADERS && frame[12..14] == [8, 0] && frame[23] == 17 && frame[36..38] == 51820_u16.to_be_bytes();
-    frames.iter().filter(to_port).map(|frame| frame.len() - HEADERS).collect()
+    let to_port = |frame: &&Vec<u8>| {
+        frame.len() > HEADERS
+            && frame[12..14] == [8, 0]
+            && frame[23] == 17
+            && frame[36..38] == 51820_u16.to_be_bytes()
+    };
+    frames
+        .iter()
+        .filter(to_port)
+        .map(|frame| frame.len() - HEADERS)
+        .collect()
 }
 
 #[test]
@@ -101,7 +184,12 @@ fn hostile_leases_take_nothing() -> Result<()> {
 /// Nothing is taken from nodes with the kernel's WireGuard, or the packet engine's. What has to happen happens within `soon`.
 pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
     Lab::run(&format!("wireguard hostile {implementation}"), |lab| {
-        let bed = Bed::start(lab, 2, &CONF.replace("WHICH", implementation), |_, options| options.deadline(soon))?;
+        let bed = Bed::start(
+            lab,
+            2,
+            &CONF.replace("WHICH", implementation),
+            |_, options| options.deadline(soon),
+        )?;
         let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
         let capture = Capture::start(attacker.netns())?;
         let mesh = Mesh::start(&bed.pods, &ProbeOptions::default())?;
@@ -114,56 +202,115 @@ pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
         for (number, daemon) in bed.daemons.iter().enumerate() {
             eventually_ok(soon, "readyz names each", || {
                 let (code, body) = daemon.get("/readyz")?;
-                let missing: Vec<_> = lies.iter().map(|lie| &lie.told[number]).filter(|told| !body.contains(*told)).collect();
-                ensure!(code == 200 && missing.is_empty(), "{missing:#?} are not in\n{body}");
+                let missing: Vec<_> = lies
+                    .iter()
+                    .map(|lie| &lie.told[number])
+                    .filter(|told| !body.contains(*told))
+                    .collect();
+                ensure!(
+                    code == 200 && missing.is_empty(),
+                    "{missing:#?} are not in\n{body}"
+                );
                 Ok(())
             })?;
             let status: serde_json::Value = serde_json::from_str(&daemon.get("/status")?.1)?;
-            ensure!(status["refused"].as_array().is_some_and(|list| list.len() == lies.len()), "{:#}", status["refused"]);
-            ensure!(daemon.metric("flannel_peers")? == 1.0, "{} peers", daemon.metric("flannel_peers")?);
+            ensure!(
+                status["refused"]
+                    .as_array()
+                    .is_some_and(|list| list.len() == lies.len()),
+                "{:#}",
+                status["refused"]
+            );
+            ensure!(
+                daemon.metric("flannel_peers")? == 1.0,
+                "{} peers",
+                daemon.metric("flannel_peers")?
+            );
             for lie in &lies {
-                eventually(soon, &lie.told[number], || daemon.log().contains(&lie.told[number])).with_context(|| daemon.log_tail(30))?;
+                eventually(soon, &lie.told[number], || {
+                    daemon.log().contains(&lie.told[number])
+                })
+                .with_context(|| daemon.log_tail(30))?;
             }
         }
         // An operator sees each, without a node of his own.
         let program = binaries::own("flannelctl")?;
         let place = format!("--subnet-dir={}", bed.leases.display());
-        let listed = bed.hosts[0].netns().exec(&program.to_string_lossy(), &["leases", &place])?;
+        let listed = bed.hosts[0]
+            .netns()
+            .exec(&program.to_string_lossy(), &["leases", &place])?;
         for lie in &lies {
             let subnet = lie.key.replace('-', "/");
-            let line =
-                listed.lines().find(|line| line.starts_with(&format!("{subnet} "))).with_context(|| format!("{subnet} is not in\n{listed}"))?;
-            ensure!(line.contains(lie.listed), "{:?} is not in {line}", lie.listed);
+            let line = listed
+                .lines()
+                .find(|line| line.starts_with(&format!("{subnet} ")))
+                .with_context(|| format!("{subnet} is not in\n{listed}"))?;
+            ensure!(
+                line.contains(lie.listed),
+                "{:?} is not in {line}",
+                lie.listed
+            );
         }
         // What they want goes nowhere, or where it always went.
         let short = PingOptions::default().timeout(Duration::from_millis(100));
         for lie in &lies {
             for pod in &bed.pods {
-                ensure!(ping(pod.netns(), IpAddr::V4(lie.wants), &short)?.is_none(), "{} answers", lie.wants);
+                ensure!(
+                    ping(pod.netns(), IpAddr::V4(lie.wants), &short)?.is_none(),
+                    "{} answers",
+                    lie.wants
+                );
             }
         }
         let came = datagrams(&capture.finish()?);
-        ensure!(came.is_empty(), "datagrams of {came:?} bytes came to the attacker");
+        ensure!(
+            came.is_empty(),
+            "datagrams of {came:?} bytes came to the attacker"
+        );
         // It would have been seen: an honest lease at that address is greeted by both.
         let capture = Capture::start(attacker.netns())?;
-        replace(&file("10.5.200.0-24"), &lease(attacker.v4()?, &Keys::new().public_text()))?;
+        replace(
+            &file("10.5.200.0-24"),
+            &lease(attacker.v4()?, &Keys::new().public_text()),
+        )?;
         for daemon in &bed.daemons {
-            eventually(soon, "an honest lease is used", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 2.0))?;
+            eventually(soon, "an honest lease is used", || {
+                daemon
+                    .metric("flannel_peers")
+                    .is_ok_and(|peers| peers == 2.0)
+            })?;
         }
         let came = datagrams(&capture.finish()?);
-        ensure!(came.iter().filter(|length| **length == 148).count() >= 2, "{came:?}");
+        ensure!(
+            came.iter().filter(|length| **length == 148).count() >= 2,
+            "{came:?}"
+        );
         for lie in &lies {
             std::fs::remove_file(file(&lie.key))?;
         }
         // A node's own lease gets a key that nobody can have: its last good value counts until the node has put it right.
-        let own = bed.daemons[1].subnet_env()?.subnet.context("a subnet")?.trunc().to_string().replace('/', "-");
+        let own = bed.daemons[1]
+            .subnet_env()?
+            .subnet
+            .context("a subnet")?
+            .trunc()
+            .to_string()
+            .replace('/', "-");
         replace(&file(&own), &lease(bed.hosts[1].v4()?, &point(0, 0)))?;
         eventually_ok(soon, "it is put right", || {
-            ensure!(published(&bed.store, &bed.hosts[1])? == key, "{}", bed.daemons[1].log_tail(5));
+            ensure!(
+                published(&bed.store, &bed.hosts[1])? == key,
+                "{}",
+                bed.daemons[1].log_tail(5)
+            );
             Ok(())
         })?;
         for daemon in &bed.daemons {
-            eventually(soon, "nothing is refused", || daemon.get("/readyz").is_ok_and(|page| page == (200, "flanneld is ready".to_owned())))?;
+            eventually(soon, "nothing is refused", || {
+                daemon
+                    .get("/readyz")
+                    .is_ok_and(|page| page == (200, "flanneld is ready".to_owned()))
+            })?;
         }
         bed.reach()?;
         mesh.require_clean()?;

@@ -20,7 +20,10 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn new() -> Keys {
         let private = StaticSecret::from(rand::random::<[u8; 32]>());
-        Keys { public: PublicKey::from(&private), private }
+        Keys {
+            public: PublicKey::from(&private),
+            private,
+        }
     }
 
     /// As `wg genkey` prints it.
@@ -50,7 +53,10 @@ pub(crate) fn published(store: &Store, host: &Host) -> Result<String> {
     for (_, value) in store.subnets()? {
         let value: Value = serde_json::from_str(&value)?;
         if value["PublicIP"] == own {
-            return Ok(value["BackendData"]["PublicKey"].as_str().context("a lease without a key")?.to_owned());
+            return Ok(value["BackendData"]["PublicKey"]
+                .as_str()
+                .context("a lease without a key")?
+                .to_owned());
         }
     }
     anyhow::bail!("{} has no lease", host.name())
@@ -65,7 +71,10 @@ pub(crate) fn key_file(host: &Host) -> Result<PathBuf> {
 
 /// Puts a file in the place of another at one moment, as `mv` does.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
-    let name = path.file_name().context("the path of a file")?.to_string_lossy();
+    let name = path
+        .file_name()
+        .context("the path of a file")?
+        .to_string_lossy();
     let new = path.with_file_name(format!(".{name}.new"));
     fs::write(&new, text)?;
     fs::rename(&new, path).with_context(|| format!("replacing {}", path.display()))

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Bed, Capture, Flanneld, FlanneldOptions, Lab, Mesh, PingOptions, ProbeOptions, Store, binaries, eventually, eventually_ok, throughout,
-    write_script,
+    Bed, Capture, Flanneld, FlanneldOptions, Lab, Mesh, PingOptions, ProbeOptions, Store, binaries,
+    eventually, eventually_ok, throughout, write_script,
 };
 use serde_json::Value;
 
@@ -17,7 +17,8 @@ use crate::wireguard_keys::{Keys, key_file, published, replace};
 
 /// Ten times the five seconds after which a file is read, and a little.
 const SOON: Duration = Duration::from_secs(60);
-const CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+const CONF: &str =
+    r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 const RIGHT: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const WRONG: &str = "BBECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
@@ -40,21 +41,40 @@ fn each_state_of_the_key_file_is_survived_and_told() -> Result<()> {
         let bed = Bed::on(lab, &lan, hosts, CONF, |_, options| options)?;
         let told = |number: usize, text: &str| {
             let daemon = &bed.daemons[number];
-            eventually(SOON, text, || daemon.log().contains(text)).with_context(|| daemon.log_tail(20))
+            eventually(SOON, text, || daemon.log().contains(text))
+                .with_context(|| daemon.log_tail(20))
         };
         for number in [0, 1] {
-            ensure!((mode(&files[number])?, fs::read(&files[number])?.len()) == (0o600, 44), "host {number}");
-            told(number, &format!("new WireGuard key in {}", files[number].display()))?;
+            ensure!(
+                (mode(&files[number])?, fs::read(&files[number])?.len()) == (0o600, 44),
+                "host {number}"
+            );
+            told(
+                number,
+                &format!("new WireGuard key in {}", files[number].display()),
+            )?;
         }
         let aside = |number: usize| files[number].with_file_name("wgkey.bad");
         ensure!(fs::read(aside(1))?.is_empty() && !aside(0).exists());
-        told(1, "held no WireGuard private key (32 bytes in base64): it was moved to")?;
-        ensure!(published(&bed.store, &bed.hosts[2])? == open.public_text(), "another key than the file's");
-        told(2, "others than its owner can read the WireGuard private key")?;
+        told(
+            1,
+            "held no WireGuard private key (32 bytes in base64): it was moved to",
+        )?;
+        ensure!(
+            published(&bed.store, &bed.hosts[2])? == open.public_text(),
+            "another key than the file's"
+        );
+        told(
+            2,
+            "others than its owner can read the WireGuard private key",
+        )?;
 
         // While it runs: garbled, gone, another one. Nothing is lost by the first two.
         let keys = files.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
-        let before = (published(&bed.store, &bed.hosts[0])?, published(&bed.store, &bed.hosts[1])?);
+        let before = (
+            published(&bed.store, &bed.hosts[0])?,
+            published(&bed.store, &bed.hosts[1])?,
+        );
         let mesh = Mesh::start(&bed.pods[..2], &ProbeOptions::default())?;
         mesh.wait_flowing(SOON)?;
         fs::write(&files[0], "garbled\n")?;
@@ -62,7 +82,11 @@ fn each_state_of_the_key_file_is_survived_and_told() -> Result<()> {
         replace(&files[2], &other.private_text())?;
         for number in [0, 1] {
             eventually_ok(SOON, "the present key is in the file again", || {
-                ensure!(fs::read(&files[number])? == keys[number] && mode(&files[number])? == 0o600, "{}", bed.daemons[number].log_tail(5));
+                ensure!(
+                    fs::read(&files[number])? == keys[number] && mode(&files[number])? == 0o600,
+                    "{}",
+                    bed.daemons[number].log_tail(5)
+                );
                 Ok(())
             })?;
             told(number, "the present one was written there again")?;
@@ -70,14 +94,28 @@ fn each_state_of_the_key_file_is_survived_and_told() -> Result<()> {
         ensure!(fs::read(aside(0))? == b"garbled\n");
         told(0, "held no WireGuard key and was moved to")?;
         eventually_ok(SOON, "the lease has the other key", || {
-            ensure!(published(&bed.store, &bed.hosts[2])? == other.public_text(), "{}", bed.daemons[2].log_tail(5));
+            ensure!(
+                published(&bed.store, &bed.hosts[2])? == other.public_text(),
+                "{}",
+                bed.daemons[2].log_tail(5)
+            );
             Ok(())
         })?;
         mesh.require_clean()?;
         bed.reach()?;
-        ensure!(before == (published(&bed.store, &bed.hosts[0])?, published(&bed.store, &bed.hosts[1])?), "another key was published");
+        ensure!(
+            before
+                == (
+                    published(&bed.store, &bed.hosts[0])?,
+                    published(&bed.store, &bed.hosts[1])?
+                ),
+            "another key was published"
+        );
         for (daemon, key) in bed.daemons.iter().zip(&keys) {
-            ensure!(!daemon.log().contains(&String::from_utf8_lossy(key)[..43]), "a private key is in the log");
+            ensure!(
+                !daemon.log().contains(&String::from_utf8_lossy(key)[..43]),
+                "a private key is in the log"
+            );
         }
         bed.require_no_errors()?;
 
@@ -89,7 +127,11 @@ fn each_state_of_the_key_file_is_survived_and_told() -> Result<()> {
         bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
         let status = bed.daemons[0].wait(SOON)?;
         let log = bed.daemons[0].log();
-        ensure!(status.code() == Some(1) && log.contains("cannot read or write the WireGuard private key"), "{status}: {log}");
+        ensure!(
+            status.code() == Some(1)
+                && log.contains("cannot read or write the WireGuard private key"),
+            "{status}: {log}"
+        );
         Ok(())
     })
 }
@@ -106,7 +148,9 @@ fn calls(trace: &str) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
     for (line, text) in trace.lines().enumerate() {
-        let Some((process, text)) = text.split_once(' ') else { continue };
+        let Some((process, text)) = text.split_once(' ') else {
+            continue;
+        };
         // Process ids are padded.
         let text = text.trim_start();
         if text.starts_with("<... ") {
@@ -118,7 +162,11 @@ fn calls(trace: &str) -> Vec<Call> {
         if text.ends_with("<unfinished ...>") {
             open.insert(process, calls.len());
         }
-        calls.push(Call { text: text.to_owned(), begun: line, ended: line });
+        calls.push(Call {
+            text: text.to_owned(),
+            begun: line,
+            ended: line,
+        });
     }
     calls
 }
@@ -132,15 +180,24 @@ fn the_key_is_on_the_disk_before_its_lease() -> Result<()> {
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(CONF)?;
         let file = key_file(&hosts[0])?;
-        let (program, trace) = (lab.folder("traced")?.join("flanneld"), lab.folder("trace")?.join("calls"));
+        let (program, trace) = (
+            lab.folder("traced")?.join("flanneld"),
+            lab.folder("trace")?.join("calls"),
+        );
         let flanneld = binaries::own("flanneld")?;
         // -D: the daemon is our child, and strace its grandchild. -y: with the files' names.
         let traced = "openat,rename,renameat,renameat2,link,linkat,fsync,fdatasync,write,writev,pwrite64,sendto,sendmsg,sendmmsg";
         write_script(
             &program,
-            &format!("#!/bin/sh\nexec strace -D -f -y -qq -s 4096 -e trace={traced} -o {} {} \"$@\"\n", trace.display(), flanneld.display()),
+            &format!(
+                "#!/bin/sh\nexec strace -D -f -y -qq -s 4096 -e trace={traced} -o {} {} \"$@\"\n",
+                trace.display(),
+                flanneld.display()
+            ),
         )?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").binary(&program);
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .binary(&program);
         let mut daemon = hosts[0].start_flanneld(&options)?;
         daemon.wait_ready(SOON)?;
         daemon.terminate(SOON)?;
@@ -148,32 +205,69 @@ fn the_key_is_on_the_disk_before_its_lease() -> Result<()> {
         // strace writes a call when it has ended.
         let calls = eventually_ok(SOON, "the trace shows the lease", || {
             let calls = calls(&fs::read_to_string(&trace)?);
-            ensure!(calls.iter().any(|call| call.text.contains(&public)), "{} calls", calls.len());
+            ensure!(
+                calls.iter().any(|call| call.text.contains(&public)),
+                "{} calls",
+                calls.len()
+            );
             Ok(calls)
         })?;
         let folder = file.parent().context("a folder")?.display().to_string();
         // The one call that fits, and what comes after it.
         let find = |what: &str, after: usize, fits: &dyn Fn(&str) -> bool| {
-            let call = calls.iter().find(|call| call.begun > after && fits(&call.text));
-            call.with_context(|| format!("nothing {what} after line {after} of {}", trace.display()))
+            let call = calls
+                .iter()
+                .find(|call| call.begun > after && fits(&call.text));
+            call.with_context(|| {
+                format!("nothing {what} after line {after} of {}", trace.display())
+            })
         };
-        let secret: Vec<&Call> = calls.iter().filter(|call| call.text.contains(&private)).collect();
-        ensure!(secret.len() == 1, "the private key is in {} calls", secret.len());
+        let secret: Vec<&Call> = calls
+            .iter()
+            .filter(|call| call.text.contains(&private))
+            .collect();
+        ensure!(
+            secret.len() == 1,
+            "the private key is in {} calls",
+            secret.len()
+        );
         ensure!(secret[0].text.starts_with("write("), "{}", secret[0].text);
         // write(12</folder/.wgkey.0123>, …
         let temporary = secret[0].text.split(['<', '>']).nth(1).context("a file")?;
         ensure!(temporary.starts_with(&format!("{folder}/.")), "{temporary}");
-        let made = calls.iter().find(|call| call.text.starts_with("openat(") && call.text.contains(&format!("{temporary}\"")));
+        let made = calls.iter().find(|call| {
+            call.text.starts_with("openat(") && call.text.contains(&format!("{temporary}\""))
+        });
         let made = &made.context("who made the file")?.text;
         ensure!(made.contains("O_EXCL") && made.contains("0600"), "{made}");
-        let synced = find("syncs the key", secret[0].ended, &|text| text.starts_with("fsync(") && text.contains(temporary))?;
-        let renamed = find("renames the key", synced.ended, &|text| {
-            text.starts_with("rename") && text.contains(&format!("{temporary}\"")) && text.contains(&format!("{}\"", file.display()))
+        let synced = find("syncs the key", secret[0].ended, &|text| {
+            text.starts_with("fsync(") && text.contains(temporary)
         })?;
-        let kept = find("syncs the folder", renamed.ended, &|text| text.starts_with("fsync(") && text.contains(&format!("<{folder}>")))?;
-        let published = calls.iter().find(|call| call.text.contains(&public)).context("the public key")?;
-        ensure!(published.begun > kept.ended, "line {}, before {}: {}", published.begun, kept.ended, published.text);
-        ensure!(calls.iter().any(|call| call.text.contains(&public) && call.text.contains("subnets/")), "no lease in the trace");
+        let renamed = find("renames the key", synced.ended, &|text| {
+            text.starts_with("rename")
+                && text.contains(&format!("{temporary}\""))
+                && text.contains(&format!("{}\"", file.display()))
+        })?;
+        let kept = find("syncs the folder", renamed.ended, &|text| {
+            text.starts_with("fsync(") && text.contains(&format!("<{folder}>"))
+        })?;
+        let published = calls
+            .iter()
+            .find(|call| call.text.contains(&public))
+            .context("the public key")?;
+        ensure!(
+            published.begun > kept.ended,
+            "line {}, before {}: {}",
+            published.begun,
+            kept.ended,
+            published.text
+        );
+        ensure!(
+            calls
+                .iter()
+                .any(|call| call.text.contains(&public) && call.text.contains("subnets/")),
+            "no lease in the trace"
+        );
         Ok(())
     })
 }
@@ -185,7 +279,10 @@ fn findings(daemon: &Flanneld) -> Result<Vec<Value>> {
 }
 
 /// Two nodes with a preshared key each, in the files `right` and `wrong` of a folder of the lab.
-fn two_secrets(lab: &Lab, implementation: &str) -> Result<(Vec<Flanneld>, Vec<lab::Pod>, Vec<lab::Host>)> {
+fn two_secrets(
+    lab: &Lab,
+    implementation: &str,
+) -> Result<(Vec<Flanneld>, Vec<lab::Pod>, Vec<lab::Host>)> {
     let lan = lab.switch("lan")?;
     let hosts = lab.hosts(&lan, 2)?;
     let store = Store::dir(&lab.folder("leases")?);
@@ -195,39 +292,69 @@ fn two_secrets(lab: &Lab, implementation: &str) -> Result<(Vec<Flanneld>, Vec<la
     for (host, (name, key)) in hosts.iter().zip([("right", RIGHT), ("wrong", WRONG)]) {
         let file = folder.join(name);
         fs::write(&file, key)?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").env("WIREGUARD_PSK_FILE", &file.display().to_string());
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .env("WIREGUARD_PSK_FILE", &file.display().to_string());
         daemons.push(host.start_flanneld(&options)?);
     }
-    daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
-    let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
+    daemons
+        .iter_mut()
+        .try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+    let pods = hosts
+        .iter()
+        .zip(&daemons)
+        .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+        .collect::<Result<Vec<_>>>()?;
     Ok((daemons, pods, hosts))
 }
 
 /// How many of both ways a ping passes. Both ends send, so that each receives the other's attempts.
 fn both_ways(pods: &[lab::Pod]) -> Result<usize> {
-    let passes = |from: usize, to: usize| lab::ping(pods[from].netns(), pods[to].v4()?.into(), &PingOptions::default());
+    let passes = |from: usize, to: usize| {
+        lab::ping(
+            pods[from].netns(),
+            pods[to].v4()?.into(),
+            &PingOptions::default(),
+        )
+    };
     Ok([passes(0, 1)?, passes(1, 0)?].iter().flatten().count())
 }
 
 /// With two preshared keys nothing passes; it is told, with its likely cause, and forgotten when the keys are the same.
-pub(crate) fn another_preshared_key_is_told(title: &str, implementation: &str, deadline: Duration) -> Result<()> {
+pub(crate) fn another_preshared_key_is_told(
+    title: &str,
+    implementation: &str,
+    deadline: Duration,
+) -> Result<()> {
     Lab::run(title, |lab| {
         let (daemons, pods, _hosts) = two_secrets(lab, implementation)?;
         let folder = lab.folder("secrets")?;
         let begun = std::time::Instant::now();
         eventually_ok(deadline, "it is told", || {
-            ensure!(both_ways(&pods)? == 0, "packets pass with two preshared keys");
+            ensure!(
+                both_ways(&pods)? == 0,
+                "packets pass with two preshared keys"
+            );
             let mut sure = 0;
             for daemon in &daemons {
                 let found = findings(daemon)?;
-                let silent: Vec<&Value> = found.iter().filter(|finding| finding["check"] == "wireguard-silent").collect();
-                ensure!(silent.len() == 1 && silent[0]["explained_by"].is_null(), "{found:#?}");
+                let silent: Vec<&Value> = found
+                    .iter()
+                    .filter(|finding| finding["check"] == "wireguard-silent")
+                    .collect();
+                ensure!(
+                    silent.len() == 1 && silent[0]["explained_by"].is_null(),
+                    "{found:#?}"
+                );
                 let why = silent[0]["why"].as_str().unwrap_or_default();
                 ensure!(why.contains("preshared keys differ"), "{found:#?}");
                 sure += usize::from(why.starts_with("their preshared keys"));
                 ensure!(daemon.get("/readyz")?.0 == 200, "readiness stays");
                 let metrics = daemon.get("/metrics")?.1;
-                ensure!(metrics.contains("flannel_wireguard_peers{state=\"silent\"} 1"), "{metrics}");
+                ensure!(
+                    metrics.contains("flannel_wireguard_peers{state=\"silent\"} 1"),
+                    "{metrics}"
+                );
             }
             // Who answers attempts at a handshake makes fewer itself: the other end may see none.
             ensure!(sure > 0, "nobody names the cause");
@@ -236,10 +363,16 @@ pub(crate) fn another_preshared_key_is_told(title: &str, implementation: &str, d
         eprintln!("{title}: told by both after {:.1?}", begun.elapsed());
         for key in [RIGHT, WRONG] {
             for daemon in &daemons {
-                ensure!(!daemon.log().contains(key) && !daemon.get("/status")?.1.contains(key), "a preshared key is shown");
+                ensure!(
+                    !daemon.log().contains(key) && !daemon.get("/status")?.1.contains(key),
+                    "a preshared key is shown"
+                );
             }
         }
-        let said = daemons[0].log().matches("completes no handshake of WireGuard").count();
+        let said = daemons[0]
+            .log()
+            .matches("completes no handshake of WireGuard")
+            .count();
         ensure!(said == 1, "it is logged {said} times: {}", daemons[0].log());
         let begun = std::time::Instant::now();
         fs::write(folder.join("wrong"), RIGHT)?;
@@ -247,12 +380,24 @@ pub(crate) fn another_preshared_key_is_told(title: &str, implementation: &str, d
             ensure!(both_ways(&pods)? == 2, "packets are lost");
             for daemon in &daemons {
                 let found = findings(daemon)?;
-                ensure!(found.iter().all(|finding| finding["check"] != "wireguard-silent"), "{found:#?}");
-                ensure!(daemon.log().contains("resolved: wireguard-silent"), "{}", daemon.log());
+                ensure!(
+                    found
+                        .iter()
+                        .all(|finding| finding["check"] != "wireguard-silent"),
+                    "{found:#?}"
+                );
+                ensure!(
+                    daemon.log().contains("resolved: wireguard-silent"),
+                    "{}",
+                    daemon.log()
+                );
             }
             Ok(())
         })?;
-        eprintln!("{title}: mended and forgotten by both after {:.1?}", begun.elapsed());
+        eprintln!(
+            "{title}: mended and forgotten by both after {:.1?}",
+            begun.elapsed()
+        );
         Ok(())
     })
 }
@@ -272,14 +417,23 @@ fn with_another_preshared_key_nothing_passes() -> Result<()> {
         let capture = Capture::start(hosts[0].netns())?;
         // Initiations are five seconds apart.
         throughout(Duration::from_secs(7), "nothing passes", || {
-            ensure!(both_ways(&pods)? == 0, "packets pass with two preshared keys");
+            ensure!(
+                both_ways(&pods)? == 0,
+                "packets pass with two preshared keys"
+            );
             Ok(())
         })?;
         // Of outer packets the length is known: IPv4, UDP, and an initiation or its answer.
         let frames = capture.finish()?;
         for (what, length) in [("initiations", 148), ("answers", 92)] {
-            let seen = frames.iter().filter(|frame| frame.len() == 14 + 20 + 8 + length).count();
-            ensure!(seen > 0, "no {what}: it is not for the keys that nothing passes");
+            let seen = frames
+                .iter()
+                .filter(|frame| frame.len() == 14 + 20 + 8 + length)
+                .count();
+            ensure!(
+                seen > 0,
+                "no {what}: it is not for the keys that nothing passes"
+            );
         }
         fs::write(lab.folder("secrets")?.join("wrong"), RIGHT)?;
         eventually_ok(SOON, "packets pass with one preshared key", || {
@@ -296,12 +450,19 @@ fn a_preshared_key_that_changes_on_all_nodes_loses_nothing() -> Result<()> {
     Lab::run("wireguard rotation", |lab| {
         let file = lab.folder("secrets")?.join("psk");
         fs::write(&file, RIGHT)?;
-        let bed = Bed::start(lab, 3, CONF, |_, options| options.env("WIREGUARD_PSK_FILE", &file.display().to_string()))?;
-        let mesh = Mesh::start(&bed.pods, &ProbeOptions::default().interval(Duration::from_millis(10)))?;
+        let bed = Bed::start(lab, 3, CONF, |_, options| {
+            options.env("WIREGUARD_PSK_FILE", &file.display().to_string())
+        })?;
+        let mesh = Mesh::start(
+            &bed.pods,
+            &ProbeOptions::default().interval(Duration::from_millis(10)),
+        )?;
         mesh.wait_flowing(SOON)?;
         replace(&file, WRONG)?;
         for daemon in &bed.daemons {
-            eventually(SOON, "it has the new key", || daemon.log().contains("another preshared key of WireGuard"))?;
+            eventually(SOON, "it has the new key", || {
+                daemon.log().contains("another preshared key of WireGuard")
+            })?;
         }
         std::thread::sleep(Duration::from_secs(200));
         for (way, report) in mesh.finish()? {

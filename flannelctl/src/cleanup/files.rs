@@ -16,14 +16,27 @@ const LIMIT: u64 = 64 * 1024;
 pub fn subnet_env(file: &Path, report: &mut Report) {
     match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
-            return report.kept(&format!("file {}: its contents are not flannel's; to remove it: rm {}", file.display(), file.display()));
+            return report.kept(&format!(
+                "file {}: its contents are not flannel's; to remove it: rm {}",
+                file.display(),
+                file.display()
+            ));
         }
         Ok(_) => remove(file, report),
         Err(error) if absent(&error) => {}
         Err(error) => report.complaint(format!("cannot read file {}: {error}", file.display())),
     }
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let beside = [lock_path(file), status_file::path(file), api_socket::path(file), exit_report::path(file), subnet_env::former_path(file)];
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let beside = [
+        lock_path(file),
+        status_file::path(file),
+        api_socket::path(file),
+        exit_report::path(file),
+        subnet_env::former_path(file),
+    ];
     let mut others = false;
     for entry in read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -44,7 +57,11 @@ pub fn subnet_env(file: &Path, report: &mut Report) {
         match remove_dir(folder) {
             Ok(()) => report.removed(&what),
             // A mount point, or a file could not be removed, which has been reported.
-            Err(error) if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty
+                ) => {}
             Err(error) => report.complaint(format!("cannot remove {what}: {error}")),
         }
     }
@@ -60,13 +77,21 @@ pub fn cni(folder: &Path, report: &mut Report) {
     let entries = match read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if absent(&error) => return,
-        Err(error) => return report.complaint(format!("directory {} cannot be read: {error}", folder.display())),
+        Err(error) => {
+            return report.complaint(format!(
+                "directory {} cannot be read: {error}",
+                folder.display()
+            ));
+        }
     };
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_file()) {
             remove(&entry.path(), report);
         } else {
-            report.kept(&format!("{}: not a file, and the CNI plugin creates only files there", entry.path().display()));
+            report.kept(&format!(
+                "{}: not a file, and the CNI plugin creates only files there",
+                entry.path().display()
+            ));
         }
     }
 }
@@ -84,7 +109,10 @@ fn remove(file: &Path, report: &mut Report) {
 }
 
 fn absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 #[cfg(test)]
@@ -129,12 +157,18 @@ mod tests {
         let root = bed();
         let file = root.path().join("flannel/subnet.env");
         let before = left(root.path());
-        let mut dry = Report { dry_run: true, ..Report::default() };
+        let mut dry = Report {
+            dry_run: true,
+            ..Report::default()
+        };
         subnet_env(&file, &mut dry);
         assert_eq!((left(root.path()), dry.removed), (before, 9));
         let mut report = Report::default();
         subnet_env(&file, &mut report);
-        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 9, 0));
+        assert_eq!(
+            (left(root.path()), report.removed, report.complaints),
+            (vec![], 9, 0)
+        );
         let mut again = Report::default();
         subnet_env(&file, &mut again);
         assert_eq!((again.removed, again.complaints), (0, 0));
@@ -147,11 +181,17 @@ mod tests {
         fs::write(folder.join("other.env"), "FLANNEL_NETWORK=10.6.0.0/16\n").unwrap();
         fs::write(folder.join(".subnet.environment"), "x").unwrap();
         subnet_env(&folder.join("subnet.env"), &mut Report::default());
-        assert_eq!(left(root.path()), [".subnet.environment", "flannel", "other.env"]);
+        assert_eq!(
+            left(root.path()),
+            [".subnet.environment", "flannel", "other.env"]
+        );
         let mine = root.path().join("mine.txt");
         fs::write(&mine, "PATH=/bin\n").unwrap();
         subnet_env(&mine, &mut Report::default());
-        assert!(mine.exists(), "a file without flannel's keys is not flannel's");
+        assert!(
+            mine.exists(),
+            "a file without flannel's keys is not flannel's"
+        );
     }
 
     #[test]
@@ -161,7 +201,10 @@ mod tests {
         fs::write(root.path().join("0123abcd"), "{}").unwrap();
         let mut report = Report::default();
         cni(root.path(), &mut report);
-        assert_eq!((left(root.path()), report.removed), (vec!["folder".to_owned()], 1));
+        assert_eq!(
+            (left(root.path()), report.removed),
+            (vec!["folder".to_owned()], 1)
+        );
         cni(&root.path().join("absent"), &mut report);
         assert_eq!(report.complaints, 0);
     }

@@ -20,7 +20,15 @@ impl Report {
     /// An object was removed, or would be.
     pub fn removed(&mut self, what: &str) {
         self.removed += 1;
-        out::say(format!("{} {}", if self.dry_run { "would remove" } else { "removed" }, printable::line(what)));
+        out::say(format!(
+            "{} {}",
+            if self.dry_run {
+                "would remove"
+            } else {
+                "removed"
+            },
+            printable::line(what)
+        ));
     }
 
     /// An object stays that may be flannel's.
@@ -36,7 +44,10 @@ impl Report {
 
     /// The outcome.
     pub fn end(&self) -> Result<()> {
-        ensure!(self.complaints == 0, "not everything could be removed: fix the problems above and run cleanup again, which is safe");
+        ensure!(
+            self.complaints == 0,
+            "not everything could be removed: fix the problems above and run cleanup again, which is safe"
+        );
         if self.removed == 0 {
             out::say("nothing of flannel is left on this node");
         }

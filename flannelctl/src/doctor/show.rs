@@ -18,8 +18,12 @@ pub fn text(report: &Report, all: bool, screen: Screen) -> String {
     }
     unknown(report, all, screen, &mut out);
     let count = |severity| report.count(severity);
-    let bad: std::collections::BTreeSet<&str> =
-        report.findings.iter().map(|finding| finding.check.as_str()).chain(report.unknown.iter().map(|unknown| unknown.check.as_str())).collect();
+    let bad: std::collections::BTreeSet<&str> = report
+        .findings
+        .iter()
+        .map(|finding| finding.check.as_str())
+        .chain(report.unknown.iter().map(|unknown| unknown.check.as_str()))
+        .collect();
     let risks = match count(Severity::Risk) {
         1 => "1 risk".to_owned(),
         many => format!("{many} risks"),
@@ -59,27 +63,56 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
     let _ = writeln!(out, "    why    {}", finding.why);
     for (number, seen) in finding.evidence.iter().enumerate() {
         let word = if number == 0 { "seen" } else { "    " };
-        let _ = writeln!(out, "    {word}   {}  {}", seen.text, screen.styled(Style::Faint, format!("({})", seen.from)));
+        let _ = writeln!(
+            out,
+            "    {word}   {}  {}",
+            seen.text,
+            screen.styled(Style::Faint, format!("({})", seen.from))
+        );
     }
     for (number, command) in finding.remedy.commands.iter().enumerate() {
         let word = if number == 0 { "do" } else { "  " };
         let place = if number == 0 && finding.remedy.on != HERE {
-            format!("      {}", screen.styled(Style::Faint, format!("(on {})", finding.remedy.on)))
+            format!(
+                "      {}",
+                screen.styled(Style::Faint, format!("(on {})", finding.remedy.on))
+            )
         } else {
             String::new()
         };
-        let _ = writeln!(out, "    {word}     {}{place}", screen.styled(Style::Strong, command));
+        let _ = writeln!(
+            out,
+            "    {word}     {}{place}",
+            screen.styled(Style::Strong, command)
+        );
     }
     let explained: Vec<&Finding> = report.explained(finding).collect();
     if explained.is_empty() {
         return;
     }
     let more = if all { "" } else { "  (--all shows them)" };
-    let names: Vec<String> = explained.iter().map(|finding| format!("{} {}", finding.check, finding.about).trim_end().to_owned()).collect();
-    let _ = writeln!(out, "    it explains {} more: {}{}", explained.len(), names.join(", "), screen.styled(Style::Faint, more));
+    let names: Vec<String> = explained
+        .iter()
+        .map(|finding| {
+            format!("{} {}", finding.check, finding.about)
+                .trim_end()
+                .to_owned()
+        })
+        .collect();
+    let _ = writeln!(
+        out,
+        "    it explains {} more: {}{}",
+        explained.len(),
+        names.join(", "),
+        screen.styled(Style::Faint, more)
+    );
     if all {
         for finding in explained {
-            let _ = writeln!(out, "      {}: {}: {}", finding.check, finding.what, finding.why);
+            let _ = writeln!(
+                out,
+                "      {}: {}: {}",
+                finding.check, finding.what, finding.why
+            );
         }
     }
 }
@@ -88,12 +121,21 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
 fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for unknown in &report.unknown {
-        by_reason.entry(&unknown.why).or_default().push(&unknown.check);
+        by_reason
+            .entry(&unknown.why)
+            .or_default()
+            .push(&unknown.check);
     }
-    let sign = if screen.is_terminal() { screen.styled(Style::Faint, "?") } else { "unknown:".to_owned() };
+    let sign = if screen.is_terminal() {
+        screen.styled(Style::Faint, "?")
+    } else {
+        "unknown:".to_owned()
+    };
     for (why, checks) in by_reason {
         let names = match checks.as_slice() {
-            [first, second, rest @ ..] if !all && rest.len() > 1 => format!("{first}, {second} and {} more", rest.len()),
+            [first, second, rest @ ..] if !all && rest.len() > 1 => {
+                format!("{first}, {second} and {} more", rest.len())
+            }
             _ => checks.join(", "),
         };
         let _ = writeln!(out, "{sign} {names}   not looked at: {why}");
@@ -106,18 +148,39 @@ mod tests {
     use doctor::finding::{DaemonState, SCHEMA, Unknown};
 
     fn report() -> Report {
-        let cause = Finding::new("wrong-interface", Severity::Broken, "enp0s3", "flannel uses enp0s3", "nothing named an interface")
-            .seen("10.0.2.15/24 with the gateway 10.0.2.2", "ip address")
-            .seen("node-2 answers nothing", "probes")
-            .run(r"printf '\n%s\n' FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld")
-            .run("systemctl restart flanneld")
-            .on("every node");
+        let cause = Finding::new(
+            "wrong-interface",
+            Severity::Broken,
+            "enp0s3",
+            "flannel uses enp0s3",
+            "nothing named an interface",
+        )
+        .seen("10.0.2.15/24 with the gateway 10.0.2.2", "ip address")
+        .seen("node-2 answers nothing", "probes")
+        .run(r"printf '\n%s\n' FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld")
+        .run("systemctl restart flanneld")
+        .on("every node");
         let folded = Finding {
             explained_by: Some("wrong-interface".to_owned()),
-            ..Finding::new("peer-cut", Severity::Broken, "node-2", "node-2 answers nothing", "it is off")
+            ..Finding::new(
+                "peer-cut",
+                Severity::Broken,
+                "node-2",
+                "node-2 answers nothing",
+                "it is off",
+            )
         };
-        let risk = Finding::new("clock", Severity::Risk, "", "the clock is wrong", "certificates");
-        let unknown = |check: &str, why: &str| Unknown { check: check.to_owned(), why: why.to_owned() };
+        let risk = Finding::new(
+            "clock",
+            Severity::Risk,
+            "",
+            "the clock is wrong",
+            "certificates",
+        );
+        let unknown = |check: &str, why: &str| Unknown {
+            check: check.to_owned(),
+            why: why.to_owned(),
+        };
         Report {
             schema: SCHEMA.to_owned(),
             node: "n1".to_owned(),
@@ -139,7 +202,11 @@ mod tests {
     fn the_cause_comes_first_with_what_to_type() {
         let text = text(&report(), false, Screen::plain());
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("broken: flannel uses enp0s3") && lines[0].ends_with("wrong-interface"), "{text}");
+        assert!(
+            lines[0].starts_with("broken: flannel uses enp0s3")
+                && lines[0].ends_with("wrong-interface"),
+            "{text}"
+        );
         assert_eq!(
             lines[1..],
             [
@@ -163,7 +230,8 @@ mod tests {
     fn all_of_it_is_shown_where_asked() {
         let text = text(&report(), true, Screen::plain());
         assert!(
-            text.contains("      peer-cut: node-2 answers nothing: it is off\n") && text.contains("unknown: mtu, slow, lossy, clock   not"),
+            text.contains("      peer-cut: node-2 answers nothing: it is off\n")
+                && text.contains("unknown: mtu, slow, lossy, clock   not"),
             "{text}"
         );
     }

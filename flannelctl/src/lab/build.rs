@@ -39,8 +39,17 @@ impl Network {
                 let hosts = lab.hosts(&lan, plan.hosts)?;
                 (lan, hosts)
             };
-            let (first, last) = (hosts.first().context("no hosts")?, hosts.last().context("no hosts")?);
-            let result = format!("{} to {} on one switch, {} to {}", first.name(), last.name(), first.v4_of("enp0s8")?, last.v4_of("enp0s8")?);
+            let (first, last) = (
+                hosts.first().context("no hosts")?,
+                hosts.last().context("no hosts")?,
+            );
+            let result = format!(
+                "{} to {} on one switch, {} to {}",
+                first.name(),
+                last.name(),
+                first.v4_of("enp0s8")?,
+                last.v4_of("enp0s8")?
+            );
             Ok(((lan, hosts), result))
         })?;
         let (etcd, store) = match plan.store {
@@ -53,9 +62,20 @@ impl Network {
                 Ok(((Some(etcd), Store::etcd(&client)), result))
             })?,
         };
-        screen.step("the network's configuration", || store.configure(&plan.net_conf()).map(|()| ((), plan.net_conf())))?;
+        screen.step("the network's configuration", || {
+            store
+                .configure(&plan.net_conf())
+                .map(|()| ((), plan.net_conf()))
+        })?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
-        let mut network = Network { daemons: Vec::new(), etcd, store, options, hosts, lab };
+        let mut network = Network {
+            daemons: Vec::new(),
+            etcd,
+            store,
+            options,
+            hosts,
+            lab,
+        };
         network.start_daemons(screen)?;
         Ok(network)
     }
@@ -69,7 +89,11 @@ impl Network {
             screen.timed_step(&format!("flanneld on {} is ready", host.name()), || {
                 let took = daemon.wait_ready(READY)?;
                 let env = daemon.subnet_env()?;
-                let subnets = env.subnet.map(|net| net.trunc().to_string()).into_iter().chain(env.v6_subnet.map(|net| net.trunc().to_string()));
+                let subnets = env
+                    .subnet
+                    .map(|net| net.trunc().to_string())
+                    .into_iter()
+                    .chain(env.v6_subnet.map(|net| net.trunc().to_string()));
                 let subnets = subnets.collect::<Vec<_>>().join(" and ");
                 Ok(((), format!("{subnets}, MTU {}", env.mtu), took))
             })?;
@@ -81,8 +105,16 @@ impl Network {
     pub fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
         screen.step("a pod on each host", || {
             let pod = |(host, daemon): (&Host, &Flanneld)| host.pod("pod", &daemon.subnet_env()?);
-            let pods = self.hosts.iter().zip(&self.daemons).map(pod).collect::<Result<Vec<_>>>()?;
-            let addresses: Vec<String> = pods.iter().map(|pod| pod.address().map(|address| address.to_string())).collect::<Result<_>>()?;
+            let pods = self
+                .hosts
+                .iter()
+                .zip(&self.daemons)
+                .map(pod)
+                .collect::<Result<Vec<_>>>()?;
+            let addresses: Vec<String> = pods
+                .iter()
+                .map(|pod| pod.address().map(|address| address.to_string()))
+                .collect::<Result<_>>()?;
             Ok((pods, addresses.join(", ")))
         })
     }

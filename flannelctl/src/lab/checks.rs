@@ -8,7 +8,11 @@ use crate::lab::plan::{Backend, Plan, StoreKind};
 /// Fails with the remedy if a requirement is missing.
 pub fn require(plan: &Plan) -> Result<()> {
     let lab = Lab::new("checks")?;
-    let mut tools = vec![("ip", "iproute2"), ("bridge", "iproute2"), ("ping", "iputils-ping")];
+    let mut tools = vec![
+        ("ip", "iproute2"),
+        ("bridge", "iproute2"),
+        ("ping", "iputils-ping"),
+    ];
     if plan.vagrant {
         tools.push(("nft", "nftables"));
     }
@@ -24,8 +28,12 @@ pub fn require(plan: &Plan) -> Result<()> {
     let host =
         lab.host("probe", &[]).context("cannot create a network namespace: run as root, or give the container CAP_SYS_ADMIN and CAP_NET_ADMIN")?;
     let ip = |commands: &str| host.netns().ip(commands);
-    ip("link add veth0 type veth peer name veth1").context("cannot create veth pairs: run `modprobe veth`, or use a kernel with CONFIG_VETH")?;
-    ip("link add bridge0 type bridge").context("cannot create bridges: run `modprobe bridge`, or use a kernel with CONFIG_BRIDGE")?;
+    ip("link add veth0 type veth peer name veth1").context(
+        "cannot create veth pairs: run `modprobe veth`, or use a kernel with CONFIG_VETH",
+    )?;
+    ip("link add bridge0 type bridge").context(
+        "cannot create bridges: run `modprobe bridge`, or use a kernel with CONFIG_BRIDGE",
+    )?;
     if plan.backend == Backend::Vxlan {
         ip("link add vxlan0 type vxlan id 1 dstport 8472")
             .context("cannot create vxlan devices: run `modprobe vxlan`, use a kernel with CONFIG_VXLAN, or use `--backend vxlan-userspace`")?;
@@ -35,7 +43,8 @@ pub fn require(plan: &Plan) -> Result<()> {
             .context("cannot create IPIP devices: run `modprobe ipip`, use a kernel with CONFIG_NET_IPIP, or use `--backend vxlan`")?;
     }
     // Without WireGuard in the kernel, flanneld encrypts behind a TUN device.
-    let userspace = plan.backend == Backend::Wireguard && ip("link add wireguard0 type wireguard").is_err();
+    let userspace =
+        plan.backend == Backend::Wireguard && ip("link add wireguard0 type wireguard").is_err();
     if userspace || matches!(plan.backend, Backend::Udp | Backend::VxlanUserspace) {
         ip("tuntap add tun0 mode tun")
             .context("cannot create TUN devices: run `modprobe tun`, give the container /dev/net/tun, or use `--backend host-gw`")?;

@@ -12,10 +12,16 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// From now on, SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
 pub fn remove_labs_on_signals() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     // Signals are caught from here on, not only once the thread runs.
     let entered = runtime.enter();
-    let (mut int, mut term, mut hup) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    let (mut int, mut term, mut hup) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::hangup())?,
+    );
     drop(entered);
     let wait = move || {
         let code = runtime.block_on(async {
@@ -33,7 +39,11 @@ pub fn remove_labs_on_signals() -> Result<()> {
         }
         std::process::exit(code);
     };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).context("starting the thread that waits for signals")
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(wait)
+        .map(drop)
+        .context("starting the thread that waits for signals")
 }
 
 /// If a signal made the work fail, leaves ending the process to the signal thread.

@@ -5,7 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
+use nix::sys::termios::{
+    LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
+};
 use nix::unistd::read;
 
 /// The terminal that shows no keys now, and what it was set to.
@@ -15,13 +17,20 @@ static CHANGED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
 pub fn wait(terminal: impl AsFd) -> Result<u8> {
     let before = tcgetattr(&terminal).context("reading the terminal's settings")?;
     let mut keys = before.clone();
-    keys.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
-    for (index, value) in [(SpecialCharacterIndices::VMIN, 1), (SpecialCharacterIndices::VTIME, 0)] {
+    keys.local_flags
+        .remove(LocalFlags::ICANON | LocalFlags::ECHO);
+    for (index, value) in [
+        (SpecialCharacterIndices::VMIN, 1),
+        (SpecialCharacterIndices::VTIME, 0),
+    ] {
         if let Some(character) = keys.control_chars.get_mut(index as usize) {
             *character = value;
         }
     }
-    let held = terminal.as_fd().try_clone_to_owned().context("keeping the terminal open")?;
+    let held = terminal
+        .as_fd()
+        .try_clone_to_owned()
+        .context("keeping the terminal open")?;
     *CHANGED.lock().unwrap_or_else(PoisonError::into_inner) = Some((held, before));
     // What was typed before the question is no answer to it.
     tcsetattr(&terminal, SetArg::TCSAFLUSH, &keys).context("changing the terminal's settings")?;
@@ -33,12 +42,18 @@ pub fn wait(terminal: impl AsFd) -> Result<u8> {
         }
     };
     restore();
-    outcome.context("reading a key").map(|_| u8::from_be_bytes(key))
+    outcome
+        .context("reading a key")
+        .map(|_| u8::from_be_bytes(key))
 }
 
 /// Undoes what [`wait`] has changed, from whichever thread ends the program.
 pub fn restore() {
-    if let Some((terminal, before)) = CHANGED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some((terminal, before)) = CHANGED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take()
+    {
         // Some keys are several bytes, of which one was read. A terminal that is gone needs nothing.
         let _ = tcsetattr(&terminal, SetArg::TCSAFLUSH, &before);
     }
@@ -58,14 +73,23 @@ mod tests {
         let pty = openpty(None, None).unwrap();
         let settings = || tcgetattr(&pty.slave).unwrap();
         let before = settings();
-        let shows_no_keys = || !settings().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO);
+        let shows_no_keys = || {
+            !settings()
+                .local_flags
+                .intersects(LocalFlags::ICANON | LocalFlags::ECHO)
+        };
         for interrupted in [false, true] {
             write(&pty.master, b"typed too early\n").unwrap();
             // The kernel hands it over a little later.
             std::thread::sleep(Duration::from_secs(1));
             std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| wait(&pty.slave).unwrap());
-                lab::eventually(Duration::from_secs(20), "the terminal shows no keys", shows_no_keys).unwrap();
+                lab::eventually(
+                    Duration::from_secs(20),
+                    "the terminal shows no keys",
+                    shows_no_keys,
+                )
+                .unwrap();
                 if interrupted {
                     restore();
                     assert_eq!(settings(), before);
@@ -75,7 +99,10 @@ mod tests {
                     // An arrow: three bytes.
                     write(&pty.master, b"\x1b[A").unwrap();
                 }
-                assert_eq!(waiting.join().unwrap(), if interrupted { b'k' } else { b'\x1b' });
+                assert_eq!(
+                    waiting.join().unwrap(),
+                    if interrupted { b'k' } else { b'\x1b' }
+                );
             });
             assert_eq!(settings(), before);
         }

@@ -56,26 +56,51 @@ pub struct Plan<'a> {
 pub fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     let archives = ["flannel.tar", "flannel-cni-plugin.tar"].map(|name| plan.images.join(name));
     for archive in &archives {
-        ensure!(archive.is_file(), "there is no {}: `make demo KUBE=1` and `make image` build it", archive.display());
+        ensure!(
+            archive.is_file(),
+            "there is no {}: `make demo KUBE=1` and `make image` build it",
+            archive.display()
+        );
     }
-    let manifest = std::fs::read_to_string(plan.manifest).with_context(|| format!("reading {}", plan.manifest.display()))?;
-    screen.heading(format!("Kubernetes on this machine: {} nodes with containerd, kubelet and kube-proxy", plan.nodes));
+    let manifest = std::fs::read_to_string(plan.manifest)
+        .with_context(|| format!("reading {}", plan.manifest.display()))?;
+    screen.heading(format!(
+        "Kubernetes on this machine: {} nodes with containerd, kubelet and kube-proxy",
+        plan.nodes
+    ));
     let lab = Lab::new("kubernetes")?;
     let mut options = ClusterOptions::new(plan.nodes);
     if plan.vagrant {
         options = options.vagrant();
     }
     let cluster = screen.step("control plane, then the nodes with their images", || {
-        let cluster = Cluster::start(&lab, &archives.iter().fold(options, |options, archive| options.image(archive.clone())))?;
+        let cluster = Cluster::start(
+            &lab,
+            &archives
+                .iter()
+                .fold(options, |options, archive| options.image(archive.clone())),
+        )?;
         Ok((cluster, format!("{} registered, none Ready", plan.nodes)))
     })?;
-    screen.step(&format!("kubectl apply -f {}", plan.manifest.display()), || cluster.apply(&manifest).map(|_| ((), String::new())))?;
-    screen.step("nodes", || cluster.wait_ready().map(|_| ((), "all Ready".to_owned())))?;
-    screen.step("DaemonSet kube-flannel-ds", || cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds").map(|()| ((), "ready".to_owned())))?;
+    screen.step(
+        &format!("kubectl apply -f {}", plan.manifest.display()),
+        || cluster.apply(&manifest).map(|_| ((), String::new())),
+    )?;
+    screen.step("nodes", || {
+        cluster.wait_ready().map(|_| ((), "all Ready".to_owned()))
+    })?;
+    screen.step("DaemonSet kube-flannel-ds", || {
+        cluster
+            .wait_daemon_set("kube-flannel", "kube-flannel-ds")
+            .map(|()| ((), "ready".to_owned()))
+    })?;
     let pods = screen.step("a pod on each node, and a Service", || start_pods(&cluster))?;
     let matrix = screen.step("every pod pings every other", || ping(&cluster, &pods))?;
     screen.table(&matrix);
-    let answers = screen.step("each pod calls the Service 10.96.0.80 until every pod has answered", || call(&cluster, &pods))?;
+    let answers = screen.step(
+        "each pod calls the Service 10.96.0.80 until every pod has answered",
+        || call(&cluster, &pods),
+    )?;
     screen.block(&answers);
     screen.heading("kubectl get nodes,pods --all-namespaces --output=wide");
     screen.block(&cluster.kubectl(&["get", "nodes,pods", "--all-namespaces", "--output=wide"])?);
@@ -87,7 +112,10 @@ pub fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     }
     hint(&cluster, screen)?;
     if !plan.keep && std::io::stdin().is_terminal() {
-        screen.say(format!("\n  {}", screen.styled(Style::Strong, "The cluster stays up until you press a key.")));
+        screen.say(format!(
+            "\n  {}",
+            screen.styled(Style::Strong, "The cluster stays up until you press a key.")
+        ));
         key::wait(std::io::stdin())?;
         screen.say("  removing the cluster");
     }
@@ -100,12 +128,18 @@ fn name_of(number: usize) -> String {
 
 fn start_pods(cluster: &Cluster) -> Result<(Vec<(String, String)>, String)> {
     for (number, node) in cluster.nodes.iter().enumerate() {
-        cluster.apply(&WEB.replace("NAME", &name_of(number)).replace("NODE", node.name()))?;
+        cluster.apply(
+            &WEB.replace("NAME", &name_of(number))
+                .replace("NODE", node.name()),
+        )?;
     }
     let mut pods = Vec::new();
     for number in 0..cluster.nodes.len() {
         let pod = cluster.wait_pod("default", &name_of(number))?;
-        let address = pod.pointer("/status/podIP").and_then(Value::as_str).context("a pod without an address")?;
+        let address = pod
+            .pointer("/status/podIP")
+            .and_then(Value::as_str)
+            .context("a pod without an address")?;
         pods.push((name_of(number), address.to_owned()));
     }
     let addresses: Vec<&str> = pods.iter().map(|(_, address)| address.as_str()).collect();
@@ -118,7 +152,11 @@ type Rows = Vec<Vec<(String, Style)>>;
 
 fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> {
     let heading = std::iter::once("from \\ to").chain(pods.iter().map(|(name, _)| name.as_str()));
-    let mut rows = vec![heading.map(|text| (text.to_owned(), Style::Strong)).collect::<Vec<_>>()];
+    let mut rows = vec![
+        heading
+            .map(|text| (text.to_owned(), Style::Strong))
+            .collect::<Vec<_>>(),
+    ];
     for (from, _) in pods {
         let mut row = vec![(from.clone(), Style::Strong)];
         for (to, address) in pods {
@@ -126,8 +164,14 @@ fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> 
                 row.push(("-".to_owned(), Style::Faint));
                 continue;
             }
-            let output = eventually_ok(SERVICE_TIMEOUT, "a pod answers", || cluster.exec("default", from, &["ping", "-c", "1", "-W", "1", address]))?;
-            let time = output.split("time=").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or("?");
+            let output = eventually_ok(SERVICE_TIMEOUT, "a pod answers", || {
+                cluster.exec("default", from, &["ping", "-c", "1", "-W", "1", address])
+            })?;
+            let time = output
+                .split("time=")
+                .nth(1)
+                .and_then(|rest| rest.split_whitespace().next())
+                .unwrap_or("?");
             row.push((format!("{time} ms"), Style::Good));
         }
         rows.push(row);
@@ -139,35 +183,76 @@ fn call(cluster: &Cluster, pods: &[(String, String)]) -> Result<(String, String)
     let mut lines = Vec::new();
     for (from, _) in pods {
         let mut answers = std::collections::BTreeSet::new();
-        eventually_ok(SERVICE_TIMEOUT, "the Service answers from every pod", || {
-            answers.insert(cluster.exec("default", from, &["sh", "-c", "nc 10.96.0.80 80 </dev/null"])?.trim().to_owned());
-            ensure!(answers.len() == pods.len(), "{answers:?}");
-            Ok(())
-        })?;
-        lines.push(format!("{from}: {}", answers.into_iter().collect::<Vec<_>>().join(", ")));
+        eventually_ok(
+            SERVICE_TIMEOUT,
+            "the Service answers from every pod",
+            || {
+                answers.insert(
+                    cluster
+                        .exec(
+                            "default",
+                            from,
+                            &["sh", "-c", "nc 10.96.0.80 80 </dev/null"],
+                        )?
+                        .trim()
+                        .to_owned(),
+                );
+                ensure!(answers.len() == pods.len(), "{answers:?}");
+                Ok(())
+            },
+        )?;
+        lines.push(format!(
+            "{from}: {}",
+            answers.into_iter().collect::<Vec<_>>().join(", ")
+        ));
     }
     Ok((lines.join("\n"), String::new()))
 }
 
 fn show_node(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
-    screen.heading(format!("{}: what flannel published, and where packets go", node.name()));
+    screen.heading(format!(
+        "{}: what flannel published, and where packets go",
+        node.name()
+    ));
     let found = cluster.api.admin().node(node.name())?;
-    let annotations = found.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
+    let annotations = found
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     for (name, value) in annotations.filter(|(name, _)| name.starts_with(lab::ANNOTATIONS)) {
         screen.block(&format!("{name}: {}", value.as_str().unwrap_or_default()));
     }
-    screen.block(&node.host().netns().exec("ip", &["route", "show", "dev", "flannel.1"])?);
+    screen.block(
+        &node
+            .host()
+            .netns()
+            .exec("ip", &["route", "show", "dev", "flannel.1"])?,
+    );
     Ok(())
 }
 
 fn hint(cluster: &Cluster, screen: Screen) -> Result<()> {
     screen.heading("What to try");
     let kubectl = cluster.kubectl_command()?;
-    let inside = cluster.nodes.first().map(|node| node.host().netns().name().to_owned()).unwrap_or_default();
+    let inside = cluster
+        .nodes
+        .first()
+        .map(|node| node.host().netns().name().to_owned())
+        .unwrap_or_default();
     screen.commands(&[
-        (format!("{kubectl} get pods --all-namespaces"), "kubectl as the administrator"),
-        (format!("{kubectl} --namespace=kube-flannel logs daemonset/kube-flannel-ds"), "the log of a daemon"),
-        (format!("ip netns exec {inside} tcpdump -ni enp0s8"), "packets on the wire of the first node"),
+        (
+            format!("{kubectl} get pods --all-namespaces"),
+            "kubectl as the administrator",
+        ),
+        (
+            format!("{kubectl} --namespace=kube-flannel logs daemonset/kube-flannel-ds"),
+            "the log of a daemon",
+        ),
+        (
+            format!("ip netns exec {inside} tcpdump -ni enp0s8"),
+            "packets on the wire of the first node",
+        ),
     ]);
     Ok(())
 }
@@ -179,9 +264,19 @@ pub struct KubeArgs {
     #[arg(long, conflicts_with_all = ["store", "ipv6", "backend"])]
     pub kube: bool,
     /// Folder with the image archives for --kube.
-    #[arg(long, value_name = "FOLDER", default_value = "target/images", requires = "kube")]
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "target/images",
+        requires = "kube"
+    )]
     pub images: PathBuf,
     /// Manifest for --kube.
-    #[arg(long, value_name = "FILE", default_value = "conf/kube-flannel.yml", requires = "kube")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "conf/kube-flannel.yml",
+        requires = "kube"
+    )]
     pub manifest: PathBuf,
 }

@@ -62,9 +62,20 @@ impl Plan {
 
     /// The text of net-conf.json.
     pub fn net_conf(&self) -> String {
-        let v6 = if self.families.contains(&Family::V6) { r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","# } else { "" };
-        let mode = if self.backend == Backend::VxlanUserspace { r#","Mode":"userspace""# } else { "" };
-        format!(r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{{"Type":"{}"{mode}}}}}"#, self.backend_type())
+        let v6 = if self.families.contains(&Family::V6) {
+            r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","#
+        } else {
+            ""
+        };
+        let mode = if self.backend == Backend::VxlanUserspace {
+            r#","Mode":"userspace""#
+        } else {
+            ""
+        };
+        format!(
+            r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{{"Type":"{}"{mode}}}}}"#,
+            self.backend_type()
+        )
     }
 
     /// A summary on one line.
@@ -73,10 +84,27 @@ impl Plan {
             StoreKind::Dir => "leases in a directory",
             StoreKind::Etcd => "leases in etcd",
         };
-        let families = self.families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-        let hosts = if self.vagrant { "Vagrant hosts" } else { "hosts" };
-        let mode = if self.backend == Backend::VxlanUserspace { " in userspace" } else { "" };
-        format!("{} {hosts}, {}{mode}, {store}, {families}", self.hosts, self.backend_type())
+        let families = self
+            .families
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" and ");
+        let hosts = if self.vagrant {
+            "Vagrant hosts"
+        } else {
+            "hosts"
+        };
+        let mode = if self.backend == Backend::VxlanUserspace {
+            " in userspace"
+        } else {
+            ""
+        };
+        format!(
+            "{} {hosts}, {}{mode}, {store}, {families}",
+            self.hosts,
+            self.backend_type()
+        )
     }
 }
 
@@ -88,7 +116,13 @@ mod tests {
     fn every_plan_is_a_configuration_that_the_daemon_accepts() {
         for backend in Backend::value_variants().iter().copied() {
             for families in [&[Family::V4][..], &Family::ALL] {
-                let plan = Plan { backend, hosts: 3, store: StoreKind::Dir, families, vagrant: false };
+                let plan = Plan {
+                    backend,
+                    hosts: 3,
+                    store: StoreKind::Dir,
+                    families,
+                    vagrant: false,
+                };
                 subnet_lease::NetworkConfig::parse(&plan.net_conf()).unwrap();
             }
         }

@@ -19,7 +19,11 @@ pub fn store(network: &Network, screen: Screen) -> Result<()> {
     let folder = network.lab.folder("leases")?;
     screen.heading(format!("The files in {}", folder.display()));
     for (name, value) in network.store.subnets()? {
-        screen.block(&format!("{}  {}", screen.styled(Style::Good, name), value.trim()));
+        screen.block(&format!(
+            "{}  {}",
+            screen.styled(Style::Good, name),
+            value.trim()
+        ));
     }
     Ok(())
 }
@@ -48,27 +52,69 @@ pub fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Resu
     screen.heading("What to try");
     if !kept {
         screen.commands(&[
-            ("flannelctl lab --keep".to_owned(), "leave the lab running to look around"),
-            ("flannelctl lab --backend host-gw".to_owned(), "routes instead of a tunnel"),
-            ("flannelctl lab --backend wireguard".to_owned(), "encrypted between hosts"),
-            ("flannelctl lab --store etcd --ipv6".to_owned(), "real etcd, both families"),
-            ("flannelctl lab --vagrant".to_owned(), "hosts that all have the address 10.0.2.15"),
+            (
+                "flannelctl lab --keep".to_owned(),
+                "leave the lab running to look around",
+            ),
+            (
+                "flannelctl lab --backend host-gw".to_owned(),
+                "routes instead of a tunnel",
+            ),
+            (
+                "flannelctl lab --backend wireguard".to_owned(),
+                "encrypted between hosts",
+            ),
+            (
+                "flannelctl lab --store etcd --ipv6".to_owned(),
+                "real etcd, both families",
+            ),
+            (
+                "flannelctl lab --vagrant".to_owned(),
+                "hosts that all have the address 10.0.2.15",
+            ),
         ]);
         return Ok(());
     }
     let host = network.hosts.first().context("no hosts")?;
-    let (pod, other) = (pods.first().context("no pods")?, pods.last().context("no pods")?);
-    let (inside, log) =
-        (format!("ip netns exec {}", host.netns().name()), network.daemons.first().map(|daemon| daemon.log_path().display().to_string()));
+    let (pod, other) = (
+        pods.first().context("no pods")?,
+        pods.last().context("no pods")?,
+    );
+    let (inside, log) = (
+        format!("ip netns exec {}", host.netns().name()),
+        network
+            .daemons
+            .first()
+            .map(|daemon| daemon.log_path().display().to_string()),
+    );
     let mut commands = vec![
         (format!("{inside} bash"), "a shell on the first host"),
-        (format!("ip netns exec {} ping {}", pod.netns().name(), other.address()?), "from pod to pod"),
-        (format!("{inside} tcpdump -ni enp0s8"), "packets on the wire"),
-        (format!("tail -f {}", log.unwrap_or_default()), "the log of its daemon"),
+        (
+            format!(
+                "ip netns exec {} ping {}",
+                pod.netns().name(),
+                other.address()?
+            ),
+            "from pod to pod",
+        ),
+        (
+            format!("{inside} tcpdump -ni enp0s8"),
+            "packets on the wire",
+        ),
+        (
+            format!("tail -f {}", log.unwrap_or_default()),
+            "the log of its daemon",
+        ),
     ];
     if let Some(etcd) = &network.etcd {
         let endpoints = etcd.client()?.endpoints().join(",");
-        commands.push((format!("{inside} etcdctl --endpoints={endpoints} watch --prefix {}", network.store.key("")), "leases as they change"));
+        commands.push((
+            format!(
+                "{inside} etcdctl --endpoints={endpoints} watch --prefix {}",
+                network.store.key("")
+            ),
+            "leases as they change",
+        ));
     }
     commands.push(("flannelctl lab --remove".to_owned(), "remove the lab"));
     screen.commands(&commands);

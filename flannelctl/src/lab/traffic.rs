@@ -19,19 +19,48 @@ pub fn demonstrate(network: &mut Network, pods: &[Pod], time: u64, screen: Scree
         screen.heading("Who reaches whom by IPv6");
         complete &= draw(&settled(PingMatrix::of_v6, pods)?, screen);
     }
-    let [from, to, ..] = pods else { return Ok(complete) };
+    let [from, to, ..] = pods else {
+        return Ok(complete);
+    };
     if !complete {
         return Ok(false);
     }
     screen.heading("Traffic");
     screen.step("the largest packet, unfragmented", || {
-        let answer = ping(from.netns(), to.address()?, &PingOptions::default().packet(from.mtu()))?;
-        Ok(((), format!("{} bytes, {}", from.mtu(), if answer.is_some() { "answered" } else { "NOT answered" })))
+        let answer = ping(
+            from.netns(),
+            to.address()?,
+            &PingOptions::default().packet(from.mtu()),
+        )?;
+        Ok((
+            (),
+            format!(
+                "{} bytes, {}",
+                from.mtu(),
+                if answer.is_some() {
+                    "answered"
+                } else {
+                    "NOT answered"
+                }
+            ),
+        ))
     })?;
     screen.step("a transfer over TCP", || {
-        let transfer = Transfer::run(from, to, BULK, &TransferOptions::default().deadline(Duration::from_secs(120)))?;
+        let transfer = Transfer::run(
+            from,
+            to,
+            BULK,
+            &TransferOptions::default().deadline(Duration::from_secs(120)),
+        )?;
         let rate = transfer.megabits() / 1000.0;
-        Ok(((), format!("{} MB, every byte checked, {rate:.1} Gbit/s, segments of {} bytes", transfer.bytes / 1_000_000, transfer.segment)))
+        Ok((
+            (),
+            format!(
+                "{} MB, every byte checked, {rate:.1} Gbit/s, segments of {} bytes",
+                transfer.bytes / 1_000_000,
+                transfer.segment
+            ),
+        ))
     })?;
     survive(network, from, to, time, screen)?;
     Ok(complete)
@@ -40,21 +69,38 @@ pub fn demonstrate(network: &mut Network, pods: &[Pod], time: u64, screen: Scree
 /// Sends packets while the receiving host's daemon is killed and restarted.
 fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Screen) -> Result<()> {
     let host = to.host().clone();
-    let number = network.hosts.iter().position(|known| known.name() == host.name()).context("the pod's host is unknown")?;
-    screen.step(&format!("flanneld on {} is killed and restarted under traffic", host.name()), || {
-        let end = Instant::now() + Duration::from_secs(time);
-        let probe = Probe::start(from, to, &ProbeOptions::default())?;
-        std::thread::sleep(Duration::from_secs(time) / 4);
-        network.daemons.get_mut(number).context("no daemon")?.kill()?;
-        std::thread::sleep(Duration::from_secs(time) / 4);
-        let daemon = host.flanneld(&network.options)?;
-        if let Some(slot) = network.daemons.get_mut(number) {
-            *slot = daemon;
-        }
-        std::thread::sleep(end.saturating_duration_since(Instant::now()));
-        let report = probe.finish()?;
-        Ok(((), format!("{} of {} packets arrived", report.received, report.sent)))
-    })
+    let number = network
+        .hosts
+        .iter()
+        .position(|known| known.name() == host.name())
+        .context("the pod's host is unknown")?;
+    screen.step(
+        &format!(
+            "flanneld on {} is killed and restarted under traffic",
+            host.name()
+        ),
+        || {
+            let end = Instant::now() + Duration::from_secs(time);
+            let probe = Probe::start(from, to, &ProbeOptions::default())?;
+            std::thread::sleep(Duration::from_secs(time) / 4);
+            network
+                .daemons
+                .get_mut(number)
+                .context("no daemon")?
+                .kill()?;
+            std::thread::sleep(Duration::from_secs(time) / 4);
+            let daemon = host.flanneld(&network.options)?;
+            if let Some(slot) = network.daemons.get_mut(number) {
+                *slot = daemon;
+            }
+            std::thread::sleep(end.saturating_duration_since(Instant::now()));
+            let report = probe.finish()?;
+            Ok((
+                (),
+                format!("{} of {} packets arrived", report.received, report.sent),
+            ))
+        },
+    )
 }
 
 /// Daemons are ready with their own subnet before they know the last peer's.
@@ -70,14 +116,25 @@ fn settled(matrix: impl Fn(&[Pod]) -> Result<PingMatrix>, pods: &[Pod]) -> Resul
 
 fn draw(matrix: &PingMatrix, screen: Screen) -> bool {
     let heading = |text: &str| (text.to_owned(), Style::Strong);
-    let mut rows = vec![std::iter::once(heading("from \\ to")).chain(matrix.names().iter().map(|name| heading(name))).collect::<Vec<_>>()];
+    let mut rows = vec![
+        std::iter::once(heading("from \\ to"))
+            .chain(matrix.names().iter().map(|name| heading(name)))
+            .collect::<Vec<_>>(),
+    ];
     for (from, name) in matrix.names().iter().enumerate() {
         let cell = |to: usize| match matrix.answer(from, to) {
             _ if from == to => ("-".to_owned(), Style::Faint),
-            Some(time) => (format!("{:.2} ms", time.as_secs_f64() * 1000.0), Style::Good),
+            Some(time) => (
+                format!("{:.2} ms", time.as_secs_f64() * 1000.0),
+                Style::Good,
+            ),
             None => ("no".to_owned(), Style::Bad),
         };
-        rows.push(std::iter::once(heading(name)).chain((0..matrix.names().len()).map(cell)).collect());
+        rows.push(
+            std::iter::once(heading(name))
+                .chain((0..matrix.names().len()).map(cell))
+                .collect(),
+        );
     }
     screen.table(&rows);
     matrix.silent().is_empty()

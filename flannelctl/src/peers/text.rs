@@ -10,8 +10,12 @@ use crate::columns::{Cell, plain, table};
 use crate::leases::span;
 use crate::screen::{Screen, Style};
 
-const HEADINGS: [&str; 9] = ["NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED"];
-const ROWS: [&str; 7] = ["NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID"];
+const HEADINGS: [&str; 9] = [
+    "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
+];
+const ROWS: [&str; 7] = [
+    "NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID",
+];
 const NOTHING: &str = "-";
 
 /// The whole text.
@@ -23,12 +27,24 @@ pub fn text(peers: &Peers, all: bool, screen: Screen) -> String {
         let rows: Vec<Vec<Cell>> = peers.peers.iter().flat_map(verdicts).collect();
         format!("{}\n{}", table(&HEADINGS, &rows, screen), summary(peers))
     } else {
-        let rows: Vec<Vec<Cell>> = peers.peers.iter().map(|probed| unprobed(probed).to_vec()).collect();
-        format!("{}\n{} peers, not probed", table(&["NODE", "SUBNET", "ADDRESS"], &rows, screen), peers.peers.len())
+        let rows: Vec<Vec<Cell>> = peers
+            .peers
+            .iter()
+            .map(|probed| unprobed(probed).to_vec())
+            .collect();
+        format!(
+            "{}\n{} peers, not probed",
+            table(&["NODE", "SUBNET", "ADDRESS"], &rows, screen),
+            peers.peers.len()
+        )
     };
     if all {
         let rows: Vec<Vec<Cell>> = peers.rows.iter().map(said).collect();
-        let rows = if rows.is_empty() { "no other node has said anything".to_owned() } else { table(&ROWS, &rows, screen) };
+        let rows = if rows.is_empty() {
+            "no other node has said anything".to_owned()
+        } else {
+            table(&ROWS, &rows, screen)
+        };
         out = format!("{out}\n\n{rows}");
     }
     out
@@ -36,17 +52,40 @@ pub fn text(peers: &Peers, all: bool, screen: Screen) -> String {
 
 fn unprobed(probed: &Probed) -> [Cell; 3] {
     let joined = |items: Vec<String>| plain(items.join(" "));
-    let subnets = probed.peer.subnets.iter().map(ToString::to_string).collect();
-    let addresses = probed.peer.addresses.iter().map(ToString::to_string).collect();
-    [plain(probed.peer.title()), joined(subnets), joined(addresses)]
+    let subnets = probed
+        .peer
+        .subnets
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let addresses = probed
+        .peer
+        .addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    [
+        plain(probed.peer.title()),
+        joined(subnets),
+        joined(addresses),
+    ]
 }
 
 /// A row for each address family.
 fn verdicts(probed: &Probed) -> Vec<Vec<Cell>> {
     if probed.verdicts.is_empty() {
-        return vec![unprobed(probed).into_iter().chain([faint("not probed")]).collect()];
+        return vec![
+            unprobed(probed)
+                .into_iter()
+                .chain([faint("not probed")])
+                .collect(),
+        ];
     }
-    probed.verdicts.iter().map(|verdict| row(&probed.peer.title(), verdict)).collect()
+    probed
+        .verdicts
+        .iter()
+        .map(|verdict| row(&probed.peer.title(), verdict))
+        .collect()
 }
 
 fn row(name: &str, peer: &view::Peer) -> Vec<Cell> {
@@ -57,7 +96,10 @@ fn row(name: &str, peer: &view::Peer) -> Vec<Cell> {
         state(peer.state),
         plain(peer.rtt_us.map_or_else(|| NOTHING.to_owned(), rtt)),
         plain(format!("{}/{}", peer.lost, peer.asked)),
-        plain(peer.carries.map_or_else(|| NOTHING.to_owned(), |bytes| bytes.to_string())),
+        plain(
+            peer.carries
+                .map_or_else(|| NOTHING.to_owned(), |bytes| bytes.to_string()),
+        ),
         plain(ago(peer.hears_us_age_ms)),
         plain(ago(peer.asked_age_ms)),
         faint(&note(peer)),
@@ -68,7 +110,10 @@ fn row(name: &str, peer: &view::Peer) -> Vec<Cell> {
 fn note(peer: &view::Peer) -> String {
     let mut parts = Vec::new();
     if peer.state.impact() > Impact::None {
-        parts.push(format!("for {}", span(Duration::from_millis(peer.state_age_ms))));
+        parts.push(format!(
+            "for {}",
+            span(Duration::from_millis(peer.state_age_ms))
+        ));
     }
     if let Some(other) = &peer.answered_by {
         parts.push(format!("{other} answers in its place"));
@@ -98,13 +143,32 @@ fn state(state: State) -> Cell {
 
 /// What another node says of itself and of its peers.
 fn said(row: &Row) -> Vec<Cell> {
-    let name = row.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(NOTHING);
+    let name = row
+        .name
+        .as_deref()
+        .filter(|name| !name.is_empty())
+        .unwrap_or(NOTHING);
     let own = row.said.as_ref();
-    let ready = own.map_or(faint("not known"), |own| if own.ready { plain("ready") } else { ("not ready".to_owned(), Some(Style::Bad)) });
+    let ready = own.map_or(faint("not known"), |own| {
+        if own.ready {
+            plain("ready")
+        } else {
+            ("not ready".to_owned(), Some(Style::Bad))
+        }
+    });
     let findings = own.map_or_else(|| NOTHING.to_owned(), findings);
     let all: u32 = row.counts.values().sum();
-    let well: u32 = row.counts.iter().filter(|(state, _)| state.impact() == Impact::None).map(|(_, count)| count).sum();
-    let peers = if row.said.is_some() { format!("{well} of {all} well") } else { NOTHING.to_owned() };
+    let well: u32 = row
+        .counts
+        .iter()
+        .filter(|(state, _)| state.impact() == Impact::None)
+        .map(|(_, count)| count)
+        .sum();
+    let peers = if row.said.is_some() {
+        format!("{well} of {all} well")
+    } else {
+        NOTHING.to_owned()
+    };
     vec![
         plain(name),
         plain(row.subnet.to_string()),
@@ -117,15 +181,35 @@ fn said(row: &Row) -> Vec<Cell> {
 }
 
 fn findings(own: &view::Own) -> String {
-    let kinds = [(own.broken, "broken"), (own.degraded, "degraded"), (own.risks, "risk")];
-    let counts: Vec<String> = kinds.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| format!("{count} {kind}")).collect();
-    let gravest = own.gravest.as_ref().map(|check| format!(": {check}")).unwrap_or_default();
-    if counts.is_empty() { "none".to_owned() } else { format!("{}{gravest}", counts.join(", ")) }
+    let kinds = [
+        (own.broken, "broken"),
+        (own.degraded, "degraded"),
+        (own.risks, "risk"),
+    ];
+    let counts: Vec<String> = kinds
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, kind)| format!("{count} {kind}"))
+        .collect();
+    let gravest = own
+        .gravest
+        .as_ref()
+        .map(|check| format!(": {check}"))
+        .unwrap_or_default();
+    if counts.is_empty() {
+        "none".to_owned()
+    } else {
+        format!("{}{gravest}", counts.join(", "))
+    }
 }
 
 fn summary(peers: &Peers) -> String {
     let all: Vec<&view::Peer> = peers.peers.iter().flat_map(|peer| &peer.verdicts).collect();
-    let count = |impact: Impact| all.iter().filter(|peer| peer.state.impact() == impact).count();
+    let count = |impact: Impact| {
+        all.iter()
+            .filter(|peer| peer.state.impact() == impact)
+            .count()
+    };
     let unknown = match count(Impact::Unknown) {
         0 => String::new(),
         number => format!(", {number} not known yet"),
@@ -138,7 +222,10 @@ fn rtt(micros: u32) -> String {
 }
 
 fn ago(age_ms: Option<u64>) -> String {
-    age_ms.map_or_else(|| NOTHING.to_owned(), |age| format!("{} ago", span(Duration::from_millis(age))))
+    age_ms.map_or_else(
+        || NOTHING.to_owned(),
+        |age| format!("{} ago", span(Duration::from_millis(age))),
+    )
 }
 
 fn faint(text: &str) -> Cell {

@@ -9,9 +9,21 @@ use crate::screen::{Screen, Style};
 /// The whole text.
 pub fn text(probe: &Probe, screen: Screen) -> String {
     let mut lines = vec![heading(probe, screen)];
-    let width = probe.steps.iter().map(|step| step.name.words().chars().count()).max().unwrap_or(0);
+    let width = probe
+        .steps
+        .iter()
+        .map(|step| step.name.words().chars().count())
+        .max()
+        .unwrap_or(0);
     lines.extend(probe.steps.iter().map(|step| line(step, width, screen)));
-    lines.push(screen.styled(if probe.ends_at.is_some() { Style::Bad } else { Style::Good }, &probe.sentence));
+    lines.push(screen.styled(
+        if probe.ends_at.is_some() {
+            Style::Bad
+        } else {
+            Style::Good
+        },
+        &probe.sentence,
+    ));
     lines.extend(next(&probe.next, screen));
     lines.join("\n")
 }
@@ -19,8 +31,15 @@ pub fn text(probe: &Probe, screen: Screen) -> String {
 /// `node-1 → 10.244.3.7, a pod of node-3`
 fn heading(probe: &Probe, screen: Screen) -> String {
     let target = &probe.target;
-    let address = target.address.map(|address| address.to_string()).unwrap_or_default();
-    let name = target.node.as_deref().filter(|name| !name.is_empty()).unwrap_or(&address);
+    let address = target
+        .address
+        .map(|address| address.to_string())
+        .unwrap_or_default();
+    let name = target
+        .node
+        .as_deref()
+        .filter(|name| !name.is_empty())
+        .unwrap_or(&address);
     let name = printable::value(name);
     let whom = match (target.pod, target.subnet) {
         (Some(pod), _) if target.here => format!("{pod}, a pod of this node"),
@@ -28,7 +47,11 @@ fn heading(probe: &Probe, screen: Screen) -> String {
         (None, Some(subnet)) => format!("{name}, {subnet} at {address}"),
         (None, None) => name.into_owned(),
     };
-    format!("{} {} {whom}", printable::value(&probe.node), if screen.is_terminal() { "→" } else { "to" })
+    format!(
+        "{} {} {whom}",
+        printable::value(&probe.node),
+        if screen.is_terminal() { "→" } else { "to" }
+    )
 }
 
 fn line(step: &Step, width: usize, screen: Screen) -> String {
@@ -39,22 +62,46 @@ fn line(step: &Step, width: usize, screen: Screen) -> String {
             Outcome::NotAsked => screen.styled(Style::Faint, "-"),
         }
     } else {
-        let words = Outcome::ALL.iter().map(|outcome| outcome.words().len()).max().unwrap_or(0);
+        let words = Outcome::ALL
+            .iter()
+            .map(|outcome| outcome.words().len())
+            .max()
+            .unwrap_or(0);
         format!("{:words$}", step.outcome.words())
     };
-    format!("  {sign} {:width$}  {}", step.name.words(), printable::line(&step.text))
+    format!(
+        "  {sign} {:width$}  {}",
+        step.name.words(),
+        printable::line(&step.text)
+    )
 }
 
 /// The commands, by the node on which they are typed.
 fn next(next: &[Next], screen: Screen) -> Vec<String> {
-    let place = |next: &Next| next.on.as_deref().map_or_else(|| "here:".to_owned(), |node| format!("on {}:", printable::value(node)));
-    let width = next.iter().map(|next| place(next).chars().count()).max().unwrap_or(0);
+    let place = |next: &Next| {
+        next.on.as_deref().map_or_else(
+            || "here:".to_owned(),
+            |node| format!("on {}:", printable::value(node)),
+        )
+    };
+    let width = next
+        .iter()
+        .map(|next| place(next).chars().count())
+        .max()
+        .unwrap_or(0);
     let mut last = None;
     let line = |next: &Next| {
         let place = place(next);
-        let shown = if last.as_ref() == Some(&place) { String::new() } else { place.clone() };
+        let shown = if last.as_ref() == Some(&place) {
+            String::new()
+        } else {
+            place.clone()
+        };
         last = Some(place);
-        format!("  {shown:width$}  {}", screen.styled(Style::Strong, &next.command))
+        format!(
+            "  {shown:width$}  {}",
+            screen.styled(Style::Strong, &next.command)
+        )
     };
     next.iter().map(line).collect()
 }
@@ -66,8 +113,16 @@ mod tests {
     use types::reachability::State;
 
     fn probe() -> Probe {
-        let step = |name, outcome, text: &str| Step { name, outcome, text: text.to_owned(), questions: Vec::new() };
-        let next = |on: Option<&str>, command: &str| Next { on: on.map(str::to_owned), command: command.to_owned() };
+        let step = |name, outcome, text: &str| Step {
+            name,
+            outcome,
+            text: text.to_owned(),
+            questions: Vec::new(),
+        };
+        let next = |on: Option<&str>, command: &str| Next {
+            on: on.map(str::to_owned),
+            command: command.to_owned(),
+        };
         Probe {
             schema: node_api::PROBE.to_owned(),
             at: jiff::Timestamp::UNIX_EPOCH,
@@ -115,13 +170,36 @@ It ends on the way to node-3's UDP port 8472: what this node sends does not arri
     fn whom_it_asks_is_said_first() {
         let mut probe = probe();
         probe.target.pod = None;
-        let first = |probe: &Probe| text(probe, Screen::plain()).lines().next().unwrap().to_owned();
-        assert_eq!(first(&probe), "node-1 to node-3, 10.244.3.0/24 at 192.0.2.3");
+        let first = |probe: &Probe| {
+            text(probe, Screen::plain())
+                .lines()
+                .next()
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(
+            first(&probe),
+            "node-1 to node-3, 10.244.3.0/24 at 192.0.2.3"
+        );
         probe.target.node = None;
-        assert_eq!(first(&probe), "node-1 to 192.0.2.3, 10.244.3.0/24 at 192.0.2.3");
-        probe.target = Target { pod: "10.244.1.7".parse().ok(), here: true, ..Target::default() };
+        assert_eq!(
+            first(&probe),
+            "node-1 to 192.0.2.3, 10.244.3.0/24 at 192.0.2.3"
+        );
+        probe.target = Target {
+            pod: "10.244.1.7".parse().ok(),
+            here: true,
+            ..Target::default()
+        };
         assert_eq!(first(&probe), "node-1 to 10.244.1.7, a pod of this node");
-        probe.target = Target { node: Some("n\u{1b}[2J\nx".to_owned()), ..Target::default() };
-        assert!(!first(&probe).contains('\u{1b}') && first(&probe).ends_with('x'), "{:?}", first(&probe));
+        probe.target = Target {
+            node: Some("n\u{1b}[2J\nx".to_owned()),
+            ..Target::default()
+        };
+        assert!(
+            !first(&probe).contains('\u{1b}') && first(&probe).ends_with('x'),
+            "{:?}",
+            first(&probe)
+        );
     }
 }

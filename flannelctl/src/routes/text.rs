@@ -18,21 +18,39 @@ const REASONS: usize = 5;
 
 /// The whole text.
 pub fn text(routes: &Routes, all: bool, screen: Screen) -> String {
-    let (well, wrong): (Vec<&Object>, Vec<&Object>) = routes.objects.iter().partition(|object| object.state == State::AsWanted);
+    let (well, wrong): (Vec<&Object>, Vec<&Object>) = routes
+        .objects
+        .iter()
+        .partition(|object| object.state == State::AsWanted);
     let counted = !all && well.len() > LISTED;
     let mut out = Vec::new();
-    let mut rows: Vec<Vec<Cell>> = wrong.iter().map(|object| exception(object, screen)).collect();
+    let mut rows: Vec<Vec<Cell>> = wrong
+        .iter()
+        .map(|object| exception(object, screen))
+        .collect();
     if counted {
         rows.extend(counts(&well, if wrong.is_empty() { "" } else { " more" }));
     } else {
-        rows.extend(well.iter().map(|object| vec![plain(word(object.kind)), plain(&object.text), plain(holder(object)), plain("as wanted")]));
+        rows.extend(well.iter().map(|object| {
+            vec![
+                plain(word(object.kind)),
+                plain(&object.text),
+                plain(holder(object)),
+                plain("as wanted"),
+            ]
+        }));
     }
     if !rows.is_empty() {
         out.push(table(&HEADINGS, &rows, screen));
     }
     out.extend(reasons(&wrong));
     out.extend(foreign(&routes.foreign, all, screen));
-    out.extend(routes.rules.as_ref().map(|rules| format!("rules: {}", said(rules))));
+    out.extend(
+        routes
+            .rules
+            .as_ref()
+            .map(|rules| format!("rules: {}", said(rules))),
+    );
     out.push(summary(routes, screen));
     out.join("\n\n")
 }
@@ -46,16 +64,36 @@ fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
         State::Different => "different",
         State::Refused => "refused",
     };
-    let found = object.found.as_ref().map(|found| format!("there is {found}")).unwrap_or_default();
-    vec![plain(word(object.kind)), plain(&object.text), plain(holder(object)), (format!("{sign}{state}"), Some(Style::Bad)), faint(found)]
+    let found = object
+        .found
+        .as_ref()
+        .map(|found| format!("there is {found}"))
+        .unwrap_or_default();
+    vec![
+        plain(word(object.kind)),
+        plain(&object.text),
+        plain(holder(object)),
+        (format!("{sign}{state}"), Some(Style::Bad)),
+        faint(found),
+    ]
 }
 
 /// Why the kernel refused objects: too long for a table, and often the same for many.
 fn reasons(wrong: &[&Object]) -> Option<String> {
-    let all: BTreeSet<&str> = wrong.iter().filter_map(|object| object.why.as_deref()).collect();
-    let mut lines: Vec<String> = all.iter().take(REASONS).map(|why| format!("refused: {}", printable::line(why))).collect();
+    let all: BTreeSet<&str> = wrong
+        .iter()
+        .filter_map(|object| object.why.as_deref())
+        .collect();
+    let mut lines: Vec<String> = all
+        .iter()
+        .take(REASONS)
+        .map(|why| format!("refused: {}", printable::line(why)))
+        .collect();
     if all.len() > REASONS {
-        lines.push(format!("and for {} more reasons (-o json has them)", all.len() - REASONS));
+        lines.push(format!(
+            "and for {} more reasons (-o json has them)",
+            all.len() - REASONS
+        ));
     }
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
@@ -66,19 +104,53 @@ fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
     for object in well {
         *counts.entry(object.kind).or_default() += 1;
     }
-    counts.into_iter().map(|(kind, count)| vec![plain(word(kind)), faint(format!("{count}{more}")), plain(""), plain("as wanted")]).collect()
+    counts
+        .into_iter()
+        .map(|(kind, count)| {
+            vec![
+                plain(word(kind)),
+                faint(format!("{count}{more}")),
+                plain(""),
+                plain("as wanted"),
+            ]
+        })
+        .collect()
 }
 
 /// What others have; routes to this node's own pods are only counted, unless all are wanted.
 fn foreign(all_of_them: &[Foreign], all: bool, screen: Screen) -> Option<String> {
-    let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = all_of_them.iter().partition(|other| other.in_the_way_of.is_empty());
-    let (own, others): (Vec<&Foreign>, Vec<&Foreign>) = harmless.into_iter().partition(|other| other.own_subnet && !all);
+    let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = all_of_them
+        .iter()
+        .partition(|other| other.in_the_way_of.is_empty());
+    let (own, others): (Vec<&Foreign>, Vec<&Foreign>) = harmless
+        .into_iter()
+        .partition(|other| other.own_subnet && !all);
     let sign = if screen.is_terminal() { "✗ " } else { "" };
-    let impact = |other: &Foreign| (format!("{sign}in the way of {}", other.in_the_way_of.join(", ")), Some(Style::Bad));
-    let row = |other: &Foreign| vec![plain(word(other.kind)), plain(&other.text), plain(&other.by)];
-    let harmful = harmful.iter().map(|other| row(other).into_iter().chain([impact(other)]).collect());
-    let rows: Vec<Vec<Cell>> = harmful.chain(others.iter().map(|other| row(other))).collect();
-    let own = (!own.is_empty()).then(|| format!("{} more inside this node's own subnet, as its pods' are (--all)", routes(own.len())));
+    let impact = |other: &Foreign| {
+        (
+            format!("{sign}in the way of {}", other.in_the_way_of.join(", ")),
+            Some(Style::Bad),
+        )
+    };
+    let row = |other: &Foreign| {
+        vec![
+            plain(word(other.kind)),
+            plain(&other.text),
+            plain(&other.by),
+        ]
+    };
+    let harmful = harmful
+        .iter()
+        .map(|other| row(other).into_iter().chain([impact(other)]).collect());
+    let rows: Vec<Vec<Cell>> = harmful
+        .chain(others.iter().map(|other| row(other)))
+        .collect();
+    let own = (!own.is_empty()).then(|| {
+        format!(
+            "{} more inside this node's own subnet, as its pods' are (--all)",
+            routes(own.len())
+        )
+    });
     let table = (!rows.is_empty()).then(|| table(&FOREIGN, &rows, screen));
     let parts: Vec<String> = table.into_iter().chain(own).collect();
     (!parts.is_empty()).then(|| parts.join("\n"))
@@ -89,22 +161,40 @@ fn routes(count: usize) -> String {
 }
 
 fn said(rules: &Rules) -> String {
-    let what = if rules.what.is_empty() { "none wanted".to_owned() } else { rules.what.join(", ") };
-    let state = if rules.in_place { "in place".into() } else { printable::value(&rules.trouble) };
+    let what = if rules.what.is_empty() {
+        "none wanted".to_owned()
+    } else {
+        rules.what.join(", ")
+    };
+    let state = if rules.in_place {
+        "in place".into()
+    } else {
+        printable::value(&rules.trouble)
+    };
     format!("{}: {what}; {state}", rules.with)
 }
 
 /// The last line: whether all is well, and how much is not.
 fn summary(routes: &Routes, screen: Screen) -> String {
-    let count = |state: State| routes.objects.iter().filter(|object| object.state == state).count();
+    let count = |state: State| {
+        routes
+            .objects
+            .iter()
+            .filter(|object| object.state == state)
+            .count()
+    };
     let all = routes.objects.len();
     let objects = format!("{all} object{}", if all == 1 { "" } else { "s" });
-    let mut wrong: Vec<String> = [(State::Missing, "missing"), (State::Different, "different"), (State::Refused, "refused")]
-        .into_iter()
-        .map(|(state, word)| (count(state), word))
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, word)| format!("{count} {word}"))
-        .collect();
+    let mut wrong: Vec<String> = [
+        (State::Missing, "missing"),
+        (State::Different, "different"),
+        (State::Refused, "refused"),
+    ]
+    .into_iter()
+    .map(|(state, word)| (count(state), word))
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, word)| format!("{count} {word}"))
+    .collect();
     let right = match (wrong.is_empty(), all) {
         (true, 0) => "nothing is wanted in the kernel".to_owned(),
         (true, 1) => format!("{objects}, as wanted"),
@@ -115,7 +205,12 @@ fn summary(routes: &Routes, screen: Screen) -> String {
         }
     };
     let mut parts = vec![right];
-    match routes.foreign.iter().filter(|other| !other.in_the_way_of.is_empty()).count() {
+    match routes
+        .foreign
+        .iter()
+        .filter(|other| !other.in_the_way_of.is_empty())
+        .count()
+    {
         0 => {}
         1 => parts.push("one of somebody else's is in the way".to_owned()),
         count => parts.push(format!("{count} of somebody else's are in the way")),
@@ -123,12 +218,19 @@ fn summary(routes: &Routes, screen: Screen) -> String {
     if routes.rules.as_ref().is_some_and(|rules| !rules.in_place) {
         parts.push("the rules are not in place".to_owned());
     }
-    let style = if routes.is_broken() { Style::Bad } else { Style::Good };
+    let style = if routes.is_broken() {
+        Style::Bad
+    } else {
+        Style::Good
+    };
     screen.styled(style, parts.join("; "))
 }
 
 fn holder(object: &Object) -> String {
-    object.holder.as_ref().map_or_else(|| "this node".to_owned(), Holder::title)
+    object
+        .holder
+        .as_ref()
+        .map_or_else(|| "this node".to_owned(), Holder::title)
 }
 
 fn word(kind: Kind) -> &'static str {

@@ -18,22 +18,30 @@ const DOCTOR: &str = "flannelctl doctor tells what to do";
 
 /// Whether something needs an operator now.
 pub fn is_broken(status: &Status) -> bool {
-    status.node.as_ref().is_none_or(|node| !node.ready || node.silent.is_some() || !broken(node).is_empty() || !cut(node).is_empty())
+    status.node.as_ref().is_none_or(|node| {
+        !node.ready || node.silent.is_some() || !broken(node).is_empty() || !cut(node).is_empty()
+    })
 }
 
 /// What stands in the way of packets, without what something else explains.
 fn broken(node: &Node) -> Vec<&Finding> {
-    causes(node).filter(|finding| finding.severity != Severity::Risk).collect()
+    causes(node)
+        .filter(|finding| finding.severity != Severity::Risk)
+        .collect()
 }
 
 fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
-    node.findings.iter().flatten().filter(|finding| finding.explained_by.is_none())
+    node.findings
+        .iter()
+        .flatten()
+        .filter(|finding| finding.explained_by.is_none())
 }
 
 /// Peers that packets do not reach; empty once the doctor tells of them.
 fn cut(node: &Node) -> Vec<&probing::view::Peer> {
     let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
-    all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All).collect()
+    all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All)
+        .collect()
 }
 
 /// The whole text.
@@ -48,28 +56,61 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
     let host = printable::value(&status.host);
     if status.daemon == DaemonState::Hanging {
         let trouble = status.trouble.as_deref().unwrap_or_default();
-        return [sentence(false, &format!("flanneld hangs on {host}"), screen), format!("    {}", printable::line(trouble)), format!("  {DOCTOR}")]
-            .join("\n");
+        return [
+            sentence(false, &format!("flanneld hangs on {host}"), screen),
+            format!("    {}", printable::line(trouble)),
+            format!("  {DOCTOR}"),
+        ]
+        .join("\n");
     }
     let Some(words) = &status.exit_report else {
-        let first = sentence(false, &format!("flanneld does not run on {host}, and left no word why"), screen);
-        return format!("{first}\n    {}\n  {DOCTOR}", printable::line(status.trouble.as_deref().unwrap_or_default()));
+        let first = sentence(
+            false,
+            &format!("flanneld does not run on {host}, and left no word why"),
+            screen,
+        );
+        return format!(
+            "{first}\n    {}\n  {DOCTOR}",
+            printable::line(status.trouble.as_deref().unwrap_or_default())
+        );
     };
     let ago = match since(words.at, now) {
         Some(ago) => format!("{} ago", span(ago)),
         // The clock was set back.
         None => format!("at {}", words.at),
     };
-    let first = sentence(false, &format!("flanneld does not run on {host}; it ended {ago} with exit code {}:", words.code), screen);
-    let said = words.text.lines().map(|line| format!("    {}", printable::line(line)));
-    std::iter::once(first).chain(said).chain([format!("  {DOCTOR}")]).collect::<Vec<_>>().join("\n")
+    let first = sentence(
+        false,
+        &format!(
+            "flanneld does not run on {host}; it ended {ago} with exit code {}:",
+            words.code
+        ),
+        screen,
+    );
+    let said = words
+        .text
+        .lines()
+        .map(|line| format!("    {}", printable::line(line)));
+    std::iter::once(first)
+        .chain(said)
+        .chain([format!("  {DOCTOR}")])
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The first line.
 fn sentence(well: bool, text: &str, screen: Screen) -> String {
     match (screen.is_terminal(), well) {
-        (true, true) => format!("{} {}", screen.styled(Style::Good, "✓"), screen.styled(Style::Strong, text)),
-        (true, false) => format!("{} {}", screen.styled(Style::Bad, "✗"), screen.styled(Style::Strong, text)),
+        (true, true) => format!(
+            "{} {}",
+            screen.styled(Style::Good, "✓"),
+            screen.styled(Style::Strong, text)
+        ),
+        (true, false) => format!(
+            "{} {}",
+            screen.styled(Style::Bad, "✗"),
+            screen.styled(Style::Strong, text)
+        ),
         (false, _) => text.to_owned(),
     }
 }
@@ -88,14 +129,33 @@ fn running(node: &Node, screen: Screen) -> String {
     let well = node.ready && node.silent.is_none() && count == 0;
     let first = sentence(well, &what, screen);
     let used = what.chars().count() + if screen.is_terminal() { 2 } else { 0 };
-    let version = format!("flanneld {}, up {}", printable::value(&node.version), span(Duration::from_secs(node.uptime_seconds)));
-    let mut out = vec![format!("{first}{}{}", " ".repeat(WIDTH.saturating_sub(used).max(2)), screen.styled(Style::Faint, version))];
+    let version = format!(
+        "flanneld {}, up {}",
+        printable::value(&node.version),
+        span(Duration::from_secs(node.uptime_seconds))
+    );
+    let mut out = vec![format!(
+        "{first}{}{}",
+        " ".repeat(WIDTH.saturating_sub(used).max(2)),
+        screen.styled(Style::Faint, version)
+    )];
     // What is wrong comes first: who reads no further knows it.
     let problems = broken.iter().map(|finding| (true, told(finding, node.at)));
     let cut = cut.iter().map(|peer| {
-        (true, format!("{} ({}) is {} since {}", peer.title(), peer.address, peer.state, span(Duration::from_millis(peer.state_age_ms))))
+        (
+            true,
+            format!(
+                "{} ({}) is {} since {}",
+                peer.title(),
+                peer.address,
+                peer.state,
+                span(Duration::from_millis(peer.state_age_ms))
+            ),
+        )
     });
-    let risks = causes(node).filter(|finding| finding.severity == Severity::Risk).map(|finding| (false, told(finding, node.at)));
+    let risks = causes(node)
+        .filter(|finding| finding.severity == Severity::Risk)
+        .map(|finding| (false, told(finding, node.at)));
     let problems: Vec<(bool, String)> = problems.chain(cut).chain(risks).collect();
     for (is_broken, text) in problems {
         let text = printable::line(&text).into_owned();
@@ -106,9 +166,20 @@ fn running(node: &Node, screen: Screen) -> String {
             (false, false) => format!("  risk: {text}"),
         });
     }
-    let line = |name: &str, text: String| format!("  {} {}", screen.styled(Style::Faint, format!("{name:<9}")), printable::line(&text));
+    let line = |name: &str, text: String| {
+        format!(
+            "  {} {}",
+            screen.styled(Style::Faint, format!("{name:<9}")),
+            printable::line(&text)
+        )
+    };
     out.extend(node.silent.clone().map(|text| line("hangs", text)));
-    out.extend(node.reasons.iter().map(|reason| line("not ready", format!("{}: {}", reason.condition, reason.text))));
+    out.extend(node.reasons.iter().map(|reason| {
+        line(
+            "not ready",
+            format!("{}: {}", reason.condition, reason.text),
+        )
+    }));
     if !well {
         out.push(format!("  {DOCTOR}"));
     }
@@ -125,7 +196,15 @@ fn running(node: &Node, screen: Screen) -> String {
     row("silent", silent_peers(node));
     row("rules", rules(node));
     row("peers", Some(peers(node)));
-    row("unused", (!node.unused.is_empty()).then(|| format!("{} of the leases in the store: flannelctl leases tells why", node.unused.len())));
+    row(
+        "unused",
+        (!node.unused.is_empty()).then(|| {
+            format!(
+                "{} of the leases in the store: flannelctl leases tells why",
+                node.unused.len()
+            )
+        }),
+    );
     row("api", node.page.as_ref().map(|url| api(url, &node.node)));
     for notice in &node.notices {
         row("note", Some(format!("{}: {}", notice.name, notice.text)));
@@ -134,7 +213,10 @@ fn running(node: &Node, screen: Screen) -> String {
 }
 
 fn told(finding: &Finding, now: Timestamp) -> String {
-    let since = finding.since.and_then(|then| since(then, now)).map(|time| format!(" (since {})", span(time)));
+    let since = finding
+        .since
+        .and_then(|then| since(then, now))
+        .map(|time| format!(" (since {})", span(time)));
     format!("{}{}", finding.what, since.unwrap_or_default())
 }
 
@@ -163,8 +245,18 @@ fn subnet(node: &Node) -> Option<String> {
 
 fn address(node: &Node) -> Option<String> {
     let underlay = node.underlay.as_ref()?;
-    let public = if underlay.public == underlay.addresses { String::new() } else { format!(", told to others as {}", joined(&underlay.public)) };
-    Some(format!("{} on {} (MTU {}){public}: {}", joined(&underlay.addresses), underlay.interface, underlay.mtu, underlay.why))
+    let public = if underlay.public == underlay.addresses {
+        String::new()
+    } else {
+        format!(", told to others as {}", joined(&underlay.public))
+    };
+    Some(format!(
+        "{} on {} (MTU {}){public}: {}",
+        joined(&underlay.addresses),
+        underlay.interface,
+        underlay.mtu,
+        underlay.why
+    ))
 }
 
 fn pods(node: &Node) -> Option<String> {
@@ -182,9 +274,17 @@ fn pods(node: &Node) -> Option<String> {
 
 fn store(node: &Node) -> Option<String> {
     let store = node.store.as_ref()?;
-    let heard = store.heard.and_then(|heard| since(heard, node.at)).map(|ago| format!(", heard {} ago", span(ago)));
+    let heard = store
+        .heard
+        .and_then(|heard| since(heard, node.at))
+        .map(|ago| format!(", heard {} ago", span(ago)));
     let trouble = store.trouble.as_ref().map(|trouble| format!("; {trouble}"));
-    Some(format!("{}{}{}", store.what, heard.unwrap_or_else(|| ", not heard yet".to_owned()), trouble.unwrap_or_default()))
+    Some(format!(
+        "{}{}{}",
+        store.what,
+        heard.unwrap_or_else(|| ", not heard yet".to_owned()),
+        trouble.unwrap_or_default()
+    ))
 }
 
 fn kernel(node: &Node) -> Option<String> {
@@ -193,38 +293,78 @@ fn kernel(node: &Node) -> Option<String> {
         (kernel.routes, "route", "routes"),
         (kernel.neighbours, "neighbour", "neighbours"),
         (kernel.fdb, "FDB entry", "FDB entries"),
-        (kernel.wireguard.map_or(0, |wireguard| wireguard.peers), "WireGuard peer", "WireGuard peers"),
+        (
+            kernel.wireguard.map_or(0, |wireguard| wireguard.peers),
+            "WireGuard peer",
+            "WireGuard peers",
+        ),
     ];
     let counts: Vec<String> = counts
         .iter()
         .filter(|(count, ..)| *count > 0)
         .map(|(count, one, many)| format!("{count} {}", if *count == 1 { one } else { many }))
         .collect();
-    let objects = if counts.is_empty() { "no objects".to_owned() } else { counts.join(", ") };
-    let state = if kernel.in_sync { "all as wanted".to_owned() } else { format!("not as wanted: {}", kernel.trouble) };
-    let back = if kernel.put_back > 0 { format!("; {} put back in the last hour", kernel.put_back) } else { String::new() };
+    let objects = if counts.is_empty() {
+        "no objects".to_owned()
+    } else {
+        counts.join(", ")
+    };
+    let state = if kernel.in_sync {
+        "all as wanted".to_owned()
+    } else {
+        format!("not as wanted: {}", kernel.trouble)
+    };
+    let back = if kernel.put_back > 0 {
+        format!("; {} put back in the last hour", kernel.put_back)
+    } else {
+        String::new()
+    };
     Some(format!("{objects}, {state}{back}"))
 }
 
 /// The peers that the kernel refuses; the first one with the reason.
 fn failed_peers(node: &Node) -> Option<String> {
     let failed = &node.kernel.as_ref()?.failed_peers;
-    let FailedPeer { node, subnet, text, .. } = failed.first()?;
-    let name = node.as_ref().map_or(String::new(), |node| format!(" ({node})"));
-    let count = if failed.len() == 1 { "1 peer".to_owned() } else { format!("{} peers", failed.len()) };
-    Some(format!("{count} cannot be programmed: {subnet}{name}: {text}"))
+    let FailedPeer {
+        node, subnet, text, ..
+    } = failed.first()?;
+    let name = node
+        .as_ref()
+        .map_or(String::new(), |node| format!(" ({node})"));
+    let count = if failed.len() == 1 {
+        "1 peer".to_owned()
+    } else {
+        format!("{} peers", failed.len())
+    };
+    Some(format!(
+        "{count} cannot be programmed: {subnet}{name}: {text}"
+    ))
 }
 
 /// The peers of WireGuard that complete no handshake.
 fn silent_peers(node: &Node) -> Option<String> {
-    let Wireguard { peers, silent } = node.kernel.as_ref()?.wireguard.filter(|wireguard| wireguard.silent > 0)?;
-    Some(format!("{silent} of {peers} WireGuard peers complete no handshake"))
+    let Wireguard { peers, silent } = node
+        .kernel
+        .as_ref()?
+        .wireguard
+        .filter(|wireguard| wireguard.silent > 0)?;
+    Some(format!(
+        "{silent} of {peers} WireGuard peers complete no handshake"
+    ))
 }
 
 fn rules(node: &Node) -> Option<String> {
     let rules = node.rules.as_ref()?;
-    let what = if rules.what.is_empty() { "none wanted".to_owned() } else { rules.what.join(", ") };
-    let state = if rules.in_place { "in place".to_owned() } else { rules.trouble.clone() };
+    let what = if rules.what.is_empty() {
+        "none wanted".to_owned()
+    } else {
+        rules.what.join(", ")
+    };
+    let state = if rules.in_place {
+        "in place".to_owned()
+    } else {
+        rules.trouble.clone()
+    };
     Some(format!("{}: {what}; {state}", rules.with))
 }
 
@@ -232,7 +372,11 @@ fn peers(node: &Node) -> String {
     let all = node.peers.len();
     match &node.mesh {
         Some(mesh) if !mesh.peers.is_empty() => {
-            let well = mesh.peers.iter().filter(|peer| peer.state.impact() == Impact::None).count();
+            let well = mesh
+                .peers
+                .iter()
+                .filter(|peer| peer.state.impact() == Impact::None)
+                .count();
             format!("{well} of {} well", mesh.peers.len())
         }
         _ if all == 1 => "1, not probed".to_owned(),
@@ -252,7 +396,11 @@ fn api(url: &str, node: &str) -> String {
 }
 
 fn joined<T: Display>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(" and ")
 }
 
 /// The time from one moment to a later one; `None` if it is earlier.

@@ -79,10 +79,16 @@ impl fmt::Display for Missing {
         types::problem::text(f, self, |f| match self {
             Self::Daemon(silence) => write!(f, "{silence}"),
             Self::File { path, cause } => write!(f, "{}: {cause}", path.display()),
-            Self::PodLog { folder } => write!(f, "{}: no log of a pod of flannel's", folder.display()),
+            Self::PodLog { folder } => {
+                write!(f, "{}: no log of a pod of flannel's", folder.display())
+            }
             Self::Run { command, cause } => write!(f, "{command}: {cause}"),
             Self::Hangs { command } => write!(f, "{command}: it does not end within {TIMEOUT:?}"),
-            Self::Fails { command, status, said } => write!(f, "{command}: {status}: {said}"),
+            Self::Fails {
+                command,
+                status,
+                said,
+            } => write!(f, "{command}: {status}: {said}"),
         })
     }
 }
@@ -90,7 +96,9 @@ impl fmt::Display for Missing {
 /// The text of an item, or why there is none.
 pub async fn item(item: &Item, subnet_file: &Path) -> Result<String, Missing> {
     match &item.source {
-        Source::Daemon(target) => ask::text(subnet_file, target).map_err(Missing::Daemon).map(|text| cut(text.into_bytes())),
+        Source::Daemon(target) => ask::text(subnet_file, target)
+            .map_err(Missing::Daemon)
+            .map(|text| cut(text.into_bytes())),
         Source::Beside(end) => file(&beside(subnet_file, end)),
         Source::File(path) => file(Path::new(path)),
         Source::PodLog => pod_log(&Places::default()),
@@ -99,12 +107,19 @@ pub async fn item(item: &Item, subnet_file: &Path) -> Result<String, Missing> {
 }
 
 fn file(path: &Path) -> Result<String, Missing> {
-    regular::read(path, LIMIT + 1).map(cut).map_err(|cause| Missing::File { path: path.to_owned(), cause })
+    regular::read(path, LIMIT + 1)
+        .map(cut)
+        .map_err(|cause| Missing::File {
+            path: path.to_owned(),
+            cause,
+        })
 }
 
 /// The end of the daemon's log where it runs in a pod.
 fn pod_log(places: &Places) -> Result<String, Missing> {
-    let path = daemon_log(places).ok_or_else(|| Missing::PodLog { folder: places.pod_logs.clone() })?;
+    let path = daemon_log(places).ok_or_else(|| Missing::PodLog {
+        folder: places.pod_logs.clone(),
+    })?;
     let read = || -> io::Result<Vec<u8>> {
         let mut file = regular::open(&path, OpenOptions::new().read(true))?;
         let length = file.metadata()?.len();
@@ -113,7 +128,10 @@ fn pod_log(places: &Places) -> Result<String, Missing> {
         file.take(LIMIT).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(cut).map_err(|cause| Missing::File { path: path.clone(), cause })
+    read().map(cut).map_err(|cause| Missing::File {
+        path: path.clone(),
+        cause,
+    })
 }
 
 async fn program(words: &[&str]) -> Result<String, Missing> {
@@ -122,9 +140,20 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
     // Nothing of ours, secrets in variables among it, is handed on.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
     let mut command = Command::new(name);
-    command.args(args).env_clear().env("PATH", path).env("LC_ALL", "C.UTF-8");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().map_err(|cause| Missing::Run { command: command_line(), cause })?;
+    command
+        .args(args)
+        .env_clear()
+        .env("PATH", path)
+        .env("LC_ALL", "C.UTF-8");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command.spawn().map_err(|cause| Missing::Run {
+        command: command_line(),
+        cause,
+    })?;
     let (out, errors) = (child.stdout.take(), child.stderr.take());
     let run = async {
         let (out, errors) = tokio::join!(read(out), read(errors));
@@ -132,12 +161,19 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
         let code = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
         (out, errors, code.ok().and_then(Result::ok))
     };
-    let (out, errors, code) = tokio::time::timeout(TIMEOUT, run).await.map_err(|_| Missing::Hangs { command: command_line() })?;
+    let (out, errors, code) =
+        tokio::time::timeout(TIMEOUT, run)
+            .await
+            .map_err(|_| Missing::Hangs {
+                command: command_line(),
+            })?;
     let (out, errors) = (cut(out), cut(errors));
     match code {
-        Some(status) if !status.success() && out.is_empty() => {
-            Err(Missing::Fails { command: command_line(), status, said: errors.trim().to_owned() })
-        }
+        Some(status) if !status.success() && out.is_empty() => Err(Missing::Fails {
+            command: command_line(),
+            status,
+            said: errors.trim().to_owned(),
+        }),
         _ if errors.trim().is_empty() => Ok(out),
         _ => Ok(format!("{out}\n--- on standard error:\n{errors}")),
     }
@@ -158,7 +194,11 @@ fn cut(mut bytes: Vec<u8>) -> String {
     let whole = bytes.len();
     bytes.truncate(limit);
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    if whole > limit { format!("{text}\n--- cut off here\n") } else { text }
+    if whole > limit {
+        format!("{text}\n--- cut off here\n")
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]
@@ -168,25 +208,60 @@ mod tests {
     #[tokio::test]
     async fn programs_are_cut_off_and_missing_ones_told() {
         assert_eq!(program(&["echo", "well"]).await.unwrap(), "well\n");
-        assert!(program(&["no-such-program"]).await.unwrap_err().to_string().contains("no-such-program"));
-        assert!(program(&["ls", "/no/such"]).await.unwrap_err().to_string().contains("No such file"));
+        assert!(
+            program(&["no-such-program"])
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("no-such-program")
+        );
+        assert!(
+            program(&["ls", "/no/such"])
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("No such file")
+        );
         let flood = program(&["yes"]).await.unwrap();
-        assert!(flood.len() < 5 << 20 && flood.contains("--- cut off here"), "{}", flood.len());
+        assert!(
+            flood.len() < 5 << 20 && flood.contains("--- cut off here"),
+            "{}",
+            flood.len()
+        );
         // No variable of ours gets there, but for where programs are.
         let variables = program(&["env"]).await.unwrap();
-        assert!(variables.lines().all(|line| line.starts_with("PATH=") || line.starts_with("LC_ALL=")), "{variables}");
+        assert!(
+            variables
+                .lines()
+                .all(|line| line.starts_with("PATH=") || line.starts_with("LC_ALL=")),
+            "{variables}"
+        );
     }
 
     #[test]
     fn the_end_of_a_pods_log_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let places = Places { pod_logs: folder.path().into(), ..Places::default() };
-        assert!(pod_log(&places).unwrap_err().to_string().contains("no log of a pod"));
-        let log = folder.path().join("kube-flannel_kube-flannel-ds-abcde_0f/kube-flannel");
+        let places = Places {
+            pod_logs: folder.path().into(),
+            ..Places::default()
+        };
+        assert!(
+            pod_log(&places)
+                .unwrap_err()
+                .to_string()
+                .contains("no log of a pod")
+        );
+        let log = folder
+            .path()
+            .join("kube-flannel_kube-flannel-ds-abcde_0f/kube-flannel");
         std::fs::create_dir_all(&log).unwrap();
         std::fs::write(log.join("0.log"), "x".repeat(5 << 20) + "the end").unwrap();
         let text = pod_log(&places).unwrap();
-        assert!(text.len() == 4 << 20 && text.ends_with("the end"), "{}", text.len());
+        assert!(
+            text.len() == 4 << 20 && text.ends_with("the end"),
+            "{}",
+            text.len()
+        );
     }
 
     #[tokio::test]
@@ -196,8 +271,20 @@ mod tests {
         std::fs::write(&env, "FLANNEL_MTU=1450\n").unwrap();
         let ask = async |source: Source| item(&Item { name: "x", source }, &env).await;
         assert_eq!(ask(Source::Beside("")).await.unwrap(), "FLANNEL_MTU=1450\n");
-        assert!(ask(Source::Beside(".ended")).await.unwrap_err().to_string().contains("subnet.env.ended"));
+        assert!(
+            ask(Source::Beside(".ended"))
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("subnet.env.ended")
+        );
         assert!(ask(Source::Daemon("/status")).await.is_err());
-        assert!(ask(Source::File("/dev/zero")).await.unwrap_err().to_string().contains("regular"));
+        assert!(
+            ask(Source::File("/dev/zero"))
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("regular")
+        );
     }
 }

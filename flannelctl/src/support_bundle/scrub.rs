@@ -3,8 +3,20 @@
 //! Go flannel, for example, logs all its flags at the start, etcd's password among them.
 
 /// What announces a secret, in lower case.
-const NAMES: &[&str] =
-    &["password", "passwd", "token", "secret", "privatekey", "private-key", "private_key", "presharedkey", "preshared-key", "psk", "bearer", HEADER];
+const NAMES: &[&str] = &[
+    "password",
+    "passwd",
+    "token",
+    "secret",
+    "privatekey",
+    "private-key",
+    "private_key",
+    "presharedkey",
+    "preshared-key",
+    "psk",
+    "bearer",
+    HEADER,
+];
 
 /// The header with a secret of any kind.
 const HEADER: &str = "authorization";
@@ -39,7 +51,10 @@ fn line(line: &str) -> String {
 /// Where the next name begins and ends.
 fn next(lower: &str, from: usize) -> Option<(usize, usize)> {
     let rest = lower.get(from..)?;
-    let found = NAMES.iter().filter_map(|name| rest.find(name).map(|at| (from + at, from + at + name.len())));
+    let found = NAMES.iter().filter_map(|name| {
+        rest.find(name)
+            .map(|at| (from + at, from + at + name.len()))
+    });
     found.min()
 }
 
@@ -47,14 +62,20 @@ fn next(lower: &str, from: usize) -> Option<(usize, usize)> {
 fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     let rest = line.get(from..)?;
     let sign = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
-    let (first, blanks) = (rest.get(sign..)?.chars().next()?, rest.get(..sign)?.contains(' '));
+    let (first, blanks) = (
+        rest.get(sign..)?.chars().next()?,
+        rest.get(..sign)?.contains(' '),
+    );
     let behind = match first {
         ':' | '=' => sign + 1,
         // `Bearer abc`, `--etcd-password abc`
         _ if blanks => sign,
         _ => return None,
     };
-    let begin = behind + rest.get(behind..)?.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
+    let begin = behind
+        + rest
+            .get(behind..)?
+            .find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
     // In quotes to their end, else to the end of the word: a secret may contain any other sign.
     let quoted = rest.get(behind..begin)?.contains(['"', '\'']);
     let ends = |c: char| {
@@ -78,8 +99,13 @@ fn user(line: &str) -> String {
         out.push_str(before);
         out.push_str("://");
         // A password may contain a slash: what counts is the last `@` before the next address.
-        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'')).unwrap_or(after.len());
-        let end = after.get(..end).and_then(|word| word.find("://")).unwrap_or(end);
+        let end = after
+            .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''))
+            .unwrap_or(after.len());
+        let end = after
+            .get(..end)
+            .and_then(|word| word.find("://"))
+            .unwrap_or(end);
         let (authority, tail) = after.split_at_checked(end).unwrap_or((after, ""));
         match authority.rsplit_once('@') {
             Some((_, host)) => out.push_str(&format!("***@{host}")),
@@ -99,18 +125,39 @@ mod tests {
     #[test]
     fn secrets_are_taken_out() {
         for (text, want) in [
-            ("etcdPassword:s3,cret) etcdUsername:u", "etcdPassword:*** etcdUsername:u"),
+            (
+                "etcdPassword:s3,cret) etcdUsername:u",
+                "etcdPassword:*** etcdUsername:u",
+            ),
             (r#""password": "s3, cret""#, r#""password": "***""#),
-            ("https://user:s3/cret@10.0.0.1:2379/x", "https://***@10.0.0.1:2379/x"),
-            (r#""Authorization": "Basic s3cret""#, r#""Authorization": "***""#),
-            ("etcdPassword:s3cret etcdUsername:u", "etcdPassword:*** etcdUsername:u"),
+            (
+                "https://user:s3/cret@10.0.0.1:2379/x",
+                "https://***@10.0.0.1:2379/x",
+            ),
+            (
+                r#""Authorization": "Basic s3cret""#,
+                r#""Authorization": "***""#,
+            ),
+            (
+                "etcdPassword:s3cret etcdUsername:u",
+                "etcdPassword:*** etcdUsername:u",
+            ),
             ("--etcd-password=s3cret --x", "--etcd-password=*** --x"),
             ("--etcd-password s3cret", "--etcd-password ***"),
-            (r#"{"password": "s3cret", "a": 1}"#, r#"{"password": "***", "a": 1}"#),
+            (
+                r#"{"password": "s3cret", "a": 1}"#,
+                r#"{"password": "***", "a": 1}"#,
+            ),
             (r#"{\"Token\":\"s3cret\"}"#, r#"{\"Token\":\"***\"}"#),
             ("Authorization: Bearer s3cret", "Authorization: ***"),
-            ("authorization: Basic s3cret\nnext", "authorization: ***\nnext"),
-            ("http://user:s3cret@10.0.0.1:2379,http://b", "http://***@10.0.0.1:2379,http://b"),
+            (
+                "authorization: Basic s3cret\nnext",
+                "authorization: ***\nnext",
+            ),
+            (
+                "http://user:s3cret@10.0.0.1:2379,http://b",
+                "http://***@10.0.0.1:2379,http://b",
+            ),
             ("PSK = s3cret\nnext", "PSK = ***\nnext"),
             ("the password", "the password"),
             ("tokens are renewed", "tokens are renewed"),

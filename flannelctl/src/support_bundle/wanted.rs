@@ -47,15 +47,24 @@ pub fn beside(subnet_file: &Path, end: &str) -> PathBuf {
 }
 
 const fn daemon(name: &'static str, target: &'static str) -> Item {
-    Item { name, source: Source::Daemon(target) }
+    Item {
+        name,
+        source: Source::Daemon(target),
+    }
 }
 
 const fn file(name: &'static str, path: &'static str) -> Item {
-    Item { name, source: Source::File(path) }
+    Item {
+        name,
+        source: Source::File(path),
+    }
 }
 
 const fn program(name: &'static str, words: &'static [&'static str]) -> Item {
-    Item { name, source: Source::Program(words) }
+    Item {
+        name,
+        source: Source::Program(words),
+    }
 }
 
 /// Everything that goes in.
@@ -66,21 +75,64 @@ pub const WANTED: &[Item] = &[
     daemon("flanneld/metrics.txt", "/metrics"),
     daemon("flanneld/readyz.txt", "/readyz"),
     daemon("flanneld/routes.json", node_api::ROUTES),
-    Item { name: "flanneld/subnet.env", source: Source::Beside("") },
-    Item { name: "flanneld/subnet.env.status", source: Source::Beside(".status") },
-    Item { name: "flanneld/subnet.env.ended", source: Source::Beside(".ended") },
-    program("flanneld/journal.txt", &["journalctl", "--unit=flanneld", "--no-pager", "--lines=5000", "--output=short-iso"]),
-    Item { name: "flanneld/pod.log", source: Source::PodLog },
+    Item {
+        name: "flanneld/subnet.env",
+        source: Source::Beside(""),
+    },
+    Item {
+        name: "flanneld/subnet.env.status",
+        source: Source::Beside(".status"),
+    },
+    Item {
+        name: "flanneld/subnet.env.ended",
+        source: Source::Beside(".ended"),
+    },
+    program(
+        "flanneld/journal.txt",
+        &[
+            "journalctl",
+            "--unit=flanneld",
+            "--no-pager",
+            "--lines=5000",
+            "--output=short-iso",
+        ],
+    ),
+    Item {
+        name: "flanneld/pod.log",
+        source: Source::PodLog,
+    },
     program("flanneld/version.txt", &["flanneld", "--version"]),
-    program("net/links.txt", &["ip", "-details", "-statistics", "link", "show"]),
+    program(
+        "net/links.txt",
+        &["ip", "-details", "-statistics", "link", "show"],
+    ),
     program("net/addresses.txt", &["ip", "address", "show"]),
-    program("net/routes.txt", &["ip", "-details", "route", "show", "table", "all"]),
-    program("net/routes-v6.txt", &["ip", "-6", "-details", "route", "show", "table", "all"]),
+    program(
+        "net/routes.txt",
+        &["ip", "-details", "route", "show", "table", "all"],
+    ),
+    program(
+        "net/routes-v6.txt",
+        &["ip", "-6", "-details", "route", "show", "table", "all"],
+    ),
     program("net/rules.txt", &["ip", "rule", "show"]),
     program("net/rules-v6.txt", &["ip", "-6", "rule", "show"]),
-    program("net/neighbours.txt", &["ip", "-statistics", "neighbour", "show"]),
+    program(
+        "net/neighbours.txt",
+        &["ip", "-statistics", "neighbour", "show"],
+    ),
     program("net/fdb.txt", &["bridge", "fdb", "show"]),
-    program("net/sockets.txt", &["ss", "--udp", "--tcp", "--listening", "--numeric", "--processes"]),
+    program(
+        "net/sockets.txt",
+        &[
+            "ss",
+            "--udp",
+            "--tcp",
+            "--listening",
+            "--numeric",
+            "--processes",
+        ],
+    ),
     program("net/nftables.txt", &["nft", "list", "ruleset"]),
     program("net/iptables.txt", &["iptables-save", "-c"]),
     program("net/ip6tables.txt", &["ip6tables-save", "-c"]),
@@ -112,7 +164,11 @@ mod tests {
     fn every_item_has_a_name_of_its_own() {
         let names: BTreeSet<&str> = WANTED.iter().map(|item| item.name).collect();
         assert_eq!(names.len(), WANTED.len());
-        assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/.-".contains(&byte)) && !name.starts_with('/')));
+        assert!(names.iter().all(|name| {
+            name.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"/.-".contains(&byte))
+                && !name.starts_with('/')
+        }));
     }
 
     /// Options, environments, credentials and the contents of other programs' configurations are nobody's business.

@@ -172,7 +172,12 @@ pub enum QuestionKind {
 
 impl QuestionKind {
     /// All of them.
-    pub const ALL: [QuestionKind; 4] = [QuestionKind::Question, QuestionKind::LongQuestion, QuestionKind::Ping, QuestionKind::LongPing];
+    pub const ALL: [QuestionKind; 4] = [
+        QuestionKind::Question,
+        QuestionKind::LongQuestion,
+        QuestionKind::Ping,
+        QuestionKind::LongPing,
+    ];
 }
 
 /// A command for an operator.
@@ -200,7 +205,9 @@ pub fn request(peer: &str) -> String {
 
 /// Which peer or pod a request asks for, from its query.
 pub fn asked(query: Option<&str>) -> Option<String> {
-    let encoded = query?.split('&').find_map(|part| part.strip_prefix("peer="))?;
+    let encoded = query?
+        .split('&')
+        .find_map(|part| part.strip_prefix("peer="))?;
     let mut bytes = encoded.bytes();
     let mut out = Vec::new();
     while let Some(byte) = bytes.next() {
@@ -223,8 +230,14 @@ mod tests {
 
     #[test]
     fn a_request_names_whom_it_asks() {
-        assert_eq!(request("fd00:10:2::/64"), "/api/v1/probe?peer=fd00:10:2::/64");
-        assert_eq!(request("node 2&x=\u{e9}"), "/api/v1/probe?peer=node%202%26x%3D%C3%A9");
+        assert_eq!(
+            request("fd00:10:2::/64"),
+            "/api/v1/probe?peer=fd00:10:2::/64"
+        );
+        assert_eq!(
+            request("node 2&x=\u{e9}"),
+            "/api/v1/probe?peer=node%202%26x%3D%C3%A9"
+        );
         for (query, peer) in [
             (None, None),
             (Some(""), None),

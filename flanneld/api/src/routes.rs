@@ -110,14 +110,25 @@ impl Routes {
     /// Whether something is not as wanted, or takes packets that are not its own.
     pub fn is_broken(&self) -> bool {
         let rules = self.rules.as_ref().is_some_and(|rules| !rules.in_place);
-        rules || self.objects.iter().any(|object| object.state != State::AsWanted) || self.foreign.iter().any(|other| !other.in_the_way_of.is_empty())
+        rules
+            || self
+                .objects
+                .iter()
+                .any(|object| object.state != State::AsWanted)
+            || self
+                .foreign
+                .iter()
+                .any(|other| !other.in_the_way_of.is_empty())
     }
 }
 
 impl Holder {
     /// Its name, else its subnet.
     pub fn title(&self) -> String {
-        self.node.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| self.subnet.to_string())
+        self.node
+            .clone()
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| self.subnet.to_string())
     }
 }
 
@@ -127,15 +138,56 @@ mod tests {
 
     #[test]
     fn what_is_not_as_wanted_or_in_the_way_is_broken() {
-        let object = |state| Object { kind: Kind::Route, text: String::new(), holder: None, state, found: None, why: None };
-        let foreign = |in_the_way_of| Foreign { kind: Kind::Route, text: String::new(), by: String::new(), own_subnet: false, in_the_way_of };
-        let rules = |in_place| Some(Rules { in_place, ..Rules::default() });
-        let well = Routes { objects: vec![object(State::AsWanted)], foreign: vec![foreign(vec![])], rules: rules(true), ..Routes::default() };
+        let object = |state| Object {
+            kind: Kind::Route,
+            text: String::new(),
+            holder: None,
+            state,
+            found: None,
+            why: None,
+        };
+        let foreign = |in_the_way_of| Foreign {
+            kind: Kind::Route,
+            text: String::new(),
+            by: String::new(),
+            own_subnet: false,
+            in_the_way_of,
+        };
+        let rules = |in_place| {
+            Some(Rules {
+                in_place,
+                ..Rules::default()
+            })
+        };
+        let well = Routes {
+            objects: vec![object(State::AsWanted)],
+            foreign: vec![foreign(vec![])],
+            rules: rules(true),
+            ..Routes::default()
+        };
         assert!(!well.is_broken() && !Routes::default().is_broken());
         for state in [State::Missing, State::Different, State::Refused] {
-            assert!(Routes { objects: vec![object(State::AsWanted), object(state)], ..well.clone() }.is_broken());
+            assert!(
+                Routes {
+                    objects: vec![object(State::AsWanted), object(state)],
+                    ..well.clone()
+                }
+                .is_broken()
+            );
         }
-        assert!(Routes { foreign: vec![foreign(vec!["10.244.2.0/24".to_owned()])], ..well.clone() }.is_broken());
-        assert!(Routes { rules: rules(false), ..well }.is_broken());
+        assert!(
+            Routes {
+                foreign: vec![foreign(vec!["10.244.2.0/24".to_owned()])],
+                ..well.clone()
+            }
+            .is_broken()
+        );
+        assert!(
+            Routes {
+                rules: rules(false),
+                ..well
+            }
+            .is_broken()
+        );
     }
 }

@@ -7,8 +7,8 @@ use doctor::{Finding, Report, Severity};
 use node_api::probe::{Next, Outcome, QuestionKind, Questions, Step, StepName, Target};
 use node_api::routes::{self, Foreign, Holder, Kind, Object, Routes};
 use node_api::{
-    FailedPeer, File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Reason, Rules, SCHEMA, STATUS, Status, Store,
-    Underlay, Unused, Wireguard,
+    FailedPeer, File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe,
+    Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay, Unused, Wireguard,
 };
 use probing::view::{self, Mesh};
 use run_dir::exit_report::{Choice, ExitReport};
@@ -18,12 +18,17 @@ use types::reachability::State;
 use types::{Detail, Problem};
 
 fn schema(name: &str) -> Value {
-    let path = format!("{}/../../docs/schema/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/../../docs/schema/{name}.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 fn finding() -> Finding {
-    let mut finding = Finding::new("mtu", Severity::Degraded, "eth1", "what", "why").seen("text", "from").run("true");
+    let mut finding = Finding::new("mtu", Severity::Degraded, "eth1", "what", "why")
+        .seen("text", "from")
+        .run("true");
     finding.since = Some(jiff::Timestamp::UNIX_EPOCH);
     finding.explained_by = Some(String::new());
     // The doctor's table uses this up, and no document has it.
@@ -57,17 +62,38 @@ fn mesh() -> Mesh {
         heard_underlay_age_ms: Some(1),
         clock_offset_ms: Some(1),
         answered_by: Some(text()),
-        others: vec![view::PeerOpinion { by: text(), state: State::Well, age_ms: 1 }],
+        others: vec![view::PeerOpinion {
+            by: text(),
+            state: State::Well,
+            age_ms: 1,
+        }],
     };
-    let said = view::Own { ready: true, broken: 0, degraded: 0, risks: 0, gravest: Some(text()) };
-    let cell = view::Cell { subnet, state: State::Well, ping_only: true, rtt_us: Some(1), lost: 0, asked_age_ms: Some(1) };
+    let said = view::Own {
+        ready: true,
+        broken: 0,
+        degraded: 0,
+        risks: 0,
+        gravest: Some(text()),
+    };
+    let cell = view::Cell {
+        subnet,
+        state: State::Well,
+        ping_only: true,
+        rtt_us: Some(1),
+        lost: 0,
+        asked_age_ms: Some(1),
+    };
     Mesh {
         at_ms: 1,
         running_ms: 1,
         port: 8473,
         cycle_ms: 5000,
         traffic: view::Traffic::default(),
-        problems: vec![view::Problem { address: "192.0.2.1:8473".parse().ok(), taken: true, what: text() }],
+        problems: vec![view::Problem {
+            address: "192.0.2.1:8473".parse().ok(),
+            taken: true,
+            what: text(),
+        }],
         peers: vec![peer],
         rows: vec![view::Row {
             id: Some("".into()),
@@ -95,13 +121,24 @@ fn full() -> Node {
         version: text(),
         uptime_seconds: 1,
         ready: true,
-        reasons: vec![Reason { condition: text(), code: text(), text: text() }],
+        reasons: vec![Reason {
+            condition: text(),
+            code: text(),
+            text: text(),
+        }],
         silent: Some(text()),
-        notices: vec![Notice { name: text(), text: text() }],
+        notices: vec![Notice {
+            name: text(),
+            text: text(),
+        }],
         networks: vec!["10.244.0.0/16".parse().unwrap()],
         backend: Some(text()),
         subnets: vec!["10.244.1.0/24".parse().unwrap()],
-        lease: Some(Lease { until: Some(time), renewed: Some(time), trouble: Some(text()) }),
+        lease: Some(Lease {
+            until: Some(time),
+            renewed: Some(time),
+            trouble: Some(text()),
+        }),
         underlay: Some(Underlay {
             interface: text(),
             addresses: vec!["192.0.2.1".parse().unwrap()],
@@ -110,8 +147,15 @@ fn full() -> Node {
             why: text(),
         }),
         mtu: Some(1450),
-        subnet_env: Some(File { path: "/run".into(), state: FileState::Right }),
-        store: Some(Store { what: text(), heard: Some(time), trouble: Some(text()) }),
+        subnet_env: Some(File {
+            path: "/run".into(),
+            state: FileState::Right,
+        }),
+        store: Some(Store {
+            what: text(),
+            heard: Some(time),
+            trouble: Some(text()),
+        }),
         kernel: Some(Kernel {
             in_sync: true,
             trouble: text(),
@@ -125,15 +169,35 @@ fn full() -> Node {
             neighbours: 1,
             fdb: 1,
             put_back: 1,
-            wireguard: Some(Wireguard { peers: 1, silent: 1 }),
+            wireguard: Some(Wireguard {
+                peers: 1,
+                silent: 1,
+            }),
         }),
-        rules: Some(Rules { with: text(), what: vec![text()], in_place: true, trouble: text(), put_back: 1 }),
+        rules: Some(Rules {
+            with: text(),
+            what: vec![text()],
+            in_place: true,
+            trouble: text(),
+            put_back: 1,
+        }),
         findings: Some(vec![finding()]),
-        unknown: vec![Unmade { check: text(), why: text() }],
+        unknown: vec![Unmade {
+            check: text(),
+            why: text(),
+        }],
         mesh: Some(mesh()),
         page: Some(text()),
-        peers: vec![Peer { node: Some(text()), subnets: vec!["10.244.2.0/24".parse().unwrap()], addresses: vec!["192.0.2.2".parse().unwrap()] }],
-        unused: vec![Unused { lease: text(), reason: text(), text: text() }],
+        peers: vec![Peer {
+            node: Some(text()),
+            subnets: vec!["10.244.2.0/24".parse().unwrap()],
+            addresses: vec!["192.0.2.2".parse().unwrap()],
+        }],
+        unused: vec![Unused {
+            lease: text(),
+            reason: text(),
+            text: text(),
+        }],
     }
 }
 
@@ -144,11 +208,24 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
         return compare(&node, &node, value, full, place);
     }
     if let Some(name) = part["$ref"].as_str() {
-        return compare(schema, &schema["$defs"][name.rsplit('/').next().unwrap()], value, full, place);
+        return compare(
+            schema,
+            &schema["$defs"][name.rsplit('/').next().unwrap()],
+            value,
+            full,
+            place,
+        );
     }
     if let Some(choices) = part["anyOf"].as_array() {
-        assert!(choices.len() == 2 && choices[1] == json!({"type": "null"}), "{place}");
-        return if value.is_null() { assert!(!full, "{place}") } else { compare(schema, &choices[0], value, full, place) };
+        assert!(
+            choices.len() == 2 && choices[1] == json!({"type": "null"}),
+            "{place}"
+        );
+        return if value.is_null() {
+            assert!(!full, "{place}")
+        } else {
+            compare(schema, &choices[0], value, full, place)
+        };
     }
     let kind = match value {
         Value::Null => "null",
@@ -166,21 +243,51 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
         .collect();
     assert!(kinds.contains(&kind), "{place} is {kind}, not {kinds:?}");
     match value {
-        Value::Array(items) => items.iter().for_each(|item| compare(schema, &part["items"], item, full, &format!("{place}[]"))),
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| compare(schema, &part["items"], item, full, &format!("{place}[]"))),
         Value::Object(fields) if part["properties"].is_null() => {
-            fields.values().for_each(|value| compare(schema, &part["additionalProperties"], value, full, place));
+            fields.values().for_each(|value| {
+                compare(schema, &part["additionalProperties"], value, full, place)
+            });
         }
         Value::Object(fields) => {
-            let described: BTreeSet<&String> = part["properties"].as_object().unwrap().keys().collect();
+            let described: BTreeSet<&String> =
+                part["properties"].as_object().unwrap().keys().collect();
             assert_eq!(fields.keys().collect::<BTreeSet<_>>(), described, "{place}");
-            let required: BTreeSet<&str> = part["required"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
-            assert_eq!(required, described.iter().map(|name| name.as_str()).collect(), "{place}");
+            let required: BTreeSet<&str> = part["required"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|name| name.as_str().unwrap())
+                .collect();
+            assert_eq!(
+                required,
+                described.iter().map(|name| name.as_str()).collect(),
+                "{place}"
+            );
             assert_eq!(part["additionalProperties"], false, "{place}");
-            fields.iter().for_each(|(name, value)| compare(schema, &part["properties"][name], value, full, &format!("{place}.{name}")));
+            fields.iter().for_each(|(name, value)| {
+                compare(
+                    schema,
+                    &part["properties"][name],
+                    value,
+                    full,
+                    &format!("{place}.{name}"),
+                )
+            });
         }
         _ => {
-            assert!(part["enum"].as_array().is_none_or(|choices| choices.contains(value)), "{place}");
-            assert!(part.get("const").is_none_or(|only| only == value || !full), "{place}");
+            assert!(
+                part["enum"]
+                    .as_array()
+                    .is_none_or(|choices| choices.contains(value)),
+                "{place}"
+            );
+            assert!(
+                part.get("const").is_none_or(|only| only == value || !full),
+                "{place}"
+            );
         }
     }
 }
@@ -189,17 +296,37 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
 fn the_schema_describes_the_types() {
     let schema = schema("node");
     assert_eq!(schema["title"], SCHEMA);
-    compare(&schema, &schema, &serde_json::to_value(full()).unwrap(), true, "node");
-    compare(&schema, &schema, &serde_json::to_value(Node::default()).unwrap(), false, "node");
+    compare(
+        &schema,
+        &schema,
+        &serde_json::to_value(full()).unwrap(),
+        true,
+        "node",
+    );
+    compare(
+        &schema,
+        &schema,
+        &serde_json::to_value(Node::default()).unwrap(),
+        false,
+        "node",
+    );
     for state in [FileState::Right, FileState::Missing, FileState::Different] {
-        assert!(schema["$defs"]["file"]["properties"]["state"]["enum"].as_array().unwrap().contains(&serde_json::to_value(state).unwrap()));
+        assert!(
+            schema["$defs"]["file"]["properties"]["state"]["enum"]
+                .as_array()
+                .unwrap()
+                .contains(&serde_json::to_value(state).unwrap())
+        );
     }
 }
 
 #[test]
 fn the_schema_of_findings_describes_the_report() {
     let schema = schema("findings");
-    let unknown = vec![Unmade { check: String::new(), why: String::new() }];
+    let unknown = vec![Unmade {
+        check: String::new(),
+        why: String::new(),
+    }];
     let report = Report {
         schema: finding::SCHEMA.to_owned(),
         node: String::new(),
@@ -210,16 +337,39 @@ fn the_schema_of_findings_describes_the_report() {
         unknown,
     };
     assert_eq!(schema["title"], finding::SCHEMA);
-    compare(&schema, &schema, &serde_json::to_value(report).unwrap(), true, "findings");
+    compare(
+        &schema,
+        &schema,
+        &serde_json::to_value(report).unwrap(),
+        true,
+        "findings",
+    );
 }
 
 #[test]
 fn the_schemas_of_flannelctl_describe_what_it_prints() {
-    let detail = Detail::ModuleMissing { name: "vxlan".to_owned() };
-    let problem = Problem { detail, parts: vec![Problem::in_words("")], ..Problem::in_words("") };
-    let choice = Choice { addresses: vec!["192.0.2.1".parse().unwrap()], flag: Some(String::new()), ..Choice::default() };
+    let detail = Detail::ModuleMissing {
+        name: "vxlan".to_owned(),
+    };
+    let problem = Problem {
+        detail,
+        parts: vec![Problem::in_words("")],
+        ..Problem::in_words("")
+    };
+    let choice = Choice {
+        addresses: vec!["192.0.2.1".parse().unwrap()],
+        flag: Some(String::new()),
+        ..Choice::default()
+    };
     let (at, text, version) = (jiff::Timestamp::UNIX_EPOCH, String::new(), String::new());
-    let words = ExitReport { at, code: 1, text, version, problem: Some(problem), choice: Some(choice) };
+    let words = ExitReport {
+        at,
+        code: 1,
+        text,
+        version,
+        problem: Some(problem),
+        choice: Some(choice),
+    };
     let status = Status {
         schema: STATUS.to_owned(),
         host: String::new(),
@@ -228,9 +378,21 @@ fn the_schemas_of_flannelctl_describe_what_it_prints() {
         exit_report: Some(words),
         node: Some(full()),
     };
-    let probed = Probed { peer: full().peers.remove(0), verdicts: mesh().peers };
-    let peers = Peers { schema: PEERS.to_owned(), node: String::new(), probed: true, peers: vec![probed], rows: mesh().rows };
-    for (name, title, value) in [("status", STATUS, serde_json::to_value(status).unwrap()), ("peers", PEERS, serde_json::to_value(peers).unwrap())] {
+    let probed = Probed {
+        peer: full().peers.remove(0),
+        verdicts: mesh().peers,
+    };
+    let peers = Peers {
+        schema: PEERS.to_owned(),
+        node: String::new(),
+        probed: true,
+        peers: vec![probed],
+        rows: mesh().rows,
+    };
+    for (name, title, value) in [
+        ("status", STATUS, serde_json::to_value(status).unwrap()),
+        ("peers", PEERS, serde_json::to_value(peers).unwrap()),
+    ] {
         let schema = schema(name);
         assert_eq!(schema["title"], title);
         compare(&schema, &schema, &value, true, name);
@@ -240,7 +402,11 @@ fn the_schemas_of_flannelctl_describe_what_it_prints() {
 #[test]
 fn the_schema_of_routes_describes_the_document() {
     let schema = schema("routes");
-    let holder = Holder { node: Some(String::new()), subnet: "10.244.2.0/24".parse().unwrap(), address: "192.0.2.2".parse().unwrap() };
+    let holder = Holder {
+        node: Some(String::new()),
+        subnet: "10.244.2.0/24".parse().unwrap(),
+        address: "192.0.2.2".parse().unwrap(),
+    };
     let object = Object {
         kind: Kind::Route,
         text: String::new(),
@@ -249,7 +415,13 @@ fn the_schema_of_routes_describes_the_document() {
         found: Some(String::new()),
         why: Some(String::new()),
     };
-    let foreign = Foreign { kind: Kind::Route, text: String::new(), by: String::new(), own_subnet: true, in_the_way_of: vec![String::new()] };
+    let foreign = Foreign {
+        kind: Kind::Route,
+        text: String::new(),
+        by: String::new(),
+        own_subnet: true,
+        in_the_way_of: vec![String::new()],
+    };
     let full = Routes {
         schema: routes::SCHEMA.to_owned(),
         at: jiff::Timestamp::UNIX_EPOCH,
@@ -259,23 +431,70 @@ fn the_schema_of_routes_describes_the_document() {
         rules: full().rules,
     };
     assert_eq!(schema["title"], routes::SCHEMA);
-    compare(&schema, &schema, &serde_json::to_value(&full).unwrap(), true, "routes");
-    compare(&schema, &schema, &serde_json::to_value(Routes::default()).unwrap(), false, "routes");
-    let described = |of: &str, field: &str| schema["$defs"][of]["properties"][field]["enum"].as_array().unwrap().clone();
-    for kind in [Kind::Link, Kind::Address, Kind::Fdb, Kind::Neighbour, Kind::WireguardPeer, Kind::AllowedIp, Kind::Route, Kind::Blackhole] {
+    compare(
+        &schema,
+        &schema,
+        &serde_json::to_value(&full).unwrap(),
+        true,
+        "routes",
+    );
+    compare(
+        &schema,
+        &schema,
+        &serde_json::to_value(Routes::default()).unwrap(),
+        false,
+        "routes",
+    );
+    let described = |of: &str, field: &str| {
+        schema["$defs"][of]["properties"][field]["enum"]
+            .as_array()
+            .unwrap()
+            .clone()
+    };
+    for kind in [
+        Kind::Link,
+        Kind::Address,
+        Kind::Fdb,
+        Kind::Neighbour,
+        Kind::WireguardPeer,
+        Kind::AllowedIp,
+        Kind::Route,
+        Kind::Blackhole,
+    ] {
         let kind = serde_json::to_value(kind).unwrap();
-        assert!(described("object", "kind").contains(&kind) && described("foreign", "kind").contains(&kind));
+        assert!(
+            described("object", "kind").contains(&kind)
+                && described("foreign", "kind").contains(&kind)
+        );
     }
-    for state in [routes::State::AsWanted, routes::State::Missing, routes::State::Different, routes::State::Refused] {
+    for state in [
+        routes::State::AsWanted,
+        routes::State::Missing,
+        routes::State::Different,
+        routes::State::Refused,
+    ] {
         assert!(described("object", "state").contains(&serde_json::to_value(state).unwrap()));
     }
-    assert_eq!(serde_json::from_value::<Routes>(serde_json::to_value(&full).unwrap()).unwrap(), full);
+    assert_eq!(
+        serde_json::from_value::<Routes>(serde_json::to_value(&full).unwrap()).unwrap(),
+        full
+    );
 }
 
 #[test]
 fn the_schema_of_probes_describes_them() {
-    let questions = QuestionKind::ALL.map(|kind| Questions { kind, asked: 5, answered: 5, rtt_us: Some(1) });
-    let step = |name| Step { name, outcome: Outcome::Ok, text: String::new(), questions: questions.to_vec() };
+    let questions = QuestionKind::ALL.map(|kind| Questions {
+        kind,
+        asked: 5,
+        answered: 5,
+        rtt_us: Some(1),
+    });
+    let step = |name| Step {
+        name,
+        outcome: Outcome::Ok,
+        text: String::new(),
+        questions: questions.to_vec(),
+    };
     let probe = Probe {
         schema: PROBE.to_owned(),
         at: jiff::Timestamp::UNIX_EPOCH,
@@ -291,33 +510,63 @@ fn the_schema_of_probes_describes_them() {
         steps: StepName::ALL.map(step).to_vec(),
         ends_at: Some(StepName::Overlay),
         sentence: String::new(),
-        next: vec![Next { on: Some(String::new()), command: String::new() }],
+        next: vec![Next {
+            on: Some(String::new()),
+            command: String::new(),
+        }],
     };
     let schema = schema("probe");
     assert_eq!(schema["title"], PROBE);
-    compare(&schema, &schema, &serde_json::to_value(&probe).unwrap(), true, "probe");
+    compare(
+        &schema,
+        &schema,
+        &serde_json::to_value(&probe).unwrap(),
+        true,
+        "probe",
+    );
     let outcomes = &schema["$defs"]["step"]["properties"]["outcome"]["enum"];
     assert_eq!(*outcomes, json!(Outcome::ALL));
     assert_eq!(schema["$defs"]["state"]["enum"], json!(State::ALL));
     // A daemon of before writes none.
     let mut before = serde_json::to_value(&probe).unwrap();
     before.as_object_mut().unwrap().remove("state").unwrap();
-    assert_eq!(serde_json::from_value::<Probe>(before).unwrap(), Probe { state: None, ..probe.clone() });
+    assert_eq!(
+        serde_json::from_value::<Probe>(before).unwrap(),
+        Probe {
+            state: None,
+            ..probe.clone()
+        }
+    );
     let least = Probe {
         target: Target::default(),
         state: None,
         steps: Vec::new(),
         ends_at: None,
-        next: vec![Next { on: None, command: String::new() }],
+        next: vec![Next {
+            on: None,
+            command: String::new(),
+        }],
         ..probe.clone()
     };
-    compare(&schema, &schema, &serde_json::to_value(least).unwrap(), false, "probe");
-    assert_eq!(serde_json::from_str::<Probe>(&serde_json::to_string(&probe).unwrap()).unwrap(), probe);
+    compare(
+        &schema,
+        &schema,
+        &serde_json::to_value(least).unwrap(),
+        false,
+        "probe",
+    );
+    assert_eq!(
+        serde_json::from_str::<Probe>(&serde_json::to_string(&probe).unwrap()).unwrap(),
+        probe
+    );
 }
 
 #[test]
 fn json_leads_back() {
     for node in [full(), Node::default()] {
-        assert_eq!(serde_json::from_str::<Node>(&serde_json::to_string(&node).unwrap()).unwrap(), node);
+        assert_eq!(
+            serde_json::from_str::<Node>(&serde_json::to_string(&node).unwrap()).unwrap(),
+            node
+        );
     }
 }

@@ -31,18 +31,27 @@ impl Command {
 
     /// A line of a shell that reaches the cluster by kubectl.
     pub fn on_cluster(text: impl Into<String>) -> Self {
-        Self { text: text.into(), acts_on: ActsOn::Cluster }
+        Self {
+            text: text.into(),
+            acts_on: ActsOn::Cluster,
+        }
     }
 
     /// A line of a shell about objects in flannel's namespace. `line` gets kubectl with that namespace.
     pub fn in_namespace(namespace: &str, line: impl FnOnce(&str) -> String) -> Self {
-        Self { text: line(&format!("kubectl -n {}", word(namespace))), acts_on: ActsOn::Namespace }
+        Self {
+            text: line(&format!("kubectl -n {}", word(namespace))),
+            acts_on: ActsOn::Namespace,
+        }
     }
 }
 
 impl<T: Into<String>> From<T> for Command {
     fn from(text: T) -> Self {
-        Self { text: text.into(), acts_on: ActsOn::Host }
+        Self {
+            text: text.into(),
+            acts_on: ActsOn::Host,
+        }
     }
 }
 

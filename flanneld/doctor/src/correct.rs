@@ -22,8 +22,18 @@ pub struct Correction {
 impl Correction {
     fn new(name: &str, old: i64, new: i64, why: &str) -> Self {
         // A device name such as flannel.1 contains a dot: such a name is written with slashes.
-        let path = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
-        Self { name: name.to_owned(), path: PathBuf::from("/proc/sys").join(path), old, new, why: why.to_owned() }
+        let path = if name.contains('/') {
+            name.to_owned()
+        } else {
+            name.replace('.', "/")
+        };
+        Self {
+            name: name.to_owned(),
+            path: PathBuf::from("/proc/sys").join(path),
+            old,
+            new,
+            why: why.to_owned(),
+        }
     }
 }
 
@@ -37,15 +47,32 @@ pub fn corrections(network: &Network, sysctls: &Sysctls) -> Vec<Correction> {
     if let Some(old @ 0) = sysctls.v6_forwarding.filter(|_| network.v6()) {
         // These first, or a default route learned from a router would be lost.
         let why = "a node that forwards accepts router advertisements only with 2";
-        list.extend(sysctls.announced.iter().map(|device| Correction::new(&format!("net/ipv6/conf/{device}/accept_ra"), 1, 2, why)));
-        list.push(Correction::new("net.ipv6.conf.all.forwarding", old, 1, forwards));
+        list.extend(sysctls.announced.iter().map(|device| {
+            Correction::new(&format!("net/ipv6/conf/{device}/accept_ra"), 1, 2, why)
+        }));
+        list.push(Correction::new(
+            "net.ipv6.conf.all.forwarding",
+            old,
+            1,
+            forwards,
+        ));
     }
     let bridged = "service rules have to apply to packets on the pods' bridge";
     if let Some(old @ 0) = sysctls.call_iptables.filter(|_| network.v4()) {
-        list.push(Correction::new("net.bridge.bridge-nf-call-iptables", old, 1, bridged));
+        list.push(Correction::new(
+            "net.bridge.bridge-nf-call-iptables",
+            old,
+            1,
+            bridged,
+        ));
     }
     if let Some(old @ 0) = sysctls.call_ip6tables.filter(|_| network.v6()) {
-        list.push(Correction::new("net.bridge.bridge-nf-call-ip6tables", old, 1, bridged));
+        list.push(Correction::new(
+            "net.bridge.bridge-nf-call-ip6tables",
+            old,
+            1,
+            bridged,
+        ));
     }
     list
 }

@@ -35,11 +35,19 @@ impl<T> Fact<T> {
 
     /// The value, if it is known.
     pub fn known(&self) -> Option<&T> {
-        if let Self::Known(value) = self { Some(value) } else { None }
+        if let Self::Known(value) = self {
+            Some(value)
+        } else {
+            None
+        }
     }
 
     /// Why it could not be had.
     pub fn why(&self) -> Option<&str> {
-        if let Self::Unavailable(why) = self { Some(why) } else { None }
+        if let Self::Unavailable(why) = self {
+            Some(why)
+        } else {
+            None
+        }
     }
 }

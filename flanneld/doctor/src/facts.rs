@@ -64,7 +64,8 @@ pub struct Network {
 impl Network {
     /// What packets of pods travel in between nodes; `None` without a tunnel, or where it is not known.
     pub fn tunnel(&self) -> Option<Encapsulation> {
-        self.encapsulation.filter(|encapsulation| !encapsulation.is_none())
+        self.encapsulation
+            .filter(|encapsulation| !encapsulation.is_none())
     }
 
     /// Whether an address is inside the cluster's networks.
@@ -74,7 +75,9 @@ impl Network {
 
     /// Whether packets of the tunnels travel in a family of the underlay.
     pub fn travels_in(&self, family: Family) -> bool {
-        self.tunnel().and_then(|tunnel| tunnel.outer()).map_or(self.has(family), |outer| outer == family)
+        self.tunnel()
+            .and_then(|tunnel| tunnel.outer())
+            .map_or(self.has(family), |outer| outer == family)
     }
 
     /// Whether a family is in use.
@@ -103,7 +106,12 @@ impl Network {
         let assumed = self.encapsulation.is_none() && self.v4();
         let backend = self.backend?;
         let device = backend.device_of(family, self.encapsulation);
-        let device = device.or_else(|| backend.devices.iter().find(|device| assumed && device.family.is_none()));
+        let device = device.or_else(|| {
+            backend
+                .devices
+                .iter()
+                .find(|device| assumed && device.family.is_none())
+        });
         device?.named(self.vni)
     }
 

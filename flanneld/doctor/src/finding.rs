@@ -95,7 +95,13 @@ pub struct Finding {
 
 impl Finding {
     /// A problem without evidence and remedy so far.
-    pub fn new(check: &str, severity: Severity, about: impl Into<String>, what: impl Into<String>, why: impl Into<String>) -> Self {
+    pub fn new(
+        check: &str,
+        severity: Severity,
+        about: impl Into<String>,
+        what: impl Into<String>,
+        why: impl Into<String>,
+    ) -> Self {
         Self {
             check: check.to_owned(),
             about: about.into(),
@@ -104,7 +110,10 @@ impl Finding {
             what: said(check, what),
             why: said(check, why),
             evidence: Vec::new(),
-            remedy: Remedy { commands: Vec::new(), on: HERE.to_owned() },
+            remedy: Remedy {
+                commands: Vec::new(),
+                on: HERE.to_owned(),
+            },
             acts_on: Vec::new(),
             since: None,
             explained_by: None,
@@ -121,7 +130,10 @@ impl Finding {
     /// Adds something that was seen.
     #[must_use]
     pub fn seen(mut self, text: impl Into<String>, from: impl Into<String>) -> Self {
-        self.evidence.push(Evidence { text: said(&self.check, text), from: from.into() });
+        self.evidence.push(Evidence {
+            text: said(&self.check, text),
+            from: from.into(),
+        });
         self
     }
 
@@ -161,14 +173,21 @@ impl Finding {
 
     /// Makes everything printable: names of nodes and devices are foreign. A command that is not printable is left out.
     pub(crate) fn clean(&mut self) {
-        for text in [&mut self.about, &mut self.what, &mut self.why, &mut self.remedy.on] {
+        for text in [
+            &mut self.about,
+            &mut self.what,
+            &mut self.why,
+            &mut self.remedy.on,
+        ] {
             *text = printable::line(text).into_owned();
         }
         for seen in &mut self.evidence {
             seen.text = printable::line(&seen.text).into_owned();
             seen.from = printable::line(&seen.from).into_owned();
         }
-        self.remedy.commands.retain(|command| printable::line(command) == command.as_str());
+        self.remedy
+            .commands
+            .retain(|command| printable::line(command) == command.as_str());
     }
 }
 
@@ -181,7 +200,11 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.check, self.what, self.why)?;
         if !self.remedy.commands.is_empty() {
-            let place = if self.remedy.on == HERE { String::new() } else { format!(" (on {})", self.remedy.on) };
+            let place = if self.remedy.on == HERE {
+                String::new()
+            } else {
+                format!(" (on {})", self.remedy.on)
+            };
             write!(f, "; remedy{place}: {}", self.remedy.commands.join("; "))?;
         }
         Ok(())
@@ -234,16 +257,22 @@ pub struct Report {
 impl Report {
     /// The findings that no other one explains.
     pub fn causes(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.explained_by.is_none())
+        self.findings
+            .iter()
+            .filter(|finding| finding.explained_by.is_none())
     }
 
     /// The findings that this one explains.
     pub fn explained<'a>(&'a self, cause: &'a Finding) -> impl Iterator<Item = &'a Finding> {
-        self.findings.iter().filter(|finding| finding.explained_by.as_deref() == Some(&cause.check))
+        self.findings
+            .iter()
+            .filter(|finding| finding.explained_by.as_deref() == Some(&cause.check))
     }
 
     /// The number of unexplained findings of a severity.
     pub fn count(&self, severity: Severity) -> usize {
-        self.causes().filter(|finding| finding.severity == severity).count()
+        self.causes()
+            .filter(|finding| finding.severity == severity)
+            .count()
     }
 }

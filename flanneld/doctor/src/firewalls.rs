@@ -85,7 +85,10 @@ impl Table {
 
     /// The rule, not one of ufw's, that drops the tunnel's packets.
     pub fn input_refusal(&self) -> Option<&Stop> {
-        self.input.as_ref().map(|block| &block.stop).filter(|stop| !stop.is_policy() && !stop.chain.starts_with("ufw"))
+        self.input
+            .as_ref()
+            .map(|block| &block.stop)
+            .filter(|stop| !stop.is_policy() && !stop.chain.starts_with("ufw"))
     }
 }
 

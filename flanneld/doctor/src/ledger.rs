@@ -36,7 +36,12 @@ impl Ledger {
             now.insert(finding.key(), (since.unwrap_or(report.at), finding.clone()));
         }
         // A check that could not be made says nothing about its findings: they are not over.
-        let blind = |finding: &Finding| report.unknown.iter().any(|unknown| unknown.check == finding.check);
+        let blind = |finding: &Finding| {
+            report
+                .unknown
+                .iter()
+                .any(|unknown| unknown.check == finding.check)
+        };
         for (key, (since, finding)) in std::mem::take(&mut self.known) {
             if now.contains_key(&key) {
                 continue;

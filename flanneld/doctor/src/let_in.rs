@@ -59,15 +59,30 @@ impl Origin {
         let choice = facts.daemon.choice.known();
         let interface = choice.map(|choice| choice.interface.clone());
         let near = near(facts, choice, family);
-        let peers = facts.leases.peers.known().into_iter().flatten().flat_map(Peer::addresses);
-        let peers: Vec<IpAddr> = peers.filter(|address| Family::from(*address) == family).collect();
+        let peers = facts
+            .leases
+            .peers
+            .known()
+            .into_iter()
+            .flatten()
+            .flat_map(Peer::addresses);
+        let peers: Vec<IpAddr> = peers
+            .filter(|address| Family::from(*address) == family)
+            .collect();
         let mut sources = near.clone();
         if !peers.is_empty() {
             sources.retain(|net| peers.iter().any(|peer| net.contains(peer)));
         }
-        let far = peers.iter().filter(|peer| !near.iter().any(|net| net.contains(*peer))).map(|peer| IpNet::from(*peer));
+        let far = peers
+            .iter()
+            .filter(|peer| !near.iter().any(|net| net.contains(*peer)))
+            .map(|peer| IpNet::from(*peer));
         sources.extend(few(&far.collect()));
-        Self { interface, sources: IpNet::aggregate(&sources), family }
+        Self {
+            interface,
+            sources: IpNet::aggregate(&sources),
+            family,
+        }
     }
 
     /// The same for probes, which arrive beside the overlay and through it: there from the first addresses of the nodes' subnets. For commands
@@ -75,16 +90,38 @@ impl Origin {
     #[must_use]
     pub fn of_probes(self, facts: &Facts, network: &Network) -> Self {
         // To the others this node is one of the other nodes.
-        let own = facts.daemon.choice.known().into_iter().flat_map(|choice| &choice.addresses).map(|address| IpNet::from(*address));
+        let own = facts
+            .daemon
+            .choice
+            .known()
+            .into_iter()
+            .flat_map(|choice| &choice.addresses)
+            .map(|address| IpNet::from(*address));
         let own = own.filter(|own| !self.sources.iter().any(|net| net.contains(own)));
-        let inside = network.networks.nets().chain(own).filter(|net| Family::from(net) == self.family);
-        let sources = if self.sources.is_empty() { Vec::new() } else { self.sources.iter().copied().chain(inside).collect() };
-        Self { interface: None, sources, ..self }
+        let inside = network
+            .networks
+            .nets()
+            .chain(own)
+            .filter(|net| Family::from(net) == self.family);
+        let sources = if self.sources.is_empty() {
+            Vec::new()
+        } else {
+            self.sources.iter().copied().chain(inside).collect()
+        };
+        Self {
+            interface: None,
+            sources,
+            ..self
+        }
     }
 
     /// The conditions of a rule of iptables.
     fn iptables(&self, kind: Encapsulation) -> String {
-        let interface = self.interface.as_ref().map(|name| format!("-i {} ", word(name))).unwrap_or_default();
+        let interface = self
+            .interface
+            .as_ref()
+            .map(|name| format!("-i {} ", word(name)))
+            .unwrap_or_default();
         let sources: Vec<String> = self.sources.iter().map(IpNet::to_string).collect();
         format!("{interface}-s {} {}", sources.join(","), iptables(kind))
     }
@@ -98,7 +135,11 @@ pub fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Vec<IpNet
         IpAddr::V6(address) => !address.is_unicast_link_local(),
     };
     let nets = interface.into_iter().flat_map(Interface::nets);
-    let nets = nets.filter(|net| Family::from(net) == family && of_hosts(net) && (1..net.max_prefix_len()).contains(&net.prefix_len()));
+    let nets = nets.filter(|net| {
+        Family::from(net) == family
+            && of_hosts(net)
+            && (1..net.max_prefix_len()).contains(&net.prefix_len())
+    });
     IpNet::aggregate(&nets.map(|net| net.trunc()).collect())
 }
 
@@ -109,7 +150,14 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
         if nets.len() <= MOST {
             break;
         }
-        let wider = |net: &IpNet| IpNet::new(net.addr(), net.prefix_len().min(if net.addr().is_ipv6() { v6 } else { v4 })).map(|net| net.trunc());
+        let wider = |net: &IpNet| {
+            IpNet::new(
+                net.addr(),
+                net.prefix_len()
+                    .min(if net.addr().is_ipv6() { v6 } else { v4 }),
+            )
+            .map(|net| net.trunc())
+        };
         nets = IpNet::aggregate(&nets.iter().filter_map(|net| wider(net).ok()).collect());
     }
     nets
@@ -117,20 +165,49 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
 
 /// The commands that let these packets in, now and after a restart of the host. `rules` are those of iptables with the program that inserts
 /// them, each with the number of the rule that it has to precede.
-pub fn commands(program: Program, kinds: &[Encapsulation], origin: &Origin, before: &[(&str, Option<usize>)], unit: &str) -> Vec<String> {
+pub fn commands(
+    program: Program,
+    kinds: &[Encapsulation],
+    origin: &Origin,
+    before: &[(&str, Option<usize>)],
+    unit: &str,
+) -> Vec<String> {
     if origin.sources.is_empty() {
         return Vec::new();
     }
     match program {
-        Program::Ufw => kinds.iter().flat_map(|kind| by_ufw(*kind, origin)).collect(),
-        Program::Firewalld => kinds.iter().flat_map(|kind| by_firewalld(*kind, origin)).chain([RELOAD.to_owned()]).collect(),
+        Program::Ufw => kinds
+            .iter()
+            .flat_map(|kind| by_ufw(*kind, origin))
+            .collect(),
+        Program::Firewalld => kinds
+            .iter()
+            .flat_map(|kind| by_firewalld(*kind, origin))
+            .chain([RELOAD.to_owned()])
+            .collect(),
         Program::Iptables => {
             let rules = |number: &dyn Fn(Option<usize>) -> String| -> Vec<(String, String)> {
-                let all = before.iter().flat_map(|(program, place)| kinds.iter().map(move |kind| (program, place, kind)));
-                all.map(|(program, place, kind)| ((*program).to_owned(), format!("-I INPUT {}{} -j ACCEPT", number(*place), origin.iptables(*kind))))
-                    .collect()
+                let all = before.iter().flat_map(|(program, place)| {
+                    kinds.iter().map(move |kind| (program, place, kind))
+                });
+                all.map(|(program, place, kind)| {
+                    (
+                        (*program).to_owned(),
+                        format!(
+                            "-I INPUT {}{} -j ACCEPT",
+                            number(*place),
+                            origin.iptables(*kind)
+                        ),
+                    )
+                })
+                .collect()
             };
-            let now = rules(&|place| place.filter(|place| *place > 1).map(|place| format!("{place} ")).unwrap_or_default());
+            let now = rules(&|place| {
+                place
+                    .filter(|place| *place > 1)
+                    .map(|place| format!("{place} "))
+                    .unwrap_or_default()
+            });
             persist::iptables(unit, &now, &rules(&|_| String::new()))
         }
     }
@@ -139,23 +216,44 @@ pub fn commands(program: Program, kinds: &[Encapsulation], origin: &Origin, befo
 /// One command for each source, or a loop over them.
 fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
     if sources.len() <= MAX_COMMANDS {
-        return sources.iter().map(|net| command(&net.to_string())).collect();
+        return sources
+            .iter()
+            .map(|net| command(&net.to_string()))
+            .collect();
     }
     let all: Vec<String> = sources.iter().map(IpNet::to_string).collect();
-    vec![format!("for net in {}; do {}; done", all.join(" "), command("$net"))]
+    vec![format!(
+        "for net in {}; do {}; done",
+        all.join(" "),
+        command("$net")
+    )]
 }
 
 fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     match kind.port() {
         Some(port) => {
-            let on = origin.interface.as_ref().map(|name| format!("in on {} ", word(name))).unwrap_or_default();
-            each(&origin.sources, |net| format!("ufw allow {on}from {net} to any port {port} proto udp"))
+            let on = origin
+                .interface
+                .as_ref()
+                .map(|name| format!("in on {} ", word(name)))
+                .unwrap_or_default();
+            each(&origin.sources, |net| {
+                format!("ufw allow {on}from {net} to any port {port} proto udp")
+            })
         }
         // ufw's own language does not know the protocol: a rule at the end of its table filter.
         None => {
             let sources: Vec<String> = origin.sources.iter().map(IpNet::to_string).collect();
-            let rule = format!("-A ufw-before-input -s {} -p 4 -j ACCEPT", sources.join(","));
-            vec![format!(r"sed -i '/^\*filter/,/^COMMIT/ s|^COMMIT$|{rule}\nCOMMIT|' /etc/ufw/before.rules"), "ufw reload".to_owned()]
+            let rule = format!(
+                "-A ufw-before-input -s {} -p 4 -j ACCEPT",
+                sources.join(",")
+            );
+            vec![
+                format!(
+                    r"sed -i '/^\*filter/,/^COMMIT/ s|^COMMIT$|{rule}\nCOMMIT|' /etc/ufw/before.rules"
+                ),
+                "ufw reload".to_owned(),
+            ]
         }
     }
 }
@@ -163,7 +261,10 @@ fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
 /// Rules of the zone in which the interface is: another zone's would not be asked.
 fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     let zone = match &origin.interface {
-        Some(name) => format!("$(firewall-cmd --get-zone-of-interface={} || firewall-cmd --get-default-zone)", word(name)),
+        Some(name) => format!(
+            "$(firewall-cmd --get-zone-of-interface={} || firewall-cmd --get-default-zone)",
+            word(name)
+        ),
         None => "$(firewall-cmd --get-default-zone)".to_owned(),
     };
     let family = origin.family.pick("ipv4", "ipv6");
@@ -172,7 +273,9 @@ fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
         None => "protocol value=4".to_owned(),
     };
     each(&origin.sources, |net| {
-        format!("firewall-cmd --permanent --zone=\"{zone}\" --add-rich-rule=\"rule family={family} source address={net} {what} accept\"")
+        format!(
+            "firewall-cmd --permanent --zone=\"{zone}\" --add-rich-rule=\"rule family={family} source address={net} {what} accept\""
+        )
     })
 }
 
@@ -186,10 +289,26 @@ mod tests {
 
     #[test]
     fn many_addresses_become_few_prefixes_and_never_all_of_them() {
-        assert_eq!(few(&nets(&["192.0.2.2/32", "192.0.2.3/32"])), nets(&["192.0.2.2/31"]));
-        let scattered = |count: u32| few(&(0..count).map(|n| IpNet::new(IpAddr::from((0x0a00_0000 + n * 514).to_be_bytes()), 32).unwrap()).collect());
-        assert_eq!(scattered(32).len(), 32, "single addresses as long as they are few");
+        assert_eq!(
+            few(&nets(&["192.0.2.2/32", "192.0.2.3/32"])),
+            nets(&["192.0.2.2/31"])
+        );
+        let scattered = |count: u32| {
+            few(&(0..count)
+                .map(|n| {
+                    IpNet::new(IpAddr::from((0x0a00_0000 + n * 514).to_be_bytes()), 32).unwrap()
+                })
+                .collect())
+        };
+        assert_eq!(
+            scattered(32).len(),
+            32,
+            "single addresses as long as they are few"
+        );
         let many = scattered(5000);
-        assert!(many.len() <= MOST && many.iter().all(|net| net.prefix_len() >= 8), "{many:?}");
+        assert!(
+            many.len() <= MOST && many.iter().all(|net| net.prefix_len() >= 8),
+            "{many:?}"
+        );
     }
 }

@@ -46,7 +46,12 @@ pub struct Look {
 
 impl Look {
     /// Everything about the host but its firewalls, which are listed by processes and therefore less often.
-    pub async fn host(&mut self, network: Option<&Network>, underlay: Option<&str>, targets: &[Target]) -> Host {
+    pub async fn host(
+        &mut self,
+        network: Option<&Network>,
+        underlay: Option<&str>,
+        targets: &[Target],
+    ) -> Host {
         let (interfaces, routes, ways) = netlink::read(targets).await;
         let mut host = Host {
             name: proc::hostname(),
@@ -70,7 +75,10 @@ impl Look {
             }
             host.sysctls = Fact::Known(sysctls);
         } else {
-            host.sysctls = network.map_or_else(|| Fact::unavailable("the network of this node is not known"), |_| Fact::Known(sysctls("")));
+            host.sysctls = network.map_or_else(
+                || Fact::unavailable("the network of this node is not known"),
+                |_| Fact::Known(sysctls("")),
+            );
         }
         host
     }
@@ -81,7 +89,12 @@ impl Look {
             env: env(&daemon.subnet_file),
             cni: cni::configurations(&self.places),
             docker: cni::docker(&self.places),
-            ipam: cni::kept(&self.places, namespace_of_pod(&self.places).is_some(), network, host),
+            ipam: cni::kept(
+                &self.places,
+                namespace_of_pod(&self.places).is_some(),
+                network,
+                host,
+            ),
         }
     }
 
@@ -94,9 +107,18 @@ impl Look {
 
 /// The peers that are reached by another interface than the underlay.
 fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
-    let ways = host.ways.known().into_iter().flatten().filter(|way| way.kind == LookupPurpose::Peer && way.to.is_ipv4());
+    let ways = host
+        .ways
+        .known()
+        .into_iter()
+        .flatten()
+        .filter(|way| way.kind == LookupPurpose::Peer && way.to.is_ipv4());
     let other = ways.filter(|way| {
-        let by = way.by.as_ref().ok().and_then(|answer| host.interface(answer.index));
+        let by = way
+            .by
+            .as_ref()
+            .ok()
+            .and_then(|answer| host.interface(answer.index));
         by.is_some_and(|interface| interface.name != underlay && !interface.loopback)
     });
     other.map(|way| way.to).collect()
@@ -105,7 +127,10 @@ fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
 /// subnet.env, as it is.
 fn env(path: &Path) -> Fact<Env> {
     if path.is_dir() {
-        return Fact::Known(Env { obstacle: Some("it is a directory".to_owned()), ..Env::default() });
+        return Fact::Known(Env {
+            obstacle: Some("it is a directory".to_owned()),
+            ..Env::default()
+        });
     }
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Fact::Absent,
@@ -113,5 +138,11 @@ fn env(path: &Path) -> Fact<Env> {
         Ok(_) => {}
     }
     let read = subnet_env::read(path);
-    Fact::Known(Env { networks: read.networks(), subnets: read.subnets(), mtu: read.mtu, obstacle: None, warnings: read.warnings })
+    Fact::Known(Env {
+        networks: read.networks(),
+        subnets: read.subnets(),
+        mtu: read.mtu,
+        obstacle: None,
+        warnings: read.warnings,
+    })
 }

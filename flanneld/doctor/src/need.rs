@@ -76,7 +76,13 @@ pub enum Need {
 impl Need {
     /// Why the fact could not be had; `None` if it is known, or known to be absent.
     pub fn missing(self, facts: &Facts) -> Option<&str> {
-        let (host, daemon, store, leases, pods) = (&facts.host, &facts.daemon, &facts.store, &facts.leases, &facts.pods);
+        let (host, daemon, store, leases, pods) = (
+            &facts.host,
+            &facts.daemon,
+            &facts.store,
+            &facts.leases,
+            &facts.pods,
+        );
         match self {
             Need::Network => facts.network.why(),
             Need::Interfaces => host.interfaces.why(),

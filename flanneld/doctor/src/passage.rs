@@ -17,16 +17,26 @@ const KUBE_PROXY: u32 = 0x4000;
 /// The pods' bridge.
 const BRIDGE: &str = "cni0";
 /// How the names of interfaces begin that are those of containers beside Kubernetes, of virtual machines, or the loopback.
-const OTHERS: &[&str] = &["lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman"];
+const OTHERS: &[&str] = &[
+    "lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman",
+];
 /// TCP and UDP.
 const PROTOCOLS: [u32; 2] = [6, 17];
 /// firewalld's table.
 pub const FIREWALLD: &str = "firewalld";
 
 /// Judges the table `filter` of one family and variant of iptables.
-pub fn table(rules: &Rules, net: &IpNet, network: &Network, around: &Surroundings, command: &str) -> Table {
+pub fn table(
+    rules: &Rules,
+    net: &IpNet,
+    network: &Network,
+    around: &Surroundings,
+    command: &str,
+) -> Table {
     let mut seen = Table::empty(net, command);
-    let Some(filter) = rules.tables.iter().find(|table| table.name == "filter") else { return seen };
+    let Some(filter) = rules.tables.iter().find(|table| table.name == "filter") else {
+        return seen;
+    };
     for (number, to) in jumps(filter, "FORWARD") {
         seen.jump |= to == "FLANNEL-FWD";
         seen.ufw |= to.starts_with("ufw");
@@ -35,20 +45,34 @@ pub fn table(rules: &Rules, net: &IpNet, network: &Network, around: &Surrounding
         }
     }
     seen.ufw |= jumps(filter, "INPUT").any(|(_, to)| to.starts_with("ufw"));
-    seen.docker = ["DOCKER", "DOCKER-USER"].iter().any(|chain| filter.chains.contains_key(*chain));
+    seen.docker = ["DOCKER", "DOCKER-USER"]
+        .iter()
+        .any(|chain| filter.chains.contains_key(*chain));
     let only = |table: &Listed, _: &str, _: &Base| table.name == "filter";
     let walk = Walk::through(rules).only(&only);
     seen.forward = forwarded(&walk, &of_pods(net, network, around));
     let family = Family::from(net.addr());
-    let blocks = of_tunnel(network.tunnel(), family, around, &network.networks.nets().collect::<Vec<_>>());
+    let blocks = of_tunnel(
+        network.tunnel(),
+        family,
+        around,
+        &network.networks.nets().collect::<Vec<_>>(),
+    );
     seen.input = blocks.iter().find_map(|packet| first_block(&walk, packet));
     seen
 }
 
 /// The rules of a chain that lead to another one, with their numbers.
 fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a str)> {
-    let rules = table.chains.get(chain).and_then(|chain| chain.rules.as_ref()).into_iter().flatten();
-    (1..).zip(rules).flat_map(|(number, rule)| onward(rule).map(move |to| (number, to)))
+    let rules = table
+        .chains
+        .get(chain)
+        .and_then(|chain| chain.rules.as_ref())
+        .into_iter()
+        .flatten();
+    (1..)
+        .zip(rules)
+        .flat_map(|(number, rule)| onward(rule).map(move |to| (number, to)))
 }
 
 /// The chains that a rule leads to, but for those in maps.
@@ -71,35 +95,79 @@ pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Pac
         source: Ranges::net(net),
         destination: Ranges::net(net),
         protocol: Ranges::one(protocol),
-        mark: Mark { value: 0, known: KUBE_PROXY },
-        ..Packet::new(HookPath::Forward, family, incoming.clone(), outgoing.clone())
+        mark: Mark {
+            value: 0,
+            known: KUBE_PROXY,
+        },
+        ..Packet::new(
+            HookPath::Forward,
+            family,
+            incoming.clone(),
+            outgoing.clone(),
+        )
     };
     let ways = [(&bridge, &outside), (&outside, &bridge)];
-    ways.iter().flat_map(|(from, to)| PROTOCOLS.map(|protocol| packet(from, to, protocol))).collect()
+    ways.iter()
+        .flat_map(|(from, to)| PROTOCOLS.map(|protocol| packet(from, to, protocol)))
+        .collect()
 }
 
 /// Packets between nodes, as they come in: of each kind one.
-pub fn of_tunnel(tunnel: Option<Encapsulation>, family: Family, around: &Surroundings, pods: &[IpNet]) -> Vec<Packet> {
+pub fn of_tunnel(
+    tunnel: Option<Encapsulation>,
+    family: Family,
+    around: &Surroundings,
+    pods: &[IpNet],
+) -> Vec<Packet> {
     let of_family = |net: &IpNet| Family::from(net.addr()) == family;
-    let peers: Vec<Ranges> = around.peers.iter().copied().map(IpNet::from).filter(of_family).map(|peer| Ranges::net(&peer)).collect();
-    let near: Vec<Ranges> = around.near.iter().filter(|net| of_family(net)).map(Ranges::net).collect();
+    let peers: Vec<Ranges> = around
+        .peers
+        .iter()
+        .copied()
+        .map(IpNet::from)
+        .filter(of_family)
+        .map(|peer| Ranges::net(&peer))
+        .collect();
+    let near: Vec<Ranges> = around
+        .near
+        .iter()
+        .filter(|net| of_family(net))
+        .map(Ranges::net)
+        .collect();
     let source = match (peers.as_slice(), near.as_slice()) {
         // Anybody, but no pod.
         ([], []) => {
-            let pods: Vec<Ranges> = pods.iter().filter(|net| of_family(net)).map(Ranges::net).collect();
+            let pods: Vec<Ranges> = pods
+                .iter()
+                .filter(|net| of_family(net))
+                .map(Ranges::net)
+                .collect();
             Ranges::every_address(family).and(&Ranges::union(&pods).inverted())
         }
         ([], near) => Ranges::union(near),
         (peers, _) => Ranges::union(peers),
     };
-    let incoming = around.underlay.clone().map_or(Device::UnknownBut(&["lo"]), Device::named);
-    let packet = Packet { source, mark: Mark { value: 0, known: 0 }, ..Packet::new(HookPath::Input, family, incoming, Device::none()) };
+    let incoming = around
+        .underlay
+        .clone()
+        .map_or(Device::UnknownBut(&["lo"]), Device::named);
+    let packet = Packet {
+        source,
+        mark: Mark { value: 0, known: 0 },
+        ..Packet::new(HookPath::Input, family, incoming, Device::none())
+    };
     let kinds = tunnel.map(|tunnel| tunnel.each(family)).unwrap_or_default();
     let of_kind = |kind: Encapsulation| {
         let protocol = Ranges::one(u32::from(kind.protocol()?));
-        let plain = Packet { protocol, ..packet.clone() };
+        let plain = Packet {
+            protocol,
+            ..packet.clone()
+        };
         Some(match kind.port() {
-            Some(port) => Packet { destination_port: Ranges::one(port), ..plain },
+            Some(port) => Packet {
+                destination_port: Ranges::one(port),
+                ..plain
+            },
             None => plain,
         })
     };
@@ -109,18 +177,29 @@ pub fn of_tunnel(tunnel: Option<Encapsulation>, family: Family, around: &Surroun
 /// What drops packets of pods: all first packets of a protocol in a direction, unless a rule lets others pass that names whose they are: its author
 /// has thought of pods.
 fn forwarded(walk: &Walk<'_>, packets: &[Packet]) -> Vec<Block> {
-    let fates: Vec<(Fate, &Packet)> = packets.iter().map(|packet| (walk.fate(packet), packet)).collect();
-    if fates.iter().any(|(fate, _)| matches!(fate, Fate::Yes { named: true })) {
+    let fates: Vec<(Fate, &Packet)> = packets
+        .iter()
+        .map(|packet| (walk.fate(packet), packet))
+        .collect();
+    if fates
+        .iter()
+        .any(|(fate, _)| matches!(fate, Fate::Yes { named: true }))
+    {
         return Vec::new();
     }
     let certain = fates.iter().find(|(fate, _)| matches!(fate, Fate::No(_)));
     let doubted = || fates.iter().find(|(fate, _)| fate.stop().is_some());
-    let Some((fate, packet)) = certain.or_else(doubted) else { return Vec::new() };
+    let Some((fate, packet)) = certain.or_else(doubted) else {
+        return Vec::new();
+    };
     // Network policies drop what they are meant to drop.
     if fate.stop().is_some_and(|stop| holds_policies(&stop.chain)) {
         return Vec::new();
     }
-    walk.stops(packet).into_iter().map(|(stop, doubt)| Block { stop, doubt }).collect()
+    walk.stops(packet)
+        .into_iter()
+        .map(|(stop, doubt)| Block { stop, doubt })
+        .collect()
 }
 
 fn first_block(walk: &Walk<'_>, packet: &Packet) -> Option<Block> {
@@ -136,14 +215,21 @@ pub type Gate = (Layer, String, String);
 /// has listed them.
 pub fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
-        (Layer::Ip, "flannel-ipv4", _) | (Layer::Ip6, "flannel-ipv6", _) | (Layer::Inet, FIREWALLD, _) => false,
+        (Layer::Ip, "flannel-ipv4", _)
+        | (Layer::Ip6, "flannel-ipv6", _)
+        | (Layer::Inet, FIREWALLD, _) => false,
         (Layer::Ip, "filter", "FORWARD") => !iptables.contains(&Family::V4),
         (Layer::Ip6, "filter", "FORWARD") => !iptables.contains(&Family::V6),
         (layer, ..) => matches!(layer, Layer::Ip | Layer::Ip6 | Layer::Inet),
     };
     let mut found = Vec::new();
     for table in &rules.tables {
-        let called = table.chains.iter().filter(|(_, chain)| chain.base.as_ref().is_some_and(|base| base.hook == Hook::Forward && !base.nat));
+        let called = table.chains.iter().filter(|(_, chain)| {
+            chain
+                .base
+                .as_ref()
+                .is_some_and(|base| base.hook == Hook::Forward && !base.nat)
+        });
         let called = called.filter(|(name, _)| judged(table, name));
         found.extend(called.map(|(name, _)| (table.layer, table.name.clone(), name.clone())));
     }
@@ -152,17 +238,35 @@ pub fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
 
 /// Whether a chain that the kernel calls is this one.
 pub fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
-    table.program == Program::Nft && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
+    table.program == Program::Nft
+        && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
 }
 
 /// Whether a chain blocks packets of a network.
-pub fn barrier(rules: &Rules, gate: &Gate, net: &IpNet, network: &Network, around: &Surroundings) -> Option<Barrier> {
+pub fn barrier(
+    rules: &Rules,
+    gate: &Gate,
+    net: &IpNet,
+    network: &Network,
+    around: &Surroundings,
+) -> Option<Barrier> {
     let only = |table: &Listed, chain: &str, _: &Base| is_gate(gate, table, chain);
-    let block = forwarded(&Walk::through(rules).only(&only), &of_pods(net, network, around)).into_iter().next()?;
+    let block = forwarded(
+        &Walk::through(rules).only(&only),
+        &of_pods(net, network, around),
+    )
+    .into_iter()
+    .next()?;
     let (layer, table, chain) = gate;
-    let own = rules.tables.iter().find(|known| is_gate(gate, known, chain)).and_then(|table| table.chains.get(chain)?.rules.as_ref());
+    let own = rules
+        .tables
+        .iter()
+        .find(|known| is_gate(gate, known, chain))
+        .and_then(|table| table.chains.get(chain)?.rules.as_ref());
     let place = block.stop.number.unwrap_or_default();
-    let policies = (1..).zip(own.into_iter().flatten()).any(|(number, rule)| number >= place && onward(rule).any(holds_policies));
+    let policies = (1..)
+        .zip(own.into_iter().flatten())
+        .any(|(number, rule)| number >= place && onward(rule).any(holds_policies));
     Some(Barrier {
         family: layer.name().to_owned(),
         table: table.clone(),
@@ -176,15 +280,27 @@ pub fn barrier(rules: &Rules, gate: &Gate, net: &IpNet, network: &Network, aroun
 
 /// Judges firewalld's table.
 pub fn firewalld(rules: &Rules, network: &Network, around: &Surroundings) -> Firewalld {
-    let only = |table: &Listed, _: &str, _: &Base| table.program == Program::Nft && table.name == FIREWALLD;
+    let only = |table: &Listed, _: &str, _: &Base| {
+        table.program == Program::Nft && table.name == FIREWALLD
+    };
     let walk = Walk::through(rules).only(&only);
     let passes = |packet: &Packet| !matches!(walk.fate(packet), Fate::No(_));
     let pods: Vec<IpNet> = network.networks.nets().collect();
-    let networks = pods.iter().filter(|net| of_pods(net, network, around).iter().all(passes)).copied().collect();
+    let networks = pods
+        .iter()
+        .filter(|net| of_pods(net, network, around).iter().all(passes))
+        .copied()
+        .collect();
     let with_peers = |family: Family| around.peers.iter().any(|peer| Family::from(peer) == family);
-    let families = Family::ALL.into_iter().filter(|family| network.travels_in(*family));
-    let (known, unknown): (Vec<Family>, Vec<Family>) = families.partition(|family| with_peers(*family));
+    let families = Family::ALL
+        .into_iter()
+        .filter(|family| network.travels_in(*family));
+    let (known, unknown): (Vec<Family>, Vec<Family>) =
+        families.partition(|family| with_peers(*family));
     let families = if known.is_empty() { unknown } else { known };
-    let tunnel = families.into_iter().flat_map(|family| of_tunnel(network.tunnel(), family, around, &pods)).all(|packet| passes(&packet));
+    let tunnel = families
+        .into_iter()
+        .flat_map(|family| of_tunnel(network.tunnel(), family, around, &pods))
+        .all(|packet| passes(&packet));
     Firewalld { networks, tunnel }
 }

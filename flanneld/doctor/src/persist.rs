@@ -10,7 +10,10 @@ const UNITS: &str = "/etc/systemd/system";
 
 /// The commands that set a sysctl now and at each start of the host. A name with a device in it is written with slashes: `flannel.1` has a dot.
 pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
-    [format!("sysctl -w {name}={value}"), format!("echo {} >> {SYSCTLS}", word(&format!("{name} = {value}")))]
+    [
+        format!("sysctl -w {name}={value}"),
+        format!("echo {} >> {SYSCTLS}", word(&format!("{name} = {value}"))),
+    ]
 }
 
 /// The command that loads a kernel module at each start of the host, before its sysctls are set.
@@ -25,11 +28,17 @@ pub fn module(name: &str) -> String {
 ///
 /// A unit rather than `netfilter-persistent save`, which would also restore the rules of agents that have not started yet.
 pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {
-    let mut commands: Vec<String> = now.iter().map(|(program, rule)| format!("{program} {rule}")).collect();
+    let mut commands: Vec<String> = now
+        .iter()
+        .map(|(program, rule)| format!("{program} {rule}"))
+        .collect();
     if later.is_empty() {
         return commands;
     }
-    let runs: String = later.iter().map(|(program, rule)| format!("ExecStart=/usr/bin/env {program} -w {rule}\\n")).collect();
+    let runs: String = later
+        .iter()
+        .map(|(program, rule)| format!("ExecStart=/usr/bin/env {program} -w {rule}\\n"))
+        .collect();
     commands.push(format!(
         "printf '[Unit]\\nAfter=netfilter-persistent.service iptables.service ip6tables.service ufw.service\\nBefore=docker.service kubelet.service \
          flanneld.service\\n[Service]\\nType=oneshot\\n{runs}[Install]\\nWantedBy=multi-user.target\\n' > {UNITS}/{unit}.service && systemctl enable \
@@ -70,33 +79,81 @@ mod tests {
     fn sysctl_is_set_now_and_at_each_start() {
         let [now, later] = sysctl("net/ipv4/conf/flannel.1/rp_filter", 2);
         assert_eq!(now, "sysctl -w net/ipv4/conf/flannel.1/rp_filter=2");
-        assert_eq!(later, "echo 'net/ipv4/conf/flannel.1/rp_filter = 2' >> /etc/sysctl.d/99-zz-flannel.conf");
+        assert_eq!(
+            later,
+            "echo 'net/ipv4/conf/flannel.1/rp_filter = 2' >> /etc/sysctl.d/99-zz-flannel.conf"
+        );
     }
 
     #[test]
     fn iptables_rules_return_by_a_unit_that_systemd_reads() {
-        let rule = ("iptables".to_owned(), "-I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT".to_owned());
-        let commands = iptables("flannel-input", std::slice::from_ref(&rule), std::slice::from_ref(&rule));
-        assert_eq!(commands[0], "iptables -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT");
+        let rule = (
+            "iptables".to_owned(),
+            "-I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT".to_owned(),
+        );
+        let commands = iptables(
+            "flannel-input",
+            std::slice::from_ref(&rule),
+            std::slice::from_ref(&rule),
+        );
+        assert_eq!(
+            commands[0],
+            "iptables -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT"
+        );
         let folder = tempfile::tempdir().unwrap();
-        let script = commands[1].replace(UNITS, &folder.path().display().to_string()).replace("systemctl", "true");
-        assert!(std::process::Command::new("sh").args(["-ec", &script]).status().unwrap().success(), "{script}");
+        let script = commands[1]
+            .replace(UNITS, &folder.path().display().to_string())
+            .replace("systemctl", "true");
+        assert!(
+            std::process::Command::new("sh")
+                .args(["-ec", &script])
+                .status()
+                .unwrap()
+                .success(),
+            "{script}"
+        );
         let unit = std::fs::read_to_string(folder.path().join("flannel-input.service")).unwrap();
         assert!(unit.contains("\nExecStart=/usr/bin/env iptables -w -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT\n"), "{unit}");
-        assert!(unit.starts_with("[Unit]\n") && unit.contains("\n[Service]\nType=oneshot\n") && unit.ends_with("WantedBy=multi-user.target\n"));
+        assert!(
+            unit.starts_with("[Unit]\n")
+                && unit.contains("\n[Service]\nType=oneshot\n")
+                && unit.ends_with("WantedBy=multi-user.target\n")
+        );
     }
 
     #[test]
     fn nftables_rule_goes_only_to_the_file_that_makes_its_table() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("nftables.conf");
-        let command = nftables("inet", "wall", &["add rule inet wall gate ip saddr 10.244.0.0/16 accept".to_owned()]);
-        let command = command.replace("/etc/nftables.conf", &file.display().to_string()).replace("/etc/sysconfig/", "/none/");
-        let run = || assert!(std::process::Command::new("sh").args(["-ec", &command]).status().unwrap().success(), "{command}");
-        for (text, grows) in [("table inet wallpaper {\n}\n", false), ("flush ruleset\ntable inet wall {\n}\n", true)] {
+        let command = nftables(
+            "inet",
+            "wall",
+            &["add rule inet wall gate ip saddr 10.244.0.0/16 accept".to_owned()],
+        );
+        let command = command
+            .replace("/etc/nftables.conf", &file.display().to_string())
+            .replace("/etc/sysconfig/", "/none/");
+        let run = || {
+            assert!(
+                std::process::Command::new("sh")
+                    .args(["-ec", &command])
+                    .status()
+                    .unwrap()
+                    .success(),
+                "{command}"
+            )
+        };
+        for (text, grows) in [
+            ("table inet wallpaper {\n}\n", false),
+            ("flush ruleset\ntable inet wall {\n}\n", true),
+        ] {
             std::fs::write(&file, text).unwrap();
             run();
-            let wanted = if grows { format!("{text}add rule inet wall gate ip saddr 10.244.0.0/16 accept\n") } else { text.to_owned() };
+            let wanted = if grows {
+                format!("{text}add rule inet wall gate ip saddr 10.244.0.0/16 accept\n")
+            } else {
+                text.to_owned()
+            };
             assert_eq!(std::fs::read_to_string(&file).unwrap(), wanted);
         }
     }

@@ -1,7 +1,15 @@
 //! The chains of network policies.
 
 /// The chains in which network policies hold packets: an accept rule before them would let packets pass by.
-const POLICIES: [&str; 7] = ["cali-", "KUBE-ROUTER-", "KUBE-NWPLCY", "KUBE-POD-FW", "CILIUM_", "WEAVE-NPC", "ANTREA-"];
+const POLICIES: [&str; 7] = [
+    "cali-",
+    "KUBE-ROUTER-",
+    "KUBE-NWPLCY",
+    "KUBE-POD-FW",
+    "CILIUM_",
+    "WEAVE-NPC",
+    "ANTREA-",
+];
 
 /// Whether a chain, by its name, is one of network policies.
 pub fn holds_policies(chain: &str) -> bool {

@@ -36,7 +36,10 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
     for check in checks() {
         let missing = check.needs.iter().find_map(|need| need.missing(facts));
         match missing {
-            Some(why) => unknown.push(Unknown { check: check.id.to_owned(), why: printable::line(why).into_owned() }),
+            Some(why) => unknown.push(Unknown {
+                check: check.id.to_owned(),
+                why: printable::line(why).into_owned(),
+            }),
             None if check.waits && facts.daemon.young => {}
             None => findings.extend((check.judge)(facts)),
         }
@@ -69,7 +72,10 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
 /// Marks the findings that another one explains. What is explained explains nothing: each chain ends at its first cause.
 fn fold(findings: &mut [Finding]) {
     let mut causes: Vec<(&'static Check, Vec<Finding>)> = Vec::new();
-    let found: BTreeSet<String> = findings.iter().map(|finding| finding.check.clone()).collect();
+    let found: BTreeSet<String> = findings
+        .iter()
+        .map(|finding| finding.check.clone())
+        .collect();
     for check in checks().filter(|check| found.contains(check.id)) {
         let explain = |(cause, of): &&(&'static Check, Vec<Finding>), finding: &Finding| {
             let fits: fn(&Finding, &Finding) -> bool = match cause.id {
@@ -82,8 +88,14 @@ fn fold(findings: &mut [Finding]) {
             cause.explains.contains(&check.id) && of.iter().any(|cause| fits(cause, finding))
         };
         let mut unexplained = Vec::new();
-        for finding in findings.iter_mut().filter(|finding| finding.check == check.id) {
-            finding.explained_by = causes.iter().find(|cause| explain(cause, finding)).map(|(cause, _)| cause.id.to_owned());
+        for finding in findings
+            .iter_mut()
+            .filter(|finding| finding.check == check.id)
+        {
+            finding.explained_by = causes
+                .iter()
+                .find(|cause| explain(cause, finding))
+                .map(|(cause, _)| cause.id.to_owned());
             if finding.explained_by.is_none() {
                 unexplained.push(finding.clone());
             }
@@ -96,6 +108,13 @@ fn fold(findings: &mut [Finding]) {
 
 /// The number of findings that nothing explains, by check.
 pub fn counts(report: &Report) -> BTreeMap<&'static str, u64> {
-    let count = |id: &str| report.causes().filter(|finding| finding.check == id).count();
-    checks().map(|check| (check.id, u64::try_from(count(check.id)).unwrap_or(u64::MAX))).collect()
+    let count = |id: &str| {
+        report
+            .causes()
+            .filter(|finding| finding.check == id)
+            .count()
+    };
+    checks()
+        .map(|check| (check.id, u64::try_from(count(check.id)).unwrap_or(u64::MAX)))
+        .collect()
 }

@@ -38,13 +38,20 @@ fn report(facts: &Facts) -> Report {
 
 /// The findings that nothing explains: their checks, in order.
 fn causes(facts: &Facts) -> Vec<String> {
-    report(facts).causes().map(|finding| finding.check.clone()).collect()
+    report(facts)
+        .causes()
+        .map(|finding| finding.check.clone())
+        .collect()
 }
 
 /// The one finding of a check.
 fn only(facts: &Facts, check: &str) -> Finding {
     let report = report(facts);
-    let found: Vec<&Finding> = report.findings.iter().filter(|finding| finding.check == check).collect();
+    let found: Vec<&Finding> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.check == check)
+        .collect();
     assert!(found.len() == 1, "{check}: {report:#?}");
     found[0].clone()
 }
@@ -53,9 +60,20 @@ fn only(facts: &Facts, check: &str) -> Finding {
 fn no_facts_raise_nothing_and_leave_everything_unknown() {
     let report = report(&Facts::default());
     assert_eq!(report.findings, []);
-    let unknown: BTreeSet<&str> = report.unknown.iter().map(|unknown| unknown.check.as_str()).collect();
+    let unknown: BTreeSet<&str> = report
+        .unknown
+        .iter()
+        .map(|unknown| unknown.check.as_str())
+        .collect();
     assert_eq!(unknown, checks().map(|check| check.id).collect());
-    assert!(report.unknown.iter().all(|unknown| unknown.why == "nobody looked"), "{:?}", report.unknown);
+    assert!(
+        report
+            .unknown
+            .iter()
+            .all(|unknown| unknown.why == "nobody looked"),
+        "{:?}",
+        report.unknown
+    );
     assert_eq!(report.checks, unknown.len());
 }
 
@@ -68,12 +86,28 @@ fn a_healthy_node_has_no_findings_and_nothing_is_unknown() {
 #[test]
 fn the_table_is_sound() {
     let ids: Vec<&str> = checks().map(|check| check.id).collect();
-    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "each name once");
+    assert_eq!(
+        ids.iter().collect::<BTreeSet<_>>().len(),
+        ids.len(),
+        "each name once"
+    );
     for check in checks() {
-        assert!(!check.needs.is_empty() && !check.title.is_empty() && !check.title.ends_with('.'), "{}", check.id);
+        assert!(
+            !check.needs.is_empty() && !check.title.is_empty() && !check.title.ends_with('.'),
+            "{}",
+            check.id
+        );
         for explained in check.explains {
-            let place = |id: &str| ids.iter().position(|known| *known == id).unwrap_or_else(|| panic!("{}: there is no check {id}", check.id));
-            assert!(place(explained) > place(check.id), "{} is after {explained}, which it explains", check.id);
+            let place = |id: &str| {
+                ids.iter()
+                    .position(|known| *known == id)
+                    .unwrap_or_else(|| panic!("{}: there is no check {id}", check.id))
+            };
+            assert!(
+                place(explained) > place(check.id),
+                "{} is after {explained}, which it explains",
+                check.id
+            );
         }
     }
 }
@@ -85,16 +119,43 @@ fn each_check_is_raised_by_its_case_alone() {
         let mut facts = healthy();
         spoil(&mut facts);
         let report = report(&facts);
-        let causes: Vec<&str> = report.causes().map(|finding| finding.check.as_str()).collect();
+        let causes: Vec<&str> = report
+            .causes()
+            .map(|finding| finding.check.as_str())
+            .collect();
         // What cannot be without its cause is folded under it.
-        let explains = |cause: &str| cause == *check || checks().any(|known| known.id == cause && known.explains.contains(check));
-        let found = report.findings.iter().any(|finding| finding.check == *check);
-        assert!(found && causes.iter().all(|cause| explains(cause)), "{check}: {causes:?} of {:#?}", report.findings);
+        let explains = |cause: &str| {
+            cause == *check
+                || checks().any(|known| known.id == cause && known.explains.contains(check))
+        };
+        let found = report
+            .findings
+            .iter()
+            .any(|finding| finding.check == *check);
+        assert!(
+            found && causes.iter().all(|cause| explains(cause)),
+            "{check}: {causes:?} of {:#?}",
+            report.findings
+        );
         for finding in &report.findings {
-            assert!(!finding.what.is_empty() && !finding.why.is_empty() && !finding.evidence.is_empty(), "{finding:?}");
-            assert!(finding.evidence.iter().all(|seen| !seen.text.is_empty() && !seen.from.is_empty()), "{finding:?}");
+            assert!(
+                !finding.what.is_empty() && !finding.why.is_empty() && !finding.evidence.is_empty(),
+                "{finding:?}"
+            );
+            assert!(
+                finding
+                    .evidence
+                    .iter()
+                    .all(|seen| !seen.text.is_empty() && !seen.from.is_empty()),
+                "{finding:?}"
+            );
             // A sentence is put together by whoever shows it.
-            assert!(![&finding.what, &finding.why].iter().any(|text| text.ends_with('.')), "{finding:?}");
+            assert!(
+                ![&finding.what, &finding.why]
+                    .iter()
+                    .any(|text| text.ends_with('.')),
+                "{finding:?}"
+            );
         }
         raised.insert(*check);
     }
@@ -112,8 +173,19 @@ fn a_fact_that_could_not_be_had_leaves_its_checks_unknown() {
                 spoil(&mut facts);
                 cases::withhold(&mut facts, *need);
                 let report = report(&facts);
-                assert!(report.findings.iter().all(|finding| finding.check != check.id), "{} without {need:?}", check.id);
-                let unknown = report.unknown.iter().find(|unknown| unknown.check == check.id).unwrap();
+                assert!(
+                    report
+                        .findings
+                        .iter()
+                        .all(|finding| finding.check != check.id),
+                    "{} without {need:?}",
+                    check.id
+                );
+                let unknown = report
+                    .unknown
+                    .iter()
+                    .find(|unknown| unknown.check == check.id)
+                    .unwrap();
                 assert_eq!(unknown.why, "permission denied");
             }
         }
@@ -127,7 +199,14 @@ fn what_needs_waiting_is_not_told_at_once() {
         spoil(&mut facts);
         facts.daemon.young = true;
         let waits = checks().any(|check| check.id == *id && check.waits);
-        assert_eq!(report(&facts).findings.iter().any(|finding| finding.check == *id), !waits, "{id}");
+        assert_eq!(
+            report(&facts)
+                .findings
+                .iter()
+                .any(|finding| finding.check == *id),
+            !waits,
+            "{id}"
+        );
     }
 }
 
@@ -135,14 +214,34 @@ fn what_needs_waiting_is_not_told_at_once() {
 fn what_is_explained_is_folded_and_explains_nothing() {
     let mut facts = healthy();
     for id in ["wrong-interface", "duplicate-address", "ip-forward"] {
-        cases::CASES.iter().find(|(check, _)| *check == id).map(|(_, spoil)| spoil(&mut facts)).unwrap();
+        cases::CASES
+            .iter()
+            .find(|(check, _)| *check == id)
+            .map(|(_, spoil)| spoil(&mut facts))
+            .unwrap();
     }
     let report = report(&facts);
-    let causes: Vec<&str> = report.causes().map(|finding| finding.check.as_str()).collect();
+    let causes: Vec<&str> = report
+        .causes()
+        .map(|finding| finding.check.as_str())
+        .collect();
     assert_eq!(causes, ["wrong-interface", "ip-forward"]);
     let cause = report.causes().next().unwrap();
-    assert!(report.explained(cause).any(|finding| finding.check == "duplicate-address"), "{:#?}", report.findings);
-    assert!(report.findings.iter().skip(2).all(|finding| finding.explained_by.is_some()), "causes come first");
+    assert!(
+        report
+            .explained(cause)
+            .any(|finding| finding.check == "duplicate-address"),
+        "{:#?}",
+        report.findings
+    );
+    assert!(
+        report
+            .findings
+            .iter()
+            .skip(2)
+            .all(|finding| finding.explained_by.is_some()),
+        "causes come first"
+    );
 }
 
 #[test]
@@ -156,14 +255,28 @@ fn a_report_survives_json() {
         let mut report = report(&facts);
         let text = serde_json::to_string(&report).unwrap();
         // By the family findings explain each other, which is done by then.
-        report.findings.iter_mut().for_each(|finding| finding.family = None);
+        report
+            .findings
+            .iter_mut()
+            .for_each(|finding| finding.family = None);
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
-        assert!(text.contains(r#""schema":"flannel.findings/1""#) && text.contains(&format!(r#""check":"{id}""#)), "{text}");
+        assert!(
+            text.contains(r#""schema":"flannel.findings/1""#)
+                && text.contains(&format!(r#""check":"{id}""#)),
+            "{text}"
+        );
     }
     let mut facts = healthy();
-    cases::CASES.iter().filter(|(id, _)| *id == "wrong-interface").for_each(|(_, spoil)| spoil(&mut facts));
+    cases::CASES
+        .iter()
+        .filter(|(id, _)| *id == "wrong-interface")
+        .for_each(|(_, spoil)| spoil(&mut facts));
     let text = serde_json::to_string(&report(&facts)).unwrap();
-    assert!(text.contains(r#""severity":"broken""#) && text.contains(r#""explained_by":"wrong-interface""#), "{text}");
+    assert!(
+        text.contains(r#""severity":"broken""#)
+            && text.contains(r#""explained_by":"wrong-interface""#),
+        "{text}"
+    );
 }
 
 #[test]
@@ -171,7 +284,10 @@ fn a_finding_is_dated_once_and_its_end_is_told_once() {
     let at = |second: i64| Timestamp::from_second(second).unwrap();
     let mut ledger = Ledger::default();
     let mut bad = healthy();
-    cases::CASES.iter().filter(|(id, _)| *id == "ip-forward").for_each(|(_, spoil)| spoil(&mut bad));
+    cases::CASES
+        .iter()
+        .filter(|(id, _)| *id == "ip-forward")
+        .for_each(|(_, spoil)| spoil(&mut bad));
     let mut first = judge(&bad, at(10));
     assert_eq!(ledger.enter(&mut first).came.len(), 1);
     let mut second = judge(&bad, at(20));
@@ -179,15 +295,25 @@ fn a_finding_is_dated_once_and_its_end_is_told_once() {
     assert_eq!(second.findings[0].since, Some(at(10)));
     // Whoever cannot look does not say that it is over.
     cases::withhold(&mut bad, Need::Sysctls);
-    assert_eq!(ledger.enter(&mut judge(&bad, at(30))), crate::ledger::News::default());
+    assert_eq!(
+        ledger.enter(&mut judge(&bad, at(30))),
+        crate::ledger::News::default()
+    );
     let news = ledger.enter(&mut judge(&healthy(), at(40)));
     assert_eq!((news.came.len(), news.went.len()), (0, 1));
-    assert_eq!(ledger.enter(&mut judge(&healthy(), at(50))), crate::ledger::News::default());
+    assert_eq!(
+        ledger.enter(&mut judge(&healthy(), at(50))),
+        crate::ledger::News::default()
+    );
 }
 
 /// Names that others chose: a node's, a route's, an error's.
 fn hostile() -> impl Strategy<Value = String> {
-    prop_oneof![any::<String>(), "[$`\"'\\\\;|&<>\n\r\u{1b}\u{202e}]{4,20}", "\\$\\(touch /tmp/x\\)|`id`|'; reboot; '"]
+    prop_oneof![
+        any::<String>(),
+        "[$`\"'\\\\;|&<>\n\r\u{1b}\u{202e}]{4,20}",
+        "\\$\\(touch /tmp/x\\)|`id`|'; reboot; '"
+    ]
 }
 
 proptest! {
@@ -225,9 +351,26 @@ fn severities_are_as_the_table_says_or_milder_by_circumstance() {
         let mut facts = healthy();
         spoil(&mut facts);
         let said = checks().find(|check| check.id == *id).unwrap().severity;
-        let found = report(&facts).findings.iter().filter(|finding| finding.check == *id).map(|finding| finding.severity).min().unwrap();
+        let found = report(&facts)
+            .findings
+            .iter()
+            .filter(|finding| finding.check == *id)
+            .map(|finding| finding.severity)
+            .min()
+            .unwrap();
         assert!(
-            found == said || ["network-overlap", "lease", "rp-filter", "port-taken", "daemon-set", "ufw", "firewalld"].contains(id) && found > said,
+            found == said
+                || [
+                    "network-overlap",
+                    "lease",
+                    "rp-filter",
+                    "port-taken",
+                    "daemon-set",
+                    "ufw",
+                    "firewalld"
+                ]
+                .contains(id)
+                    && found > said,
             "{id}: {found} instead of {said}"
         );
     }
@@ -243,20 +386,30 @@ fn facts_know_what_they_are() {
 #[test]
 fn a_daemon_that_starts_anew_is_no_filtered_port() {
     let mut facts = healthy();
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("no mesh")
+    };
     mesh.paths[0].verdict.ping_only = true;
     mesh.paths[0].since = Some(29);
     assert_eq!(causes(&facts), Vec::<String>::new());
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("no mesh")
+    };
     mesh.paths[0].since = Some(30);
     assert_eq!(causes(&facts), ["probe-filtered"]);
     assert!(only(&facts, "probe-filtered").remedy.commands[0].starts_with("iptables -I INPUT"));
     // A closed port is no firewall's: nobody opens one because of it.
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("no mesh")
+    };
     mesh.paths[0].refuses = true;
     let refused = only(&facts, "probe-filtered");
     assert_eq!(
-        (refused.about.as_str(), refused.remedy.commands.as_slice(), refused.remedy.on.as_str()),
+        (
+            refused.about.as_str(),
+            refused.remedy.commands.as_slice(),
+            refused.remedy.on.as_str()
+        ),
         ("refused", &["flannelctl doctor".to_owned()][..], "node-2")
     );
 }
@@ -266,12 +419,31 @@ fn state_of_a_path_has_the_finding_that_the_page_names() {
     let page = include_str!("../../../docs/probing.md");
     for state in State::ALL {
         let mut facts = healthy();
-        let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+        let Fact::Known(mesh) = &mut facts.mesh else {
+            panic!("no mesh")
+        };
         (mesh.paths[0].verdict.state, mesh.paths[0].carries) = (state, Some(1400));
-        let found: Vec<String> = report(&facts).findings.into_iter().map(|finding| finding.check).collect();
-        let row = page.lines().find(|line| line.starts_with(&format!("| `{state}` |"))).unwrap();
-        let named = row.split(" | ").nth(3).and_then(|cell| cell.split('`').nth(1));
-        assert_eq!(found.first().map(String::as_str), named, "{state}: {found:?}");
-        assert!(named.is_none_or(|check| row.contains(&format!("(troubleshooting.md#{check})"))), "{row}");
+        let found: Vec<String> = report(&facts)
+            .findings
+            .into_iter()
+            .map(|finding| finding.check)
+            .collect();
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{state}` |")))
+            .unwrap();
+        let named = row
+            .split(" | ")
+            .nth(3)
+            .and_then(|cell| cell.split('`').nth(1));
+        assert_eq!(
+            found.first().map(String::as_str),
+            named,
+            "{state}: {found:?}"
+        );
+        assert!(
+            named.is_none_or(|check| row.contains(&format!("(troubleshooting.md#{check})"))),
+            "{row}"
+        );
     }
 }

@@ -66,7 +66,9 @@ impl InstallError {
 
     fn cause(&self) -> Option<&io::Error> {
         match &self.failure {
-            Failure::Read { cause, .. } | Failure::Create(cause) | Failure::Write { cause, .. } => Some(cause),
+            Failure::Read { cause, .. } | Failure::Create(cause) | Failure::Write { cause, .. } => {
+                Some(cause)
+            }
             Failure::NotRegular { .. } | Failure::NotAFile | Failure::NoNameFree { .. } => None,
         }
     }
@@ -81,13 +83,22 @@ impl fmt::Display for InstallError {
         write!(f, "error installing {:?}: ", self.destination)?;
         match &self.failure {
             Failure::Read { source, cause } => write!(f, "reading {}: {cause}", source.display()),
-            Failure::NotRegular { source } => write!(f, "reading {}: not a regular file", source.display()),
-            Failure::NotAFile => f.write_str("creating a temporary file in its folder: not the path of a file"),
+            Failure::NotRegular { source } => {
+                write!(f, "reading {}: not a regular file", source.display())
+            }
+            Failure::NotAFile => {
+                f.write_str("creating a temporary file in its folder: not the path of a file")
+            }
             Failure::NoNameFree { prefix } => {
-                write!(f, "creating a temporary file in its folder: none of {ATTEMPTS} names for it is free: remove {prefix}* there")
+                write!(
+                    f,
+                    "creating a temporary file in its folder: none of {ATTEMPTS} names for it is free: remove {prefix}* there"
+                )
             }
             Failure::Create(cause) => write!(f, "creating a temporary file in its folder: {cause}"),
-            Failure::Write { temporary, cause } => write!(f, "writing it by way of {}: {cause}", temporary.display()),
+            Failure::Write { temporary, cause } => {
+                write!(f, "writing it by way of {}: {cause}", temporary.display())
+            }
         }?;
         match self.cause().map(io::Error::kind) {
             Some(io::ErrorKind::PermissionDenied) => {
@@ -112,17 +123,32 @@ impl std::error::Error for InstallError {
 /// # Errors
 /// Fails without a trace at the destination if anything fails.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
-    let failed = |failure| InstallError { destination: destination.to_owned(), failure };
-    let reading = |cause| failed(Failure::Read { source: source.to_owned(), cause });
+    let failed = |failure| InstallError {
+        destination: destination.to_owned(),
+        failure,
+    };
+    let reading = |cause| {
+        failed(Failure::Read {
+            source: source.to_owned(),
+            cause,
+        })
+    };
     let mut from = File::open(source).map_err(reading)?;
     let kind = from.metadata().map_err(reading)?;
     if !kind.is_file() {
-        return Err(failed(Failure::NotRegular { source: source.to_owned() }));
+        return Err(failed(Failure::NotRegular {
+            source: source.to_owned(),
+        }));
     }
     let (mut to, temporary) = create_beside(destination).map_err(failed)?;
     let placed = copy(&mut from, &mut to, kind.permissions().mode() & 0o7777)
         .and_then(|()| std::fs::rename(&temporary, destination))
-        .map_err(|cause| failed(Failure::Write { temporary: temporary.clone(), cause }));
+        .map_err(|cause| {
+            failed(Failure::Write {
+                temporary: temporary.clone(),
+                cause,
+            })
+        });
     if placed.is_err() {
         let _ = std::fs::remove_file(&temporary);
         return placed;
@@ -136,7 +162,9 @@ pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
 
 /// The folder that a file is in.
 fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// An empty file in the destination's folder, under a name that no container runtime takes for a configuration: a new one, or one that an
@@ -151,7 +179,9 @@ fn create_beside(destination: &Path) -> Result<(File, PathBuf), Failure> {
             return Ok((file, path));
         }
     }
-    Err(Failure::NoNameFree { prefix: format!(".{name}.tmp") })
+    Err(Failure::NoNameFree {
+        prefix: format!(".{name}.tmp"),
+    })
 }
 
 /// The file at this path for this process alone; none while another installer has it, or where something else is.
@@ -161,10 +191,15 @@ fn claim(path: &Path) -> io::Result<Option<File>> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Err(_) => {
             // Nothing but a file is opened: a link is not followed, and a pipe would wait.
-            if !path.symlink_metadata().is_ok_and(|known| known.is_file() && known.nlink() == 1) {
+            if !path
+                .symlink_metadata()
+                .is_ok_and(|known| known.is_file() && known.nlink() == 1)
+            {
                 return Ok(None);
             }
-            let Ok(file) = OpenOptions::new().write(true).open(path) else { return Ok(None) };
+            let Ok(file) = OpenOptions::new().write(true).open(path) else {
+                return Ok(None);
+            };
             (file, false)
         }
     };
@@ -176,7 +211,10 @@ fn claim(path: &Path) -> io::Result<Option<File>> {
     }
     // Whoever had it may have renamed it before this process locked it.
     let held = file.metadata()?;
-    if path.symlink_metadata().is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino())) {
+    if path
+        .symlink_metadata()
+        .is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino()))
+    {
         file.set_len(0)?;
         return Ok(Some(file));
     }

@@ -23,8 +23,11 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called = words.next().map(PathBuf::from).unwrap_or_default();
     let name = called.file_name().unwrap_or_default().to_owned();
-    let (command, operands): (OsString, Vec<OsString>) =
-        if name == "flannel-install" { (words.next().unwrap_or_default(), words.collect()) } else { (name, words.collect()) };
+    let (command, operands): (OsString, Vec<OsString>) = if name == "flannel-install" {
+        (words.next().unwrap_or_default(), words.collect())
+    } else {
+        (name, words.collect())
+    };
     match run(&command.to_string_lossy(), &operands) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -90,7 +93,9 @@ fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
 fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     match operands {
         [option, rest @ ..] if option == "-f" || option == "--force" || option == "--" => Ok(rest),
-        [option, ..] if option.to_string_lossy().starts_with('-') => Err(Failure::Option(option.clone())),
+        [option, ..] if option.to_string_lossy().starts_with('-') => {
+            Err(Failure::Option(option.clone()))
+        }
         _ => Ok(operands),
     }
 }
@@ -109,7 +114,10 @@ fn place(source: &OsString, destination: &OsString) -> Result<(), Failure> {
 
 fn remove(file: &Path) -> Result<(), Failure> {
     match std::fs::remove_file(file) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(Failure::Remove { file: file.to_owned(), cause }),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(Failure::Remove {
+            file: file.to_owned(),
+            cause,
+        }),
         _ => Ok(()),
     }
 }

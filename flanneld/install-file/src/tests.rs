@@ -4,7 +4,10 @@ use super::*;
 use std::os::unix::fs::MetadataExt;
 
 fn left(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -15,7 +18,11 @@ fn content_and_mode_arrive_and_nothing_else() {
     let (source, folder) = (root.path().join("source"), root.path().join("bin"));
     std::fs::create_dir(&folder).unwrap();
     let destination = folder.join("flannel");
-    for (content, mode) in [("first", 0o755), ("second, longer than the first", 0o644), ("3", 0o4755)] {
+    for (content, mode) in [
+        ("first", 0o755),
+        ("second, longer than the first", 0o644),
+        ("3", 0o4755),
+    ] {
         std::fs::write(&source, content).unwrap();
         std::fs::set_permissions(&source, std::fs::Permissions::from_mode(mode)).unwrap();
         install(&source, &destination).unwrap();
@@ -35,7 +42,13 @@ fn who_has_the_old_file_open_keeps_it() {
     install(&source, &destination).unwrap();
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();
-    assert_eq!((text.as_str(), std::fs::read_to_string(&destination).unwrap().as_str()), ("old", "new"));
+    assert_eq!(
+        (
+            text.as_str(),
+            std::fs::read_to_string(&destination).unwrap().as_str()
+        ),
+        ("old", "new")
+    );
 }
 
 #[test]
@@ -58,20 +71,48 @@ fn a_failure_names_the_place_and_leaves_nothing() {
     // Nothing can be renamed over a folder that is not empty.
     std::fs::create_dir_all(destination.join("full")).unwrap();
     let text = install(&source, &destination).unwrap_err().to_string();
-    assert!(text.starts_with(&format!("error installing {destination:?}: writing it by way of ")), "{text}");
+    assert!(
+        text.starts_with(&format!(
+            "error installing {destination:?}: writing it by way of "
+        )),
+        "{text}"
+    );
     assert_eq!(left(root.path()), ["folder", "source"]);
 
     let cases = [
-        (root.path().join("none"), destination.clone(), "reading ", "install-read"),
-        (root.path().to_owned(), destination.clone(), "not a regular file", "install-source-not-regular"),
-        (source.clone(), PathBuf::from("/"), "not the path of a file", "install-destination-not-a-file"),
+        (
+            root.path().join("none"),
+            destination.clone(),
+            "reading ",
+            "install-read",
+        ),
+        (
+            root.path().to_owned(),
+            destination.clone(),
+            "not a regular file",
+            "install-source-not-regular",
+        ),
+        (
+            source.clone(),
+            PathBuf::from("/"),
+            "not the path of a file",
+            "install-destination-not-a-file",
+        ),
     ];
     for (source, destination, part, code) in cases {
         let error = install(&source, &destination).unwrap_err();
-        assert!(error.to_string().contains(part) && error.code() == code, "{error:?}");
+        assert!(
+            error.to_string().contains(part) && error.code() == code,
+            "{error:?}"
+        );
     }
-    let text = install(&source, &root.path().join("no/such/file")).unwrap_err().to_string();
-    assert!(text.contains("creating a temporary file") && text.ends_with("is the volume mounted?"), "{text}");
+    let text = install(&source, &root.path().join("no/such/file"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("creating a temporary file") && text.ends_with("is the volume mounted?"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -97,11 +138,17 @@ fn installers_that_run_at_once_have_files_of_their_own() {
     std::os::unix::fs::symlink("target", root.path().join(".flannel.tmp1-1")).unwrap();
     let first = create_beside(&destination).unwrap();
     let second = create_beside(&destination).unwrap();
-    assert!(first.1.ends_with(".flannel.tmp1-0") && second.1.ends_with(".flannel.tmp1-2"), "{first:?} {second:?}");
+    assert!(
+        first.1.ends_with(".flannel.tmp1-0") && second.1.ends_with(".flannel.tmp1-2"),
+        "{first:?} {second:?}"
+    );
     assert!(!root.path().join("target").exists());
     // Whoever opened a file before it was renamed does not write into what was installed.
     std::fs::rename(&first.1, &destination).unwrap();
     let third = create_beside(&destination).unwrap();
     assert_eq!(third.1, first.1);
-    assert_ne!(third.0.metadata().unwrap().ino(), first.0.metadata().unwrap().ino());
+    assert_ne!(
+        third.0.metadata().unwrap().ino(),
+        first.0.metadata().unwrap().ino()
+    );
 }

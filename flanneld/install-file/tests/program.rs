@@ -7,7 +7,12 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn called(name: &str, folder: &Path, words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_flannel-install")).arg0(name).args(words).current_dir(folder).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_flannel-install"))
+        .arg0(name)
+        .args(words)
+        .current_dir(folder)
+        .output()
+        .unwrap()
 }
 
 /// Name, words, whether it succeeds, and the files afterwards.
@@ -16,7 +21,12 @@ const CASES: &[(&str, &[&str], bool, &[&str])] = &[
     ("cp", &["-f", "a", "d/b"], true, &["a", "d/b"]),
     ("cp", &["a", "d"], true, &["a", "d/a"]),
     ("cp", &["a", "b"], true, &["a", "b"]),
-    ("flannel-install", &["cp", "-f", "a", "b"], true, &["a", "b"]),
+    (
+        "flannel-install",
+        &["cp", "-f", "a", "b"],
+        true,
+        &["a", "b"],
+    ),
     ("/bin/rm", &["-f", "a", "none"], true, &[]),
     ("rm", &["-f"], false, &["a"]),
     ("rm", &["d"], false, &["a"]),
@@ -36,14 +46,28 @@ fn each_name_does_its_work() {
         std::fs::write(root.path().join("a"), "content").unwrap();
         std::fs::create_dir(root.path().join("d")).unwrap();
         let output = called(name, root.path(), words);
-        assert_eq!(output.status.code(), Some(i32::from(!works)), "{name} {words:?}: {output:?}");
-        assert_eq!(output.stderr.is_empty(), *works, "{name} {words:?}: {output:?}");
+        assert_eq!(
+            output.status.code(),
+            Some(i32::from(!works)),
+            "{name} {words:?}: {output:?}"
+        );
+        assert_eq!(
+            output.stderr.is_empty(),
+            *works,
+            "{name} {words:?}: {output:?}"
+        );
         let mut found = Vec::new();
         for folder in ["", "d/"] {
-            for entry in std::fs::read_dir(root.path().join(folder)).unwrap().map(Result::unwrap) {
+            for entry in std::fs::read_dir(root.path().join(folder))
+                .unwrap()
+                .map(Result::unwrap)
+            {
                 if entry.file_type().unwrap().is_file() {
                     assert_eq!(std::fs::read_to_string(entry.path()).unwrap(), "content");
-                    found.push(format!("{folder}{}", entry.file_name().into_string().unwrap()));
+                    found.push(format!(
+                        "{folder}{}",
+                        entry.file_name().into_string().unwrap()
+                    ));
                 }
             }
         }

@@ -30,8 +30,13 @@ pub(crate) struct Argv {
 impl Argv {
     /// The words for clap, the program's name first.
     pub(crate) fn words(&self) -> Vec<String> {
-        let flags = self.given.iter().map(|(name, value)| format!("--{name}={value}"));
-        std::iter::once("flanneld".to_owned()).chain(flags).collect()
+        let flags = self
+            .given
+            .iter()
+            .map(|(name, value)| format!("--{name}={value}"));
+        std::iter::once("flanneld".to_owned())
+            .chain(flags)
+            .collect()
     }
 
     /// Whether a flag that takes a secret is given, perhaps without it.
@@ -48,7 +53,9 @@ pub(crate) fn is_switch(arg: &Arg) -> bool {
 /// Reads a command line (without the program's name) as Go does, but goes on after a mistake to find them all.
 pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsString>) -> Argv {
     let mut read = Argv::default();
-    let mut args = args.into_iter().map(|arg| arg.to_string_lossy().into_owned());
+    let mut args = args
+        .into_iter()
+        .map(|arg| arg.to_string_lossy().into_owned());
     while let Some(arg) = args.next() {
         let name = match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
             None => {
@@ -82,12 +89,19 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
         let name = match renamed::present(name) {
             None => name,
             Some(present) => {
-                read.renamed.push((format!("--{name}"), format!("--{present}")));
+                read.renamed
+                    .push((format!("--{name}"), format!("--{present}")));
                 present
             }
         };
-        let Some(flag) = command.get_arguments().find(|arg| arg.get_long() == Some(name)) else {
-            read.mistakes.push(Mistake::Unknown { name: shown(name), near: nearest(command, name).map(str::to_owned) });
+        let Some(flag) = command
+            .get_arguments()
+            .find(|arg| arg.get_long() == Some(name))
+        else {
+            read.mistakes.push(Mistake::Unknown {
+                name: shown(name),
+                near: nearest(command, name).map(str::to_owned),
+            });
             continue;
         };
         let value = match value {
@@ -96,7 +110,10 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             None => match args.next() {
                 Some(value) => value,
                 None => {
-                    read.mistakes.push(Mistake::NoValue { name: name.to_owned(), value: value_name(flag).to_owned() });
+                    read.mistakes.push(Mistake::NoValue {
+                        name: name.to_owned(),
+                        value: value_name(flag).to_owned(),
+                    });
                     continue;
                 }
             },
@@ -108,19 +125,27 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
 
 /// What the help calls a flag's value.
 pub(crate) fn value_name(arg: &Arg) -> &str {
-    arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str())
+    arg.get_value_names()
+        .and_then(|names| names.first())
+        .map_or("", |name| name.as_str())
 }
 
 /// The known flag that looks most like an unknown name.
 fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
     let known = command.get_arguments().filter_map(Arg::get_long);
-    known.map(|known| (strsim::levenshtein(name, known), known)).filter(|(distance, _)| *distance <= 2).min().map(|(_, known)| known)
+    known
+        .map(|known| (strsim::levenshtein(name, known), known))
+        .filter(|(distance, _)| *distance <= 2)
+        .min()
+        .map(|(_, known)| known)
 }
 
 /// The name of a flag, without what follows that of the password where the `=` was forgotten.
 fn shown(name: &str) -> String {
     match name.find(SECRET) {
-        Some(at) if name.len() > at + SECRET.len() => format!("{}…", name.get(..at + SECRET.len()).unwrap_or(SECRET)),
+        Some(at) if name.len() > at + SECRET.len() => {
+            format!("{}…", name.get(..at + SECRET.len()).unwrap_or(SECRET))
+        }
         _ => name.to_owned(),
     }
 }
@@ -158,10 +183,19 @@ mod tests {
         }
         assert_eq!(pairs(&["--iface", "--ip-masq"]), pair("iface", "--ip-masq"));
         assert_eq!(pairs(&["--iface="]), pair("iface", ""));
-        assert_eq!(pairs(&["-ip-masq", "-v=-3"]), [pair("ip-masq", "true"), pair("v", "-3")].concat());
-        assert_eq!(pairs(&["--etcd-password=a=b"]), pair("etcd-password", "a=b"));
+        assert_eq!(
+            pairs(&["-ip-masq", "-v=-3"]),
+            [pair("ip-masq", "true"), pair("v", "-3")].concat()
+        );
+        assert_eq!(
+            pairs(&["--etcd-password=a=b"]),
+            pair("etcd-password", "a=b")
+        );
         let switch = read(&["--ip-masq", "false", "--v=1"]);
-        assert_eq!((switch.given.len(), switch.ignored.as_deref()), (1, Some("false")));
+        assert_eq!(
+            (switch.given.len(), switch.ignored.as_deref()),
+            (1, Some("false"))
+        );
         assert!(read(&["-h"]).help && read(&["--help"]).help);
     }
 
@@ -169,6 +203,10 @@ mod tests {
     fn all_mistakes_are_found() {
         let mistakes = read(&["--ifcae=eth0", "---x", "--=1", "--iface"]).mistakes;
         assert_eq!(mistakes.len(), 4, "{mistakes:?}");
-        assert!(mistakes[0].to_string().contains("did you mean --iface?"), "{}", mistakes[0]);
+        assert!(
+            mistakes[0].to_string().contains("did you mean --iface?"),
+            "{}",
+            mistakes[0]
+        );
     }
 }

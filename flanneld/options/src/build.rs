@@ -2,7 +2,8 @@
 
 use crate::endpoint::{Endpoint, clean, holds_user};
 use crate::flags::{
-    DatapathFlags, DirFlags, EtcdFlags, Flags, HealthFlags, InterfaceFlags, LeaseFlags, LogFlags, NodeFlags, OtherFlags, RuleFlags, StoreFlags,
+    DatapathFlags, DirFlags, EtcdFlags, Flags, HealthFlags, InterfaceFlags, LeaseFlags, LogFlags,
+    NodeFlags, OtherFlags, RuleFlags, StoreFlags,
 };
 use crate::go;
 use crate::kube::{check_variables, kube, node_identity};
@@ -32,8 +33,22 @@ pub(crate) enum Asked {
 ///
 /// # Errors
 /// Every mistake found.
-pub(crate) fn read(flags: &Flags, mut reader: Reader, backends: &[&str]) -> Result<Asked, Vec<Mistake>> {
-    let Flags { store, lease, interface, node, health, log, rules, datapath, other } = flags;
+pub(crate) fn read(
+    flags: &Flags,
+    mut reader: Reader,
+    backends: &[&str],
+) -> Result<Asked, Vec<Mistake>> {
+    let Flags {
+        store,
+        lease,
+        interface,
+        node,
+        health,
+        log,
+        rules,
+        datapath,
+        other,
+    } = flags;
     let OtherFlags { version, help: _ } = other;
     let version = reader.on(version);
     let store = store_of(store, &mut reader);
@@ -49,25 +64,62 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader, backends: &[&str]) -> Resu
         }
         store => store,
     };
-    let InterfaceFlags { iface: _, iface_cidr: _, iface_regex: _, iface_can_reach: _, iface_wait, public_ip, public_ipv6 } = interface;
+    let InterfaceFlags {
+        iface: _,
+        iface_cidr: _,
+        iface_regex: _,
+        iface_can_reach: _,
+        iface_wait,
+        public_ip,
+        public_ipv6,
+    } = interface;
     let mut selectors = selectors(interface, &mut reader);
     if matches!(store, Store::Kube(_)) && selectors.contains(&Selector::Auto) {
         selectors.retain(|selector| *selector != Selector::Auto);
         reader.warnings.push(Warning::Auto);
     }
-    let public = Addresses::from_options(reader.address(public_ip, Family::V4), reader.address(public_ipv6, Family::V6));
-    let LeaseFlags { subnet_lease_renew_margin } = lease;
-    let margin = reader.ranged(subnet_lease_renew_margin, 1, 1439, "minutes, less than the lease's 24 hours");
+    let public = Addresses::from_options(
+        reader.address(public_ip, Family::V4),
+        reader.address(public_ipv6, Family::V6),
+    );
+    let LeaseFlags {
+        subnet_lease_renew_margin,
+    } = lease;
+    let margin = reader.ranged(
+        subnet_lease_renew_margin,
+        1,
+        1439,
+        "minutes, less than the lease's 24 hours",
+    );
     let iface_wait = reader.ranged(iface_wait, 0, 31_536_000, "seconds; 0 waits forever");
-    let NodeFlags { subnet_file, install_cni_conf, node_id, require_backend, refuse_insecure, audit_interval, set_sysctls, route_protocol } = node;
+    let NodeFlags {
+        subnet_file,
+        install_cni_conf,
+        node_id,
+        require_backend,
+        refuse_insecure,
+        audit_interval,
+        set_sysctls,
+        route_protocol,
+    } = node;
     let audit = reader.ranged(audit_interval, 0, 86_400, "seconds; 0: on events only");
     let route_protocol = route_protocol_of(route_protocol, &mut reader);
-    let RuleFlags { iptables_resync, ip_blackhole_route, .. } = rules;
+    let RuleFlags {
+        iptables_resync,
+        ip_blackhole_route,
+        ..
+    } = rules;
     let resync = resync(iptables_resync, &mut reader);
     let blackhole = reader.on(ip_blackhole_route);
     let rules = choices(rules, &mut reader);
     let features = features(datapath, &mut reader);
-    let HealthFlags { healthz_ip, healthz_port, status_ip, status_port, probe_port } = health;
+    let HealthFlags {
+        healthz_ip,
+        healthz_port,
+        status_ip,
+        status_port,
+        probe_port,
+    } = health;
     let probe_port = reader.ranged(probe_port, 0, 65_535, "ports; 0: no probes");
     let health = listen_address(healthz_ip, healthz_port, &mut reader);
     let status = listen_address(status_ip, status_port, &mut reader);
@@ -83,7 +135,9 @@ pub(crate) fn read(flags: &Flags, mut reader: Reader, backends: &[&str]) -> Resu
         return Ok(Asked::Version);
     }
     let beside: Vec<Mistake> = reader.warnings.iter().cloned().map(Mistake::Also).collect();
-    let warnings = reader.end().map_err(|mistakes| [mistakes, beside].concat())?;
+    let warnings = reader
+        .end()
+        .map_err(|mistakes| [mistakes, beside].concat())?;
     Ok(Asked::Run(Box::new(Settings {
         store,
         renew_margin: Duration::from_secs(margin.saturating_mul(60)),
@@ -124,19 +178,51 @@ impl StoreFlags {
 }
 
 fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
-    let StoreFlags { etcd, dir: DirFlags { subnet_dir }, kubernetes } = flags;
+    let StoreFlags {
+        etcd,
+        dir: DirFlags { subnet_dir },
+        kubernetes,
+    } = flags;
     let kube = kube(kubernetes, reader);
-    let EtcdFlags { etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_username, etcd_password } = etcd;
+    let EtcdFlags {
+        etcd_endpoints,
+        etcd_prefix,
+        etcd_cafile,
+        etcd_certfile,
+        etcd_keyfile,
+        etcd_username,
+        etcd_password,
+    } = etcd;
     if let Some(kube) = kube {
         if let Some(dir) = given(subnet_dir) {
-            reader.wrong(Mistake::TwoStores { dir: dir.from.clone(), other: "--kube-subnet-mgr".to_owned(), kubernetes: true });
+            reader.wrong(Mistake::TwoStores {
+                dir: dir.from.clone(),
+                other: "--kube-subnet-mgr".to_owned(),
+                kubernetes: true,
+            });
         }
         return Store::Kube(Box::new(kube));
     }
     if let Some(dir) = given(subnet_dir) {
-        let all = [etcd_endpoints, etcd_prefix, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_username, etcd_password];
-        for other in all.into_iter().flatten().filter(|value| value.origin != Origin::Default) {
-            reader.wrong(Mistake::TwoStores { dir: dir.from.clone(), other: other.from.clone(), kubernetes: false });
+        let all = [
+            etcd_endpoints,
+            etcd_prefix,
+            etcd_cafile,
+            etcd_certfile,
+            etcd_keyfile,
+            etcd_username,
+            etcd_password,
+        ];
+        for other in all
+            .into_iter()
+            .flatten()
+            .filter(|value| value.origin != Origin::Default)
+        {
+            reader.wrong(Mistake::TwoStores {
+                dir: dir.from.clone(),
+                other: other.from.clone(),
+                kubernetes: false,
+            });
         }
         return Store::Dir(PathBuf::from(&dir.text));
     }
@@ -144,11 +230,17 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
         (Some(cert), Some(key)) => Some((PathBuf::from(&cert.text), PathBuf::from(&key.text))),
         (None, None) => None,
         (Some(one), None) => {
-            reader.wrong(Mistake::Alone { from: one.from.clone(), missing: Partner::KeyFile });
+            reader.wrong(Mistake::Alone {
+                from: one.from.clone(),
+                missing: Partner::KeyFile,
+            });
             None
         }
         (None, Some(one)) => {
-            reader.wrong(Mistake::Alone { from: one.from.clone(), missing: Partner::CertFile });
+            reader.wrong(Mistake::Alone {
+                from: one.from.clone(),
+                missing: Partner::CertFile,
+            });
             None
         }
     };
@@ -164,14 +256,22 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
         }
     }
     let user = match (given(etcd_username), given(etcd_password)) {
-        (Some(user), Some(password)) => Some((user.text.clone(), Secret::new(password.text.clone()))),
+        (Some(user), Some(password)) => {
+            Some((user.text.clone(), Secret::new(password.text.clone())))
+        }
         (None, None) => None,
         (Some(user), None) => {
-            reader.wrong(Mistake::Alone { from: user.from.clone(), missing: Partner::Password });
+            reader.wrong(Mistake::Alone {
+                from: user.from.clone(),
+                missing: Partner::Password,
+            });
             None
         }
         (None, Some(password)) => {
-            reader.wrong(Mistake::Alone { from: password.from.clone(), missing: Partner::User });
+            reader.wrong(Mistake::Alone {
+                from: password.from.clone(),
+                missing: Partner::User,
+            });
             None
         }
     };
@@ -181,36 +281,65 @@ fn store_of(flags: &StoreFlags, reader: &mut Reader) -> Store {
     {
         reader.wrong(value.mistake(Fault::Root(value.text.clone())));
     }
-    let prefix = prefix.map(|(_, cleaned)| cleaned).filter(|cleaned| cleaned != "/").unwrap_or_default();
-    Store::Etcd(Etcd { endpoints, prefix, tls, user })
+    let prefix = prefix
+        .map(|(_, cleaned)| cleaned)
+        .filter(|cleaned| cleaned != "/")
+        .unwrap_or_default();
+    Store::Etcd(Etcd {
+        endpoints,
+        prefix,
+        tls,
+        user,
+    })
 }
 
 /// etcd's addresses; those without a scheme speak TLS where `tls_by_default`.
 fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader) -> Vec<Endpoint> {
-    let Some(value) = values.last() else { return Vec::new() };
-    let parts: Vec<&str> = value.text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
+    let Some(value) = values.last() else {
+        return Vec::new();
+    };
+    let parts: Vec<&str> = value
+        .text
+        .split(',')
+        .map(str::trim)
+        .filter(|text| !text.is_empty())
+        .collect();
     if parts.is_empty() {
         reader.wrong(value.mistake(Fault::NoEndpoint));
     }
-    let (endpoints, wrong): (Vec<_>, Vec<_>) = parts.into_iter().map(|text| Endpoint::parse(text, tls_by_default)).partition(Result::is_ok);
+    let (endpoints, wrong): (Vec<_>, Vec<_>) = parts
+        .into_iter()
+        .map(|text| Endpoint::parse(text, tls_by_default))
+        .partition(Result::is_ok);
     if !wrong.is_empty() && holds_user(&value.text) {
         // A comma in a password cuts it in pieces: none of them is shown.
         reader.wrong(value.mistake(Fault::EndpointUser));
     } else {
-        wrong.into_iter().filter_map(Result::err).for_each(|why| reader.wrong(value.mistake(Fault::Endpoint(why))));
+        wrong
+            .into_iter()
+            .filter_map(Result::err)
+            .for_each(|why| reader.wrong(value.mistake(Fault::Endpoint(why))));
     }
     endpoints.into_iter().flatten().collect()
 }
 
 /// The wanted interfaces, in the order of trying. An empty value means the default route's, as manifests with an unset variable rely on.
 fn selectors(flags: &InterfaceFlags, reader: &mut Reader) -> Vec<Selector> {
-    let InterfaceFlags { iface, iface_cidr, iface_regex, iface_can_reach, .. } = flags;
+    let InterfaceFlags {
+        iface,
+        iface_cidr,
+        iface_regex,
+        iface_can_reach,
+        ..
+    } = flags;
     let mut out = Vec::new();
     for value in iface {
         out.push(match value.text.as_str() {
             "" => Selector::DefaultRoute(value.from.clone()),
             "auto" => Selector::Auto,
-            text => text.parse().map_or_else(|_| Selector::Name(text.to_owned()), Selector::Address),
+            text => text
+                .parse()
+                .map_or_else(|_| Selector::Name(text.to_owned()), Selector::Address),
         });
     }
     for value in iface_cidr {
@@ -230,7 +359,10 @@ fn selectors(flags: &InterfaceFlags, reader: &mut Reader) -> Vec<Selector> {
         }
         match Pattern::new(&value.text) {
             Ok(pattern) => out.push(Selector::Regex(pattern)),
-            Err(cause) => reader.wrong(value.mistake(Fault::Pattern(PatternError { pattern: value.text.clone(), cause }))),
+            Err(cause) => reader.wrong(value.mistake(Fault::Pattern(PatternError {
+                pattern: value.text.clone(),
+                cause,
+            }))),
         }
     }
     if let Some(value) = given(iface_can_reach) {
@@ -244,7 +376,12 @@ fn selectors(flags: &InterfaceFlags, reader: &mut Reader) -> Vec<Selector> {
 
 fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
     let value = given(values)?;
-    if value.text.len() > 253 || value.text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+    if value.text.len() > 253
+        || value
+            .text
+            .chars()
+            .any(|c| c.is_control() || c.is_whitespace())
+    {
         reader.wrong(value.mistake(Fault::NodeId(value.text.clone())));
     }
     Some(value.text.clone())
@@ -252,20 +389,32 @@ fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
 
 /// The backends that a network configuration may name, of all that there are.
 fn backends_of(values: &[Value<String>], all: &[&str], reader: &mut Reader) -> Vec<String> {
-    let Some(value) = given(values) else { return Vec::new() };
+    let Some(value) = given(values) else {
+        return Vec::new();
+    };
     // As in the configuration, capitals do not matter.
-    let names: Vec<String> = value.text.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect();
+    let names: Vec<String> = value
+        .text
+        .split(',')
+        .map(|name| name.trim().to_ascii_lowercase())
+        .filter(|name| !name.is_empty())
+        .collect();
     if names.is_empty() {
         reader.wrong(value.mistake(Fault::NoBackend(value.text.clone())));
     }
     for name in names.iter().filter(|name| !all.contains(&name.as_str())) {
-        reader.wrong(value.mistake(Fault::Backend { name: name.clone(), known: all.iter().map(|name| (*name).to_owned()).collect() }));
+        reader.wrong(value.mistake(Fault::Backend {
+            name: name.clone(),
+            known: all.iter().map(|name| (*name).to_owned()).collect(),
+        }));
     }
     names
 }
 
 fn subnet_file_of(values: &[Value<String>], reader: &mut Reader) -> PathBuf {
-    let Some(value) = values.last() else { return PathBuf::new() };
+    let Some(value) = values.last() else {
+        return PathBuf::new();
+    };
     let file = PathBuf::from(&value.text);
     if file.file_name().is_none() {
         reader.wrong(value.mistake(Fault::File(value.text.clone())));
@@ -275,9 +424,19 @@ fn subnet_file_of(values: &[Value<String>], reader: &mut Reader) -> PathBuf {
 
 fn cni_conf_of(values: &[Value<String>], reader: &mut Reader) -> Option<CniConf> {
     let value = given(values)?;
-    let paths = value.text.split_once(':').map(|(source, destination)| (PathBuf::from(source), PathBuf::from(destination)));
+    let paths = value
+        .text
+        .split_once(':')
+        .map(|(source, destination)| (PathBuf::from(source), PathBuf::from(destination)));
     match paths {
-        Some((source, destination)) if source.file_name().is_some() && destination.file_name().is_some() => Some(CniConf { source, destination }),
+        Some((source, destination))
+            if source.file_name().is_some() && destination.file_name().is_some() =>
+        {
+            Some(CniConf {
+                source,
+                destination,
+            })
+        }
         _ => {
             reader.wrong(value.mistake(Fault::TwoFiles(value.text.clone())));
             None
@@ -286,30 +445,50 @@ fn cni_conf_of(values: &[Value<String>], reader: &mut Reader) -> Option<CniConf>
 }
 
 fn route_protocol_of(values: &[Value<i64>], reader: &mut Reader) -> u8 {
-    let number = reader.ranged(values, 5, 255, "0 to 4 belong to the kernel and to routes made by hand");
+    let number = reader.ranged(
+        values,
+        5,
+        255,
+        "0 to 4 belong to the kernel and to routes made by hand",
+    );
     if let Some(value) = values.last()
         && matches!(number, 8..=18 | 42 | 186..=189 | 192)
     {
-        reader.warnings.push(Warning::RouteProtocol { from: value.from.clone(), number });
+        reader.warnings.push(Warning::RouteProtocol {
+            from: value.from.clone(),
+            number,
+        });
     }
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
 /// How often iptables rules are compared: any number that Go flannel takes.
 fn resync(values: &[Value<i64>], reader: &mut Reader) -> Duration {
-    let Some((value, seconds)) = reader.last(values) else { return Duration::ZERO };
+    let Some((value, seconds)) = reader.last(values) else {
+        return Duration::ZERO;
+    };
     let seconds = u64::try_from(seconds).unwrap_or(0);
     if seconds == 0 {
-        reader.warnings.push(Warning::NoPause { from: value.from.clone() });
+        reader.warnings.push(Warning::NoPause {
+            from: value.from.clone(),
+        });
     }
     Duration::from_secs(if seconds == 0 { 5 } else { seconds.min(86_400) })
 }
 
 /// Where a server listens; none where its port is 0.
-fn listen_address(ip: &[Value<String>], port: &[Value<i64>], reader: &mut Reader) -> Option<SocketAddr> {
+fn listen_address(
+    ip: &[Value<String>],
+    port: &[Value<i64>],
+    reader: &mut Reader,
+) -> Option<SocketAddr> {
     let (from, port) = reader.last(port).filter(|(_, port)| *port > 0)?;
     let value = ip.last()?;
-    let bare = value.text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(&value.text);
+    let bare = value
+        .text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'))
+        .unwrap_or(&value.text);
     let ip = match bare {
         "" => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -329,23 +508,38 @@ fn listen_address(ip: &[Value<String>], port: &[Value<i64>], reader: &mut Reader
 
 /// The log's options. klog's own are read as klog reads them, though nothing listens to them.
 fn logging(flags: &LogFlags, reader: &mut Reader) -> Logging {
-    let LogFlags { log_format, v, vmodule, log_backtrace_at } = flags;
+    let LogFlags {
+        log_format,
+        v,
+        vmodule,
+        log_backtrace_at,
+    } = flags;
     if let Some(value) = given(vmodule) {
         for part in value.text.split(',').filter(|part| !part.is_empty()) {
-            let level = part.split_once('=').filter(|(pattern, _)| !pattern.is_empty()).and_then(|(_, level)| go::decimal(level));
+            let level = part
+                .split_once('=')
+                .filter(|(pattern, _)| !pattern.is_empty())
+                .and_then(|(_, level)| go::decimal(level));
             if level.is_none_or(|level| level < 0) {
                 reader.wrong(value.mistake(Fault::Vmodule(part.to_owned())));
             }
         }
     }
     if let Some(value) = given(log_backtrace_at) {
-        let line = value.text.split_once(':').filter(|(file, _)| !file.is_empty()).and_then(|(_, line)| go::decimal(line));
+        let line = value
+            .text
+            .split_once(':')
+            .filter(|(file, _)| !file.is_empty())
+            .and_then(|(_, line)| go::decimal(line));
         if line.is_none_or(|line| line <= 0) {
             reader.wrong(value.mistake(Fault::Backtrace(value.text.clone())));
         }
     }
     let format = reader.choice(log_format);
-    Logging { format, verbosity: reader.last(v).map_or(0, |(_, level)| level) }
+    Logging {
+        format,
+        verbosity: reader.last(v).map_or(0, |(_, level)| level),
+    }
 }
 
 /// What was chosen about traffic rules.
@@ -372,7 +566,11 @@ fn choices(flags: &RuleFlags, reader: &mut Reader) -> RuleOptions {
     }
     let unknown_senders = reader.choice(encap_peers);
     RuleOptions {
-        guard: GuardOptions { notrack: reader.on(encap_notrack), unknown_senders, bar_pods: reader.on(encap_bar_pods) },
+        guard: GuardOptions {
+            notrack: reader.on(encap_notrack),
+            unknown_senders,
+            bar_pods: reader.on(encap_bar_pods),
+        },
         masquerade: reader.on(ip_masq),
         fully_random: !reader.on(ip_masq_fully_random_disable),
         masquerade_inbound: reader.on(masquerade_inbound),
@@ -384,9 +582,17 @@ fn choices(flags: &RuleFlags, reader: &mut Reader) -> RuleOptions {
 
 /// How packets are moved in userspace.
 fn features(flags: &DatapathFlags, reader: &mut Reader) -> Features {
-    let DatapathFlags { datapath, datapath_queues } = flags;
+    let DatapathFlags {
+        datapath,
+        datapath_queues,
+    } = flags;
     let features = reader.choice(datapath);
-    let queues = reader.ranged(datapath_queues, 0, 16, "0 to follow the number of processors");
+    let queues = reader.ranged(
+        datapath_queues,
+        0,
+        16,
+        "0 to follow the number of processors",
+    );
     match usize::try_from(queues) {
         Ok(queues) if queues > 0 => Features { queues, ..features },
         _ => features,

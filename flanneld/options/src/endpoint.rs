@@ -95,14 +95,23 @@ impl fmt::Display for EndpointError {
             Self::Bad { text, fault } => {
                 write!(f, "etcd endpoint {text:?}: ")?;
                 match fault {
-                    EndpointFault::UnixTls => f.write_str("TLS over a unix socket is not supported"),
+                    EndpointFault::UnixTls => {
+                        f.write_str("TLS over a unix socket is not supported")
+                    }
                     EndpointFault::NoSocket => f.write_str("the path of the socket is missing"),
-                    EndpointFault::Scheme(scheme) => write!(f, "unknown scheme {scheme:?} (http, https and unix are known)"),
+                    EndpointFault::Scheme(scheme) => write!(
+                        f,
+                        "unknown scheme {scheme:?} (http, https and unix are known)"
+                    ),
                     EndpointFault::TooMuch => f.write_str("there is more than a host and a port"),
                     EndpointFault::NoBracket => f.write_str("the closing bracket is missing"),
-                    EndpointFault::NoIpv6 => f.write_str("there is no IPv6 address in the brackets"),
+                    EndpointFault::NoIpv6 => {
+                        f.write_str("there is no IPv6 address in the brackets")
+                    }
                     EndpointFault::NoPort => f.write_str("after the bracket comes a port"),
-                    EndpointFault::BareIpv6 => f.write_str("an IPv6 address needs brackets: http://[fd00::1]:2379"),
+                    EndpointFault::BareIpv6 => {
+                        f.write_str("an IPv6 address needs brackets: http://[fd00::1]:2379")
+                    }
                     EndpointFault::NoHost => f.write_str("the host is missing"),
                     EndpointFault::Port(port) => write!(f, "{port:?} is not a port"),
                 }?;
@@ -120,13 +129,23 @@ impl Endpoint {
     /// # Errors
     /// Says what is wrong with the text and what it should look like.
     pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, EndpointError> {
-        let bad = |fault| EndpointError::Bad { text: text.to_owned(), fault };
+        let bad = |fault| EndpointError::Bad {
+            text: text.to_owned(),
+            fault,
+        };
         if text.starts_with("unixs:") {
             return Err(bad(EndpointFault::UnixTls));
         }
         for (scheme, tls) in [("unix://", false), ("unix:", false)] {
             if let Some(path) = text.strip_prefix(scheme) {
-                return if path.is_empty() { Err(bad(EndpointFault::NoSocket)) } else { Ok(Self { target: Target::Unix(path.to_owned()), tls }) };
+                return if path.is_empty() {
+                    Err(bad(EndpointFault::NoSocket))
+                } else {
+                    Ok(Self {
+                        target: Target::Unix(path.to_owned()),
+                        tls,
+                    })
+                };
             }
         }
         if holds_user(text) {
@@ -144,9 +163,20 @@ impl Endpoint {
         }
         let (host, port) = match rest.strip_prefix('[') {
             Some(v6) => {
-                let (host, port) = v6.split_once(']').ok_or_else(|| bad(EndpointFault::NoBracket))?;
-                let host = host.parse::<std::net::Ipv6Addr>().map_err(|_| bad(EndpointFault::NoIpv6))?;
-                let port = if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(|| bad(EndpointFault::NoPort))?) };
+                let (host, port) = v6
+                    .split_once(']')
+                    .ok_or_else(|| bad(EndpointFault::NoBracket))?;
+                let host = host
+                    .parse::<std::net::Ipv6Addr>()
+                    .map_err(|_| bad(EndpointFault::NoIpv6))?;
+                let port = if port.is_empty() {
+                    None
+                } else {
+                    Some(
+                        port.strip_prefix(':')
+                            .ok_or_else(|| bad(EndpointFault::NoPort))?,
+                    )
+                };
                 (host.to_string(), port)
             }
             None => match rest.rsplit_once(':') {
@@ -160,9 +190,16 @@ impl Endpoint {
         }
         let port = match port {
             None => 2379,
-            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| bad(EndpointFault::Port(port.to_owned())))?,
+            Some(port) => port
+                .parse()
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| bad(EndpointFault::Port(port.to_owned())))?,
         };
-        Ok(Self { target: Target::Host(host, port), tls })
+        Ok(Self {
+            target: Target::Host(host, port),
+            tls,
+        })
     }
 
     /// The host and port to look up; none for a unix socket.
@@ -178,7 +215,9 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = if self.tls { "s" } else { "" };
         match &self.target {
-            Target::Host(host, port) if host.contains(':') => write!(f, "http{s}://[{host}]:{port}"),
+            Target::Host(host, port) if host.contains(':') => {
+                write!(f, "http{s}://[{host}]:{port}")
+            }
             Target::Host(host, port) => write!(f, "http{s}://{host}:{port}"),
             Target::Unix(path) => write!(f, "unix{s}:{path}"),
         }
@@ -217,7 +256,11 @@ mod tests {
     fn endpoints() {
         for (text, tls, want) in [
             ("http://127.0.0.1:4001", true, "http://127.0.0.1:4001"),
-            ("https://etcd.example:2379/", false, "https://etcd.example:2379"),
+            (
+                "https://etcd.example:2379/",
+                false,
+                "https://etcd.example:2379",
+            ),
             ("HTTP://a:1", false, "http://a:1"),
             ("10.0.0.1:2379", false, "http://10.0.0.1:2379"),
             ("10.0.0.1:2379", true, "https://10.0.0.1:2379"),
@@ -227,9 +270,18 @@ mod tests {
             ("unix:/run/etcd.sock", false, "unix:/run/etcd.sock"),
             ("unix:///run/etcd.sock", false, "unix:/run/etcd.sock"),
         ] {
-            assert_eq!(Endpoint::parse(text, tls).unwrap().to_string(), want, "{text}");
+            assert_eq!(
+                Endpoint::parse(text, tls).unwrap().to_string(),
+                want,
+                "{text}"
+            );
         }
-        assert!(Endpoint::parse("unixs:///run/etcd.sock", false).unwrap_err().to_string().contains("not supported"));
+        assert!(
+            Endpoint::parse("unixs:///run/etcd.sock", false)
+                .unwrap_err()
+                .to_string()
+                .contains("not supported")
+        );
         for (text, part) in [
             ("ftp://a", "unknown scheme"),
             ("http://", "host is missing"),
@@ -246,7 +298,10 @@ mod tests {
             ("unix:", "path of the socket"),
         ] {
             let error = Endpoint::parse(text, false).unwrap_err().to_string();
-            assert!(error.contains(part) && !error.contains("pw"), "{text}: {error}");
+            assert!(
+                error.contains(part) && !error.contains("pw"),
+                "{text}: {error}"
+            );
         }
     }
 

@@ -15,7 +15,13 @@ const ETCD: &str = "Where leases are kept: etcd";
 
 /// Gives this node a subnet of the cluster's network and carries packets between the nodes' subnets.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "flanneld", version, override_usage = "flanneld [--flag=value …]", disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    name = "flanneld",
+    version,
+    override_usage = "flanneld [--flag=value …]",
+    disable_help_flag = true,
+    disable_version_flag = true
+)]
 pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) store: StoreFlags,
@@ -52,10 +58,20 @@ pub struct StoreFlags {
 #[command(next_help_heading = ETCD)]
 pub(crate) struct EtcdFlags {
     /// Client addresses of etcd: http://, https:// or unix:; without a scheme http, or https where a client certificate is given.
-    #[arg(long, env = "FLANNELD_ETCD_ENDPOINTS", value_name = "URL,…", default_value = "http://127.0.0.1:4001,http://127.0.0.1:2379")]
+    #[arg(
+        long,
+        env = "FLANNELD_ETCD_ENDPOINTS",
+        value_name = "URL,…",
+        default_value = "http://127.0.0.1:4001,http://127.0.0.1:2379"
+    )]
     pub(crate) etcd_endpoints: Vec<Value<String>>,
     /// Root of flannel's keys.
-    #[arg(long, env = "FLANNELD_ETCD_PREFIX", value_name = "KEY", default_value = "/coreos.com/network")]
+    #[arg(
+        long,
+        env = "FLANNELD_ETCD_PREFIX",
+        value_name = "KEY",
+        default_value = "/coreos.com/network"
+    )]
     pub(crate) etcd_prefix: Vec<Value<String>>,
     /// Certificate authority for an https etcd; needs no client certificate.
     #[arg(long, env = "FLANNELD_ETCD_CAFILE", value_name = "FILE")]
@@ -92,16 +108,30 @@ pub(crate) struct KubernetesFlags {
     #[arg(long, env = "FLANNELD_KUBE_API_URL", value_name = "URL,…")]
     pub(crate) kube_api_url: Vec<Value<String>>,
     /// Beginning of the names of the Nodes' annotations.
-    #[arg(long, env = "FLANNELD_KUBE_ANNOTATION_PREFIX", value_name = "PREFIX", default_value = "flannel.alpha.coreos.com")]
+    #[arg(
+        long,
+        env = "FLANNELD_KUBE_ANNOTATION_PREFIX",
+        value_name = "PREFIX",
+        default_value = "flannel.alpha.coreos.com"
+    )]
     pub(crate) kube_annotation_prefix: Vec<Value<String>>,
     /// Kubeconfig with the API server and the credentials; default: the pod's service account.
     #[arg(long, env = "FLANNELD_KUBECONFIG_FILE", value_name = "FILE")]
     pub(crate) kubeconfig_file: Vec<Value<String>>,
     /// Network configuration, which the pod mounts from its ConfigMap.
-    #[arg(long, env = "FLANNELD_NET_CONFIG_PATH", value_name = "FILE", default_value = "/etc/kube-flannel/net-conf.json")]
+    #[arg(
+        long,
+        env = "FLANNELD_NET_CONFIG_PATH",
+        value_name = "FILE",
+        default_value = "/etc/kube-flannel/net-conf.json"
+    )]
     pub(crate) net_config_path: Vec<Value<String>>,
     /// Set the Node's condition NetworkUnavailable to False once its network works.
-    #[arg(long, env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE", default_value = "true")]
+    #[arg(
+        long,
+        env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE",
+        default_value = "true"
+    )]
     pub(crate) set_node_network_unavailable: Vec<Value<bool>>,
 }
 
@@ -109,12 +139,19 @@ pub(crate) struct KubernetesFlags {
 #[command(next_help_heading = ETCD)]
 pub(crate) struct LeaseFlags {
     /// Report not ready once the lease has less than this left (1 to 1439).
-    #[arg(long, env = "FLANNELD_SUBNET_LEASE_RENEW_MARGIN", value_name = "MINUTES", default_value = "60")]
+    #[arg(
+        long,
+        env = "FLANNELD_SUBNET_LEASE_RENEW_MARGIN",
+        value_name = "MINUTES",
+        default_value = "60"
+    )]
     pub(crate) subnet_lease_renew_margin: Vec<Value<i64>>,
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "The interface that reaches the other nodes (default: the default route's)")]
+#[command(
+    next_help_heading = "The interface that reaches the other nodes (default: the default route's)"
+)]
 pub(crate) struct InterfaceFlags {
     /// Interface by name or address; `auto`: the one that reaches etcd. Repeatable, first match wins.
     #[arg(long, env = "FLANNELD_IFACE", value_name = "NAME|IP|auto")]
@@ -129,7 +166,12 @@ pub(crate) struct InterfaceFlags {
     #[arg(long, env = "FLANNELD_IFACE_CAN_REACH", value_name = "IP")]
     pub(crate) iface_can_reach: Vec<Value<String>>,
     /// How long to wait for a missing interface; 0 waits forever.
-    #[arg(long, env = "FLANNELD_IFACE_WAIT", value_name = "SECONDS", default_value = "0")]
+    #[arg(
+        long,
+        env = "FLANNELD_IFACE_WAIT",
+        value_name = "SECONDS",
+        default_value = "0"
+    )]
     pub(crate) iface_wait: Vec<Value<i64>>,
     /// IPv4 address to advertise to the other nodes where it is not the interface's (NAT).
     #[arg(long, env = "FLANNELD_PUBLIC_IP", value_name = "IP")]
@@ -143,7 +185,12 @@ pub(crate) struct InterfaceFlags {
 #[command(next_help_heading = "This node")]
 pub(crate) struct NodeFlags {
     /// File that the CNI plugin and Docker read: network, subnet, MTU.
-    #[arg(long, env = "FLANNELD_SUBNET_FILE", value_name = "FILE", default_value = "/run/flannel/subnet.env")]
+    #[arg(
+        long,
+        env = "FLANNELD_SUBNET_FILE",
+        value_name = "FILE",
+        default_value = "/run/flannel/subnet.env"
+    )]
     pub(crate) subnet_file: Vec<Value<String>>,
     /// Install this CNI configuration once pods can have a network, and keep it installed (SOURCE:DESTINATION).
     #[arg(long, env = "FLANNELD_INSTALL_CNI_CONF", value_name = "FILE:FILE")]
@@ -158,13 +205,23 @@ pub(crate) struct NodeFlags {
     #[arg(long, env = "FLANNELD_REFUSE_INSECURE")]
     pub(crate) refuse_insecure: Vec<Value<bool>>,
     /// How often to compare the whole kernel state, in addition to events; 0: on events only.
-    #[arg(long, env = "FLANNELD_AUDIT_INTERVAL", value_name = "SECONDS", default_value = "10")]
+    #[arg(
+        long,
+        env = "FLANNELD_AUDIT_INTERVAL",
+        value_name = "SECONDS",
+        default_value = "10"
+    )]
     pub(crate) audit_interval: Vec<Value<i64>>,
     /// Turn on the sysctls that pods need, and keep them on: ip_forward, IPv6 forwarding, bridge-nf-call-*.
     #[arg(long, env = "FLANNELD_SET_SYSCTLS")]
     pub(crate) set_sysctls: Vec<Value<bool>>,
     /// Protocol number that marks flannel's routes (`ip route show proto 241`), 5 to 255.
-    #[arg(long, env = "FLANNELD_ROUTE_PROTOCOL", value_name = "NUMBER", default_value = "241")]
+    #[arg(
+        long,
+        env = "FLANNELD_ROUTE_PROTOCOL",
+        value_name = "NUMBER",
+        default_value = "241"
+    )]
     pub(crate) route_protocol: Vec<Value<i64>>,
 }
 
@@ -172,19 +229,44 @@ pub(crate) struct NodeFlags {
 #[command(next_help_heading = "Health and logs")]
 pub(crate) struct HealthFlags {
     /// Address of the server for /healthz, /livez, /readyz, /metrics and /status.
-    #[arg(long, env = "FLANNELD_HEALTHZ_IP", value_name = "IP", default_value = "0.0.0.0")]
+    #[arg(
+        long,
+        env = "FLANNELD_HEALTHZ_IP",
+        value_name = "IP",
+        default_value = "0.0.0.0"
+    )]
     pub(crate) healthz_ip: Vec<Value<String>>,
     /// Port of that server; 0: no server.
-    #[arg(long, env = "FLANNELD_HEALTHZ_PORT", value_name = "PORT", default_value = "0")]
+    #[arg(
+        long,
+        env = "FLANNELD_HEALTHZ_PORT",
+        value_name = "PORT",
+        default_value = "0"
+    )]
     pub(crate) healthz_port: Vec<Value<i64>>,
     /// Listen address of the read-only status API. It has no authentication: keep it on localhost.
-    #[arg(long, env = "FLANNELD_STATUS_IP", value_name = "IP", default_value = "127.0.0.1")]
+    #[arg(
+        long,
+        env = "FLANNELD_STATUS_IP",
+        value_name = "IP",
+        default_value = "127.0.0.1"
+    )]
     pub(crate) status_ip: Vec<Value<String>>,
     /// Port of the status API; 0: none.
-    #[arg(long, env = "FLANNELD_STATUS_PORT", value_name = "PORT", default_value = "8474")]
+    #[arg(
+        long,
+        env = "FLANNELD_STATUS_PORT",
+        value_name = "PORT",
+        default_value = "8474"
+    )]
     pub(crate) status_port: Vec<Value<i64>>,
     /// UDP port by which nodes ask each other whether packets arrive, the same on all of them; 0: ask nobody, answer nobody.
-    #[arg(long, env = "FLANNELD_PROBE_PORT", value_name = "PORT", default_value = "8473")]
+    #[arg(
+        long,
+        env = "FLANNELD_PROBE_PORT",
+        value_name = "PORT",
+        default_value = "8473"
+    )]
     pub(crate) probe_port: Vec<Value<i64>>,
 }
 
@@ -192,7 +274,12 @@ pub(crate) struct HealthFlags {
 #[command(next_help_heading = "Health and logs")]
 pub(crate) struct LogFlags {
     /// Format of log lines on stderr.
-    #[arg(long, env = "FLANNELD_LOG_FORMAT", value_name = "text|json", default_value = "text")]
+    #[arg(
+        long,
+        env = "FLANNELD_LOG_FORMAT",
+        value_name = "text|json",
+        default_value = "text"
+    )]
     pub(crate) log_format: Vec<Value<LogFormat>>,
     /// Verbosity: 1 debug, 4 and above trace; RUST_LOG overrides it.
     #[arg(long, env = "FLANNELD_V", value_name = "LEVEL", default_value = "0")]
@@ -201,7 +288,11 @@ pub(crate) struct LogFlags {
     #[arg(long, env = "FLANNELD_VMODULE", value_name = "PATTERN=N,…")]
     pub(crate) vmodule: Vec<Value<String>>,
     /// Accepted for compatibility.
-    #[arg(long = "log_backtrace_at", env = "FLANNELD_LOG_BACKTRACE_AT", value_name = "FILE:N")]
+    #[arg(
+        long = "log_backtrace_at",
+        env = "FLANNELD_LOG_BACKTRACE_AT",
+        value_name = "FILE:N"
+    )]
     pub(crate) log_backtrace_at: Vec<Value<String>>,
 }
 
@@ -227,13 +318,23 @@ pub(crate) struct RuleFlags {
     #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_INSERT")]
     pub(crate) iptables_forward_insert: Vec<Value<bool>>,
     /// How often to compare iptables rules; nftables rules are compared on events.
-    #[arg(long, env = "FLANNELD_IPTABLES_RESYNC", value_name = "SECONDS", default_value = "5")]
+    #[arg(
+        long,
+        env = "FLANNELD_IPTABLES_RESYNC",
+        value_name = "SECONDS",
+        default_value = "5"
+    )]
     pub(crate) iptables_resync: Vec<Value<i64>>,
     /// Exempt encapsulated packets from connection tracking.
     #[arg(long, env = "FLANNELD_ENCAP_NOTRACK")]
     pub(crate) encap_notrack: Vec<Value<bool>>,
     /// Count or drop packets to the encapsulation port that do not come from another node.
-    #[arg(long, env = "FLANNELD_ENCAP_PEERS", value_name = "off|count|drop", default_value = "off")]
+    #[arg(
+        long,
+        env = "FLANNELD_ENCAP_PEERS",
+        value_name = "off|count|drop",
+        default_value = "off"
+    )]
     pub(crate) encap_peers: Vec<Value<UnknownSenders>>,
     /// Drop packets from pods to the encapsulation port of nodes.
     #[arg(long, env = "FLANNELD_ENCAP_BAR_PODS")]
@@ -247,10 +348,20 @@ pub(crate) struct RuleFlags {
 #[command(next_help_heading = "Packets in userspace (udp, and vxlan with \"Mode\": \"userspace\")")]
 pub(crate) struct DatapathFlags {
     /// How to move packets: with the kernel's offloads, in batches (mmsg), or one by one; auto: the fastest that works.
-    #[arg(long, env = "FLANNELD_DATAPATH", value_name = "auto|offload|mmsg|plain", default_value = "auto")]
+    #[arg(
+        long,
+        env = "FLANNELD_DATAPATH",
+        value_name = "auto|offload|mmsg|plain",
+        default_value = "auto"
+    )]
     pub(crate) datapath: Vec<Value<Features>>,
     /// Queues of the TUN device, up to 16, each with two threads; 0: one for each two processors, at most 4.
-    #[arg(long, env = "FLANNELD_DATAPATH_QUEUES", value_name = "NUMBER", default_value = "0")]
+    #[arg(
+        long,
+        env = "FLANNELD_DATAPATH_QUEUES",
+        value_name = "NUMBER",
+        default_value = "0"
+    )]
     pub(crate) datapath_queues: Vec<Value<i64>>,
 }
 

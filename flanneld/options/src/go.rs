@@ -28,8 +28,17 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
         (10, lower.as_str(), false)
     };
     // An underscore stands between digits, or between the base's prefix and a digit.
-    let digits = if prefixed { digits.strip_prefix('_').unwrap_or(digits) } else { digits };
-    if digits.is_empty() || digits.starts_with('_') || digits.ends_with('_') || digits.contains("__") || digits.starts_with(['+', '-']) {
+    let digits = if prefixed {
+        digits.strip_prefix('_').unwrap_or(digits)
+    } else {
+        digits
+    };
+    if digits.is_empty()
+        || digits.starts_with('_')
+        || digits.ends_with('_')
+        || digits.contains("__")
+        || digits.starts_with(['+', '-'])
+    {
         return None;
     }
     let magnitude = i128::from_str_radix(&digits.replace('_', ""), radix).ok()?;

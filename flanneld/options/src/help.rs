@@ -55,7 +55,11 @@ pub(crate) fn help(command: &Command) -> String {
 /// A flag with its value.
 fn head(arg: &Arg) -> String {
     let name = arg.get_long().unwrap_or_default();
-    if is_switch(arg) || !arg.get_action().takes_values() { format!("  --{name}") } else { format!("  --{name}={}", value_name(arg)) }
+    if is_switch(arg) || !arg.get_action().takes_values() {
+        format!("  --{name}")
+    } else {
+        format!("  --{name}={}", value_name(arg))
+    }
 }
 
 /// What a flag does, and its default.
@@ -101,7 +105,10 @@ pub(crate) fn mistakes(command: &Command, list: &[Mistake]) -> String {
         // What was typed stands in it as it was typed.
         out.push_str(&format!("  {}\n", printable::line(&mistake.to_string())));
     }
-    out.push_str(&format!("See flanneld --help for all {} flags.\n", command.get_arguments().count()));
+    out.push_str(&format!(
+        "See flanneld --help for all {} flags.\n",
+        command.get_arguments().count()
+    ));
     out
 }
 
@@ -115,8 +122,16 @@ mod tests {
         let text = help(&command);
         assert!(command.get_arguments().count() > 40);
         for arg in command.get_arguments() {
-            assert!(text.contains(&format!("\n{}", head(arg))), "{}", arg.get_id());
-            assert!(arg.get_help().is_some() && arg.get_help_heading().is_some(), "{}", arg.get_id());
+            assert!(
+                text.contains(&format!("\n{}", head(arg))),
+                "{}",
+                arg.get_id()
+            );
+            assert!(
+                arg.get_help().is_some() && arg.get_help_heading().is_some(),
+                "{}",
+                arg.get_id()
+            );
         }
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{line}");

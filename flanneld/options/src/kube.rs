@@ -9,8 +9,14 @@ use subnet_lease::manager::boot_time;
 
 /// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
 pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeOptions> {
-    let KubernetesFlags { kube_subnet_mgr, kube_api_url, kube_annotation_prefix, kubeconfig_file, net_config_path, set_node_network_unavailable } =
-        flags;
+    let KubernetesFlags {
+        kube_subnet_mgr,
+        kube_api_url,
+        kube_annotation_prefix,
+        kubeconfig_file,
+        net_config_path,
+        set_node_network_unavailable,
+    } = flags;
     let wanted = reader.on(kube_subnet_mgr);
     let clear_condition = reader.on(set_node_network_unavailable);
     if !wanted {
@@ -18,7 +24,12 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
     }
     let mut urls = Vec::new();
     if let Some(value) = given(kube_api_url) {
-        for text in value.text.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        for text in value
+            .text
+            .split(',')
+            .map(str::trim)
+            .filter(|text| !text.is_empty())
+        {
             match server_url(text) {
                 Ok(url) => urls.push(url),
                 // A password may contain the comma that separates addresses.
@@ -29,9 +40,16 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
             }
         }
     }
-    let prefix = kube_annotation_prefix
-        .last()
-        .and_then(|value| Prefix::parse(&value.text).map_err(|why| reader.wrong(Mistake::Prefix { from: value.from.clone(), why })).ok())?;
+    let prefix = kube_annotation_prefix.last().and_then(|value| {
+        Prefix::parse(&value.text)
+            .map_err(|why| {
+                reader.wrong(Mistake::Prefix {
+                    from: value.from.clone(),
+                    why,
+                })
+            })
+            .ok()
+    })?;
     Some(KubeOptions {
         urls,
         kubeconfig: file(kubeconfig_file),
@@ -50,7 +68,9 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
 /// Go flannel ends at this value, too.
 pub(crate) fn check_variables() -> Result<(), Mistake> {
     match std::env::var("EVENT_QUEUE_DEPTH") {
-        Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => Err(Mistake::QueueDepth { depth }),
+        Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => {
+            Err(Mistake::QueueDepth { depth })
+        }
         _ => Ok(()),
     }
 }
@@ -71,7 +91,20 @@ pub(crate) fn node_identity() -> Result<Identity, Mistake> {
 
 /// The name in a variable, which becomes part of a path. Another case than the Node's is told once the Nodes are known.
 fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
-    let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else { return Ok(None) };
-    let fits = name.len() <= 253 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.') && !name.starts_with('.');
-    if fits { Ok(Some(name)) } else { Err(Mistake::NodeName { variable: variable.to_owned(), name }) }
+    let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
+    let fits = name.len() <= 253
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.')
+        && !name.starts_with('.');
+    if fits {
+        Ok(Some(name))
+    } else {
+        Err(Mistake::NodeName {
+            variable: variable.to_owned(),
+            name,
+        })
+    }
 }

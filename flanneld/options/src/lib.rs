@@ -3,7 +3,11 @@
 //! [`read`] normalises the command line from Go's syntax (`argv`), lets clap fill the structs of `flags` from it and from the
 //! environment, and turns these into validated [`Settings`] in one pass that finds every mistake (`build`).
 
-#![deny(clippy::print_stdout, clippy::print_stderr, reason = "what was typed is made printable by `help::mistakes`")]
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what was typed is made printable by `help::mistakes`"
+)]
 
 mod argv;
 mod build;
@@ -66,7 +70,9 @@ pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invo
         return Invocation::Help(help::help(&command));
     }
     // The normaliser passes known flags only, and no value is refused by its parser: clap has nothing left to refuse.
-    let flags = command.try_get_matches_from(argv.words()).and_then(|matches| Flags::from_arg_matches(&matches));
+    let flags = command
+        .try_get_matches_from(argv.words())
+        .and_then(|matches| Flags::from_arg_matches(&matches));
     let flags = match flags {
         Ok(flags) => flags,
         Err(error) => return Invocation::Mistakes(vec![Mistake::Unreadable(error.kind())]),
@@ -90,17 +96,30 @@ pub fn environment(command: Command) -> Command {
             Some(variable) => arg.env(variable),
             None => arg,
         };
-        let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
-        if empty { arg.env(None::<&str>) } else { arg.hide_env_values(true) }
+        let empty = arg
+            .get_env()
+            .and_then(std::env::var_os)
+            .is_some_and(|value| value.is_empty());
+        if empty {
+            arg.env(None::<&str>)
+        } else {
+            arg.hide_env_values(true)
+        }
     })
 }
 
 /// flanneld's command line for a manual page.
 pub fn manual() -> Command {
-    let command = Flags::command().after_help(help::EXIT_CODES).long_about(help::ABOUT);
+    let command = Flags::command()
+        .after_help(help::EXIT_CODES)
+        .long_about(help::ABOUT);
     command.mut_args(|arg| {
         let arg = hinted(arg);
-        let arg = if argv::is_switch(&arg) { arg.value_name("true|false").num_args(0..=1) } else { arg };
+        let arg = if argv::is_switch(&arg) {
+            arg.value_name("true|false").num_args(0..=1)
+        } else {
+            arg
+        };
         let equals = arg.get_action().takes_values();
         arg.require_equals(equals)
     })
@@ -110,7 +129,12 @@ pub fn manual() -> Command {
 pub fn completion() -> Command {
     Flags::command().mut_args(|arg| {
         let arg = hinted(arg);
-        if argv::is_switch(&arg) { arg.action(ArgAction::SetTrue).value_parser(clap::value_parser!(bool)) } else { arg }
+        if argv::is_switch(&arg) {
+            arg.action(ArgAction::SetTrue)
+                .value_parser(clap::value_parser!(bool))
+        } else {
+            arg
+        }
     })
 }
 
@@ -129,7 +153,10 @@ impl Invocation {
     ///
     /// # Errors
     /// The exit code of a start that runs nothing.
-    #[allow(clippy::print_stderr, reason = "there is no log yet; what was typed is made printable by `help::mistakes`")]
+    #[allow(
+        clippy::print_stderr,
+        reason = "there is no log yet; what was typed is made printable by `help::mistakes`"
+    )]
     pub fn settings_or_print(self) -> Result<Box<Settings>, u8> {
         match self {
             Self::Run(settings) => Ok(settings),

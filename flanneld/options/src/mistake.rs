@@ -242,7 +242,8 @@ impl Coded for Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        text(f, self, |f| {
+            match self {
             Self::Unreadable(kind) => write!(f, "the command line cannot be read: {kind}"),
             Self::Syntax { flag } => write!(f, "bad flag syntax: {flag}; a flag looks like --name=value"),
             Self::Unknown { name, near: Some(near) } => write!(f, "flag provided but not defined: --{name}; did you mean --{near}?"),
@@ -262,6 +263,7 @@ impl fmt::Display for Mistake {
             ),
             Self::NodeName { variable, name } => write!(f, "{variable}: {name:?} is not a name of Kubernetes: letters, digits, hyphens and dots"),
             Self::Also(warning) => write!(f, "also: {warning}"),
+        }
         })
     }
 }
@@ -323,33 +325,68 @@ impl fmt::Display for Fault {
             Self::Truth(text) => write!(f, "{text:?} is neither true nor false"),
             Self::Integer(text) => write!(f, "{text:?} is not an integer"),
             Self::Decimal(text) => write!(f, "{text:?} is not a decimal integer"),
-            Self::LogFormat(text) => write!(f, "{text:?} is not a log format; there are text and json"),
+            Self::LogFormat(text) => {
+                write!(f, "{text:?} is not a log format; there are text and json")
+            }
             Self::UnknownSenders(text) => write!(f, "{text:?} is none of off, count and drop"),
-            Self::Datapath(text) => write!(f, "{text:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available"),
-            Self::Range { value, low, high, note } => write!(f, "{value} is out of range, it must be {low} to {high} ({note})"),
+            Self::Datapath(text) => write!(
+                f,
+                "{text:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available"
+            ),
+            Self::Range {
+                value,
+                low,
+                high,
+                note,
+            } => write!(
+                f,
+                "{value} is out of range, it must be {low} to {high} ({note})"
+            ),
             Self::Port(number) => write!(f, "{number} is not a port; the highest is 65535"),
             Self::PublicAddress { text, family } => match family {
-                types::Family::V4 => write!(f, "invalid public IP address: {text}; it must be an IPv4 address"),
-                types::Family::V6 => write!(f, "invalid public IPv6 address: {text}; it must be an IPv6 address"),
+                types::Family::V4 => write!(
+                    f,
+                    "invalid public IP address: {text}; it must be an IPv4 address"
+                ),
+                types::Family::V6 => write!(
+                    f,
+                    "invalid public IPv6 address: {text}; it must be an IPv6 address"
+                ),
             },
             Self::Address(text) => write!(f, "{text:?} is not an IP address"),
-            Self::InterfaceNetwork(text) => write!(f, "{text:?} is no network; it should look like 192.168.56.0/24"),
+            Self::InterfaceNetwork(text) => write!(
+                f,
+                "{text:?} is no network; it should look like 192.168.56.0/24"
+            ),
             Self::Network(text) => write!(f, "{text:?} is not a network such as 10.0.0.0/8"),
             Self::Pattern(error) => write!(f, "{error}"),
             Self::Endpoint(error) => write!(f, "{error}"),
             Self::EndpointUser => f.write_str(USER),
-            Self::NoEndpoint => f.write_str("contains no endpoint; it should look like http://10.0.0.1:2379"),
-            Self::Root(text) => write!(f, "{text:?} is no root for keys; use a path like /coreos.com/network"),
+            Self::NoEndpoint => {
+                f.write_str("contains no endpoint; it should look like http://10.0.0.1:2379")
+            }
+            Self::Root(text) => write!(
+                f,
+                "{text:?} is no root for keys; use a path like /coreos.com/network"
+            ),
             Self::Server { named, why } => {
                 match named {
                     Some(named) => write!(f, "{named:?}")?,
                     None => f.write_str("a value")?,
                 }
-                write!(f, " is not the address of an API server: {why}; write it like https://10.0.0.1:6443")
+                write!(
+                    f,
+                    " is not the address of an API server: {why}; write it like https://10.0.0.1:6443"
+                )
             }
-            Self::NodeId(text) => write!(f, "{text:?} is not a node identity: at most 253 bytes, no blanks, no control characters"),
+            Self::NodeId(text) => write!(
+                f,
+                "{text:?} is not a node identity: at most 253 bytes, no blanks, no control characters"
+            ),
             Self::NoBackend(text) => write!(f, "{text:?} names no backend"),
-            Self::Backend { name, known } => write!(f, "{name:?} is no backend; there are {}", known.join(", ")),
+            Self::Backend { name, known } => {
+                write!(f, "{name:?} is no backend; there are {}", known.join(", "))
+            }
             Self::File(text) => write!(f, "{text:?} is not the path of a file"),
             Self::TwoFiles(text) => write!(
                 f,
@@ -368,7 +405,11 @@ impl fmt::Display for PatternError {
         // The compiler points at the place on lines of its own.
         let cause = self.cause.to_string();
         let cause = cause.split_whitespace().collect::<Vec<_>>().join(" ");
-        write!(f, "could not compile the IP address regex '{}': {cause}", self.pattern)
+        write!(
+            f,
+            "could not compile the IP address regex '{}': {cause}",
+            self.pattern
+        )
     }
 }
 
@@ -393,7 +434,8 @@ impl Coded for Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| match self {
+        text(f, self, |f| {
+            match self {
             Self::Ignored { from } => {
                 f.write_str("the command line from ")?;
                 match from {
@@ -415,6 +457,7 @@ impl fmt::Display for Warning {
             }
             Self::Renamed { former, present } => write!(f, "{former} is now called {present}; the next release does not know the former name"),
             Self::NoPause { from } => write!(f, "{from}: Go flannel would loop without a pause; using 5 s"),
+        }
         })
     }
 }

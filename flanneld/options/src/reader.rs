@@ -24,16 +24,29 @@ impl Reader {
         if let Some(ignored) = &argv.ignored {
             // `--etcd-password= secret` leaves the secret behind the flags.
             let secret = holds_user(ignored) || argv.gives_a_secret();
-            warnings.push(Warning::Ignored { from: (!secret).then(|| ignored.clone()) });
+            warnings.push(Warning::Ignored {
+                from: (!secret).then(|| ignored.clone()),
+            });
         }
-        let renamed = argv.renamed.into_iter().chain(renamed::variables_in_use().map(|(former, present)| (former.to_owned(), present.to_owned())));
+        let renamed = argv.renamed.into_iter().chain(
+            renamed::variables_in_use()
+                .map(|(former, present)| (former.to_owned(), present.to_owned())),
+        );
         warnings.extend(renamed.map(|(former, present)| Warning::Renamed { former, present }));
-        Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
+        Self {
+            argv: argv.mistakes,
+            mistakes: Vec::new(),
+            warnings,
+        }
     }
 
     /// Every mistake, or nothing.
     pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<Mistake>> {
-        if self.argv.is_empty() && self.mistakes.is_empty() { Ok(self.warnings) } else { Err([self.argv, self.mistakes].concat()) }
+        if self.argv.is_empty() && self.mistakes.is_empty() {
+            Ok(self.warnings)
+        } else {
+            Err([self.argv, self.mistakes].concat())
+        }
     }
 
     pub(crate) fn wrong(&mut self, mistake: Mistake) {
@@ -42,19 +55,30 @@ impl Reader {
 
     /// The last value of a flag with what it says; none where it was not given, has no default or cannot be read. Every value has to
     /// be readable, as with Go's `flag` package.
-    pub(crate) fn last<'a, T: Parse>(&mut self, values: &'a [Value<T>]) -> Option<(&'a Value<T>, T)> {
+    pub(crate) fn last<'a, T: Parse>(
+        &mut self,
+        values: &'a [Value<T>],
+    ) -> Option<(&'a Value<T>, T)> {
         for value in values {
             if let Err(why) = &value.parsed {
-                let list = if value.origin == Origin::CommandLine { &mut self.argv } else { &mut self.mistakes };
+                let list = if value.origin == Origin::CommandLine {
+                    &mut self.argv
+                } else {
+                    &mut self.mistakes
+                };
                 list.push(value.mistake(why.clone()));
             }
         }
-        values.last().and_then(|value| Some((value, value.parsed.clone().ok()?)))
+        values
+            .last()
+            .and_then(|value| Some((value, value.parsed.clone().ok()?)))
     }
 
     /// The last value of a flag that can be one of a few words; the default where it is none of them.
     pub(crate) fn choice<T: Parse + Default>(&mut self, values: &[Value<T>]) -> T {
-        let Some(value) = values.last() else { return T::default() };
+        let Some(value) = values.last() else {
+            return T::default();
+        };
         value.parsed.clone().unwrap_or_else(|why| {
             self.wrong(value.mistake(why));
             T::default()
@@ -67,23 +91,43 @@ impl Reader {
     }
 
     /// An integer within bounds.
-    pub(crate) fn ranged(&mut self, values: &[Value<i64>], low: u64, high: u64, note: &'static str) -> u64 {
-        let Some((from, value)) = self.last(values) else { return low };
+    pub(crate) fn ranged(
+        &mut self,
+        values: &[Value<i64>],
+        low: u64,
+        high: u64,
+        note: &'static str,
+    ) -> u64 {
+        let Some((from, value)) = self.last(values) else {
+            return low;
+        };
         match u64::try_from(value) {
             Ok(value) if (low..=high).contains(&value) => value,
             _ => {
-                self.wrong(from.mistake(Fault::Range { value, low, high, note }));
+                self.wrong(from.mistake(Fault::Range {
+                    value,
+                    low,
+                    high,
+                    note,
+                }));
                 low
             }
         }
     }
 
     /// A public address of a family, where one is given.
-    pub(crate) fn address<A: std::str::FromStr>(&mut self, values: &[Value<String>], family: Family) -> Option<A> {
+    pub(crate) fn address<A: std::str::FromStr>(
+        &mut self,
+        values: &[Value<String>],
+        family: Family,
+    ) -> Option<A> {
         let value = given(values)?;
         let address = value.text.parse().ok();
         if address.is_none() {
-            self.wrong(value.mistake(Fault::PublicAddress { text: value.text.clone(), family }));
+            self.wrong(value.mistake(Fault::PublicAddress {
+                text: value.text.clone(),
+                family,
+            }));
         }
         address
     }

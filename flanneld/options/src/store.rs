@@ -36,7 +36,8 @@ impl Store {
     pub fn config_place(&self) -> (ConfigPlace, String) {
         match self {
             Store::Etcd(etcd) => {
-                let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
+                let endpoints: Vec<String> =
+                    etcd.endpoints.iter().map(ToString::to_string).collect();
                 let key = format!("{}/config", etcd.prefix);
                 let at = format!("the key {key} of etcd at {}", endpoints.join(", "));
                 (ConfigPlace::Key(key), at)
@@ -47,7 +48,10 @@ impl Store {
                 (ConfigPlace::File(file), at)
             }
             Store::Kube(kube) => {
-                let at = format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display());
+                let at = format!(
+                    "the ConfigMap that the pod mounts as {}",
+                    kube.net_conf.display()
+                );
                 (ConfigPlace::Mounted(kube.net_conf.clone()), at)
             }
         }
@@ -96,7 +100,10 @@ impl Store {
         match self {
             Store::Dir(folder) => Box::new(DirManager::new(folder)),
             Store::Etcd(etcd) => Box::new(EtcdManager::new(etcd.options())),
-            Store::Kube(kube) => Box::new(NodeClient::new(KubeOptions { user_agent, ..*kube })),
+            Store::Kube(kube) => Box::new(NodeClient::new(KubeOptions {
+                user_agent,
+                ..*kube
+            })),
         }
     }
 }
@@ -110,12 +117,17 @@ impl fmt::Display for Store {
                 let servers = match (&kube.kubeconfig, kube.urls.as_slice()) {
                     (Some(file), []) => format!("the server of {}", file.display()),
                     (None, []) => "the server of the pod's environment".to_owned(),
-                    (_, urls) => urls.iter().map(|url| url.to_string().trim_end_matches('/').to_owned()).collect::<Vec<_>>().join(", "),
+                    (_, urls) => urls
+                        .iter()
+                        .map(|url| url.to_string().trim_end_matches('/').to_owned())
+                        .collect::<Vec<_>>()
+                        .join(", "),
                 };
                 write!(f, "the Nodes of Kubernetes at {servers}")
             }
             Store::Etcd(etcd) => {
-                let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
+                let endpoints: Vec<String> =
+                    etcd.endpoints.iter().map(ToString::to_string).collect();
                 write!(f, "etcd at {} under {}", endpoints.join(", "), etcd.prefix)
             }
         }
@@ -143,7 +155,10 @@ impl Etcd {
             prefix: self.prefix.clone(),
             ca: self.tls.as_ref().and_then(|tls| tls.ca.clone()),
             identity: self.tls.as_ref().and_then(|tls| tls.client.clone()),
-            user: self.user.as_ref().map(|(name, password)| (name.clone(), password.reveal().to_owned())),
+            user: self
+                .user
+                .as_ref()
+                .map(|(name, password)| (name.clone(), password.reveal().to_owned())),
         }
     }
 }

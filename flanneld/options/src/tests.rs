@@ -10,17 +10,38 @@ use subnet_lease::kube::annotations::Prefix;
 
 /// Runs something in this environment and no other; tests that do so wait for each other.
 fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
-    let mut variables: Vec<(String, Option<&str>)> =
-        Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| (name.to_string_lossy().into_owned(), None)).collect();
-    variables.extend(["FLANNELD_VERSION", "NODE_NAME", "POD_NAME", "POD_NAMESPACE", "EVENT_QUEUE_DEPTH"].map(|name| (name.to_owned(), None)));
+    let mut variables: Vec<(String, Option<&str>)> = Flags::command()
+        .get_arguments()
+        .filter_map(Arg::get_env)
+        .map(|name| (name.to_string_lossy().into_owned(), None))
+        .collect();
+    variables.extend(
+        [
+            "FLANNELD_VERSION",
+            "NODE_NAME",
+            "POD_NAME",
+            "POD_NAMESPACE",
+            "EVENT_QUEUE_DEPTH",
+        ]
+        .map(|name| (name.to_owned(), None)),
+    );
     for (name, text) in environment {
-        variables.iter_mut().find(|(have, _)| have == name).unwrap_or_else(|| panic!("{name} belongs to no flag")).1 = Some(text);
+        variables
+            .iter_mut()
+            .find(|(have, _)| have == name)
+            .unwrap_or_else(|| panic!("{name} belongs to no flag"))
+            .1 = Some(text);
     }
     temp_env::with_vars(variables, work)
 }
 
 fn with(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
-    within(environment, || read(args.iter().map(OsString::from), &["alloc", "ipip", "vxlan", "wireguard"]))
+    within(environment, || {
+        read(
+            args.iter().map(OsString::from),
+            &["alloc", "ipip", "vxlan", "wireguard"],
+        )
+    })
 }
 
 fn settings(args: &[&str], environment: &[(&str, &str)]) -> Settings {
@@ -45,43 +66,95 @@ fn etcd(settings: &Settings) -> &Etcd {
 }
 
 fn endpoints(settings: &Settings) -> Vec<String> {
-    etcd(settings).endpoints.iter().map(ToString::to_string).collect()
+    etcd(settings)
+        .endpoints
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[test]
 fn defaults_are_go_flannel_s() {
     let settings = settings(&[], &[]);
-    assert_eq!(endpoints(&settings), ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
+    assert_eq!(
+        endpoints(&settings),
+        ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]
+    );
     assert_eq!(etcd(&settings).prefix, "/coreos.com/network");
-    assert_eq!(settings.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
+    assert_eq!(
+        settings.subnet_file.to_str(),
+        Some("/run/flannel/subnet.env")
+    );
     assert_eq!(settings.renew_margin, Duration::from_secs(3600));
-    assert_eq!((settings.health, settings.ip_masq, settings.iface_wait), (None, false, None));
-    assert_eq!((settings.audit, settings.route_protocol), (Some(Duration::from_secs(10)), 241));
+    assert_eq!(
+        (settings.health, settings.ip_masq, settings.iface_wait),
+        (None, false, None)
+    );
+    assert_eq!(
+        (settings.audit, settings.route_protocol),
+        (Some(Duration::from_secs(10)), 241)
+    );
     assert!(settings.selectors.is_empty() && settings.warnings.is_empty());
 }
 
 #[test]
 fn command_line_before_environment_before_default() {
-    let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_FILE", ""), ("FLANNELD_IFACE", "a,b"), ("FLANNELD_VERSION", "true")];
-    assert_eq!(etcd(&settings(&["--etcd-prefix=/line"], &environment)).prefix, "/line");
+    let environment = [
+        ("FLANNELD_ETCD_PREFIX", "/env"),
+        ("FLANNELD_SUBNET_FILE", ""),
+        ("FLANNELD_IFACE", "a,b"),
+        ("FLANNELD_VERSION", "true"),
+    ];
+    assert_eq!(
+        etcd(&settings(&["--etcd-prefix=/line"], &environment)).prefix,
+        "/line"
+    );
     let from_environment = settings(&[], &environment);
     assert_eq!(etcd(&from_environment).prefix, "/env");
-    assert_eq!(from_environment.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
-    assert_eq!(from_environment.selectors, [Selector::Name("a,b".to_owned())]);
-    assert_eq!(settings(&["--iface=eth7"], &environment).selectors, [Selector::Name("eth7".to_owned())]);
-    assert_eq!(etcd(&settings(&["-etcd-prefix=/a", "-etcd-prefix=/b"], &[])).prefix, "/b");
+    assert_eq!(
+        from_environment.subnet_file.to_str(),
+        Some("/run/flannel/subnet.env")
+    );
+    assert_eq!(
+        from_environment.selectors,
+        [Selector::Name("a,b".to_owned())]
+    );
+    assert_eq!(
+        settings(&["--iface=eth7"], &environment).selectors,
+        [Selector::Name("eth7".to_owned())]
+    );
+    assert_eq!(
+        etcd(&settings(&["-etcd-prefix=/a", "-etcd-prefix=/b"], &[])).prefix,
+        "/b"
+    );
 }
 
 #[test]
 fn required_backends_are_names_that_there_are() {
-    assert_eq!(settings(&["--require-backend=WireGuard, ipip,"], &[]).require_backend, ["wireguard", "ipip"]);
-    assert_eq!(settings(&[], &[("FLANNELD_REQUIRE_BACKEND", "vxlan")]).require_backend, ["vxlan"]);
-    for any in [settings(&[], &[]), settings(&["--require-backend="], &[("FLANNELD_REQUIRE_BACKEND", "vxlan")])] {
+    assert_eq!(
+        settings(&["--require-backend=WireGuard, ipip,"], &[]).require_backend,
+        ["wireguard", "ipip"]
+    );
+    assert_eq!(
+        settings(&[], &[("FLANNELD_REQUIRE_BACKEND", "vxlan")]).require_backend,
+        ["vxlan"]
+    );
+    for any in [
+        settings(&[], &[]),
+        settings(
+            &["--require-backend="],
+            &[("FLANNELD_REQUIRE_BACKEND", "vxlan")],
+        ),
+    ] {
         assert!(any.require_backend.is_empty());
     }
-    let wrong = mistakes(&["--require-backend=vxlan,wiregard"], &[("FLANNELD_NODE_ID", "a b")]);
+    let wrong = mistakes(
+        &["--require-backend=vxlan,wiregard"],
+        &[("FLANNELD_NODE_ID", "a b")],
+    );
     assert!(
-        wrong.iter().any(|text| text.contains("--require-backend") && text.contains("\"wiregard\" is no backend; there are alloc, ")),
+        wrong.iter().any(|text| text.contains("--require-backend")
+            && text.contains("\"wiregard\" is no backend; there are alloc, ")),
         "{wrong:?}"
     );
     assert_eq!(wrong.len(), 2, "{wrong:?}");
@@ -90,13 +163,30 @@ fn required_backends_are_names_that_there_are() {
 
 #[test]
 fn a_cni_configuration_is_two_paths() {
-    let conf = settings(&["--install-cni-conf=/etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"], &[]).cni_conf.unwrap();
-    assert_eq!(conf.source.to_str(), Some("/etc/kube-flannel/cni-conf.json"));
-    assert_eq!(conf.destination.to_str(), Some("/etc/cni/net.d/10-flannel.conflist"));
-    assert_eq!(settings(&[], &[("FLANNELD_INSTALL_CNI_CONF", "")]).cni_conf, None);
+    let conf = settings(
+        &["--install-cni-conf=/etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"],
+        &[],
+    )
+    .cni_conf
+    .unwrap();
+    assert_eq!(
+        conf.source.to_str(),
+        Some("/etc/kube-flannel/cni-conf.json")
+    );
+    assert_eq!(
+        conf.destination.to_str(),
+        Some("/etc/cni/net.d/10-flannel.conflist")
+    );
+    assert_eq!(
+        settings(&[], &[("FLANNELD_INSTALL_CNI_CONF", "")]).cni_conf,
+        None
+    );
     for text in ["/etc/a", "/etc/a:", ":/etc/a", ":", "/etc/a:/"] {
         let list = mistakes(&[&format!("--install-cni-conf={text}")], &[]);
-        assert!(list.len() == 1 && list[0].contains("is not the paths of two files"), "{text}: {list:?}");
+        assert!(
+            list.len() == 1 && list[0].contains("is not the paths of two files"),
+            "{text}: {list:?}"
+        );
     }
 }
 
@@ -112,7 +202,11 @@ fn every_mistake_at_once() {
             "--log-format=xml",
             "--encap-peers=maybe",
         ],
-        &[("FLANNELD_IPTABLES_RESYNC", "abc"), ("FLANNELD_ROUTE_PROTOCOL", "4"), ("FLANNELD_VMODULE", "x")],
+        &[
+            ("FLANNELD_IPTABLES_RESYNC", "abc"),
+            ("FLANNELD_ROUTE_PROTOCOL", "4"),
+            ("FLANNELD_VMODULE", "x"),
+        ],
     );
     for part in [
         "--healthz-port: \"abc\" is not an integer",
@@ -126,7 +220,11 @@ fn every_mistake_at_once() {
         "xml",
         "--encap-peers: \"maybe\" is none of off, count and drop",
     ] {
-        assert_eq!(list.iter().filter(|mistake| mistake.contains(part)).count(), 1, "{part} in {list:#?}");
+        assert_eq!(
+            list.iter().filter(|mistake| mistake.contains(part)).count(),
+            1,
+            "{part} in {list:#?}"
+        );
     }
     assert_eq!(list.len(), 10, "{list:#?}");
 }
@@ -134,15 +232,29 @@ fn every_mistake_at_once() {
 #[test]
 fn leases_in_the_nodes_of_kubernetes() {
     let node = [("NODE_NAME", "n1")];
-    let kube = |args: &[&str], environment: &[(&str, &str)]| match settings(&[&["--kube-subnet-mgr"], args].concat(), environment).store {
+    let kube = |args: &[&str], environment: &[(&str, &str)]| match settings(
+        &[&["--kube-subnet-mgr"], args].concat(),
+        environment,
+    )
+    .store
+    {
         Store::Kube(kube) => *kube,
         store => panic!("{store}"),
     };
     let plain = kube(&[], &node);
-    assert_eq!((plain.urls.len(), plain.kubeconfig, plain.clear_condition), (0, None, true));
+    assert_eq!(
+        (plain.urls.len(), plain.kubeconfig, plain.clear_condition),
+        (0, None, true)
+    );
     assert_eq!(plain.identity, Identity::Node("n1".to_owned()));
-    assert_eq!(plain.net_conf, PathBuf::from("/etc/kube-flannel/net-conf.json"));
-    assert_eq!(plain.prefix, Prefix::parse("flannel.alpha.coreos.com").unwrap());
+    assert_eq!(
+        plain.net_conf,
+        PathBuf::from("/etc/kube-flannel/net-conf.json")
+    );
+    assert_eq!(
+        plain.prefix,
+        Prefix::parse("flannel.alpha.coreos.com").unwrap()
+    );
     let told = kube(
         &[
             "-kube-api-url=https://a:6443, http://b/",
@@ -153,21 +265,69 @@ fn leases_in_the_nodes_of_kubernetes() {
         &[("POD_NAME", "p"), ("POD_NAMESPACE", "ns")],
     );
     assert_eq!(told.urls, ["https://a:6443/", "http://b/"]);
-    assert_eq!((told.kubeconfig, told.clear_condition), (Some(PathBuf::from("/k")), false));
-    assert_eq!(told.identity, Identity::Pod { namespace: "ns".to_owned(), name: "p".to_owned() });
+    assert_eq!(
+        (told.kubeconfig, told.clear_condition),
+        (Some(PathBuf::from("/k")), false)
+    );
+    assert_eq!(
+        told.identity,
+        Identity::Pod {
+            namespace: "ns".to_owned(),
+            name: "p".to_owned()
+        }
+    );
     assert_eq!(told.prefix.key("public-ip"), "a.b/c-public-ip");
-    assert!(matches!(settings(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T"), node[0]]).store, Store::Kube(_)));
+    assert!(matches!(
+        settings(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T"), node[0]]).store,
+        Store::Kube(_)
+    ));
     // The interface is chosen by the Node.
     let auto = settings(&["--kube-subnet-mgr", "--iface=auto"], &node);
-    assert!(auto.selectors.is_empty() && auto.warnings.iter().any(|warning| warning.to_string().contains("--iface=auto")), "{:?}", auto.warnings);
+    assert!(
+        auto.selectors.is_empty()
+            && auto
+                .warnings
+                .iter()
+                .any(|warning| warning.to_string().contains("--iface=auto")),
+        "{:?}",
+        auto.warnings
+    );
     for (args, environment, part) in [
-        (&["--kube-subnet-mgr"][..], &[][..], "env variables POD_NAME and POD_NAMESPACE must be set"),
-        (&["--kube-subnet-mgr"], &[("POD_NAME", "p")], "POD_NAMESPACE"),
-        (&["--kube-subnet-mgr"], &[("NODE_NAME", "../n1?x")], "is not a name of Kubernetes"),
-        (&["--kube-subnet-mgr"], &[("NODE_NAME", "n 1\u{1b}")], "is not a name of Kubernetes"),
-        (&["--kube-subnet-mgr", "--kube-annotation-prefix=org"], &node, "prefix must be in a format"),
-        (&["--kube-subnet-mgr", "--kube-api-url=10.0.0.1:6443"], &node, "\"10.0.0.1:6443\" is not"),
-        (&["--kube-subnet-mgr", "--subnet-dir=/l"], &node, "exclude each other"),
+        (
+            &["--kube-subnet-mgr"][..],
+            &[][..],
+            "env variables POD_NAME and POD_NAMESPACE must be set",
+        ),
+        (
+            &["--kube-subnet-mgr"],
+            &[("POD_NAME", "p")],
+            "POD_NAMESPACE",
+        ),
+        (
+            &["--kube-subnet-mgr"],
+            &[("NODE_NAME", "../n1?x")],
+            "is not a name of Kubernetes",
+        ),
+        (
+            &["--kube-subnet-mgr"],
+            &[("NODE_NAME", "n 1\u{1b}")],
+            "is not a name of Kubernetes",
+        ),
+        (
+            &["--kube-subnet-mgr", "--kube-annotation-prefix=org"],
+            &node,
+            "prefix must be in a format",
+        ),
+        (
+            &["--kube-subnet-mgr", "--kube-api-url=10.0.0.1:6443"],
+            &node,
+            "\"10.0.0.1:6443\" is not",
+        ),
+        (
+            &["--kube-subnet-mgr", "--subnet-dir=/l"],
+            &node,
+            "exclude each other",
+        ),
     ] {
         let list = mistakes(args, environment);
         assert!(list.len() == 1 && list[0].contains(part), "{list:?}");
@@ -176,9 +336,26 @@ fn leases_in_the_nodes_of_kubernetes() {
 
 #[test]
 fn api_server_that_cannot_be_an_address_is_named_whichever_it_is() {
-    let read = |urls: &str| with(&["--kube-subnet-mgr", &format!("--kube-api-url={urls}")], &[("NODE_NAME", "n1")]);
-    for good in ["https://10.0.0.1:6443", "https://[fd00::1]:6443", "HTTPS://api", "https://api.example.org:443/prefix/", "http://127.0.0.1:8001"] {
-        assert!(matches!(read(&format!("https://10.0.0.1:6443,{good}")), Invocation::Run(_)), "{good}");
+    let read = |urls: &str| {
+        with(
+            &["--kube-subnet-mgr", &format!("--kube-api-url={urls}")],
+            &[("NODE_NAME", "n1")],
+        )
+    };
+    for good in [
+        "https://10.0.0.1:6443",
+        "https://[fd00::1]:6443",
+        "HTTPS://api",
+        "https://api.example.org:443/prefix/",
+        "http://127.0.0.1:8001",
+    ] {
+        assert!(
+            matches!(
+                read(&format!("https://10.0.0.1:6443,{good}")),
+                Invocation::Run(_)
+            ),
+            "{good}"
+        );
     }
     for (bad, why) in [
         ("https://fd00::1:6443", "brackets"),
@@ -193,16 +370,31 @@ fn api_server_that_cannot_be_an_address_is_named_whichever_it_is() {
         ("10.0.0.1:6443", "https://"),
         ("https://a:6443#x", "query"),
     ] {
-        let Invocation::Mistakes(list) = read(&format!("https://10.0.0.1:6443,{bad}")) else { panic!("{bad} is accepted") };
+        let Invocation::Mistakes(list) = read(&format!("https://10.0.0.1:6443,{bad}")) else {
+            panic!("{bad} is accepted")
+        };
         let list: Vec<String> = list.iter().map(ToString::to_string).collect();
         let named = format!("--kube-api-url: {bad:?} is not the address of an API server: ");
-        assert!(list.len() == 1 && list[0].starts_with(&named) && list[0].contains(why), "{bad}: {list:?}");
+        assert!(
+            list.len() == 1 && list[0].starts_with(&named) && list[0].contains(why),
+            "{bad}: {list:?}"
+        );
     }
     // A password is never quoted.
-    for secret in ["https://user:s3cret@a", "https://user:s3cret,x@a", "https://10.0.0.1:6443?token=s3cret", "user:s3cret@10.0.0.1"] {
-        let Invocation::Mistakes(list) = read(secret) else { panic!("{secret} is accepted") };
+    for secret in [
+        "https://user:s3cret@a",
+        "https://user:s3cret,x@a",
+        "https://10.0.0.1:6443?token=s3cret",
+        "user:s3cret@10.0.0.1",
+    ] {
+        let Invocation::Mistakes(list) = read(secret) else {
+            panic!("{secret} is accepted")
+        };
         let list: Vec<String> = list.iter().map(ToString::to_string).collect();
-        assert!(list[0].starts_with("--kube-api-url: ") && !list.concat().contains("s3cret"), "{list:?}");
+        assert!(
+            list[0].starts_with("--kube-api-url: ") && !list.concat().contains("s3cret"),
+            "{list:?}"
+        );
     }
 }
 
@@ -210,13 +402,35 @@ fn api_server_that_cannot_be_an_address_is_named_whichever_it_is() {
 fn event_queue_depth_that_is_no_integer_ends_the_start_as_go_s() {
     let node = ("NODE_NAME", "n1");
     for depth in ["5000", "0", "-1", "+7", ""] {
-        assert!(matches!(with(&["--kube-subnet-mgr"], &[node, ("EVENT_QUEUE_DEPTH", depth)]), Invocation::Run(_)), "{depth}");
+        assert!(
+            matches!(
+                with(
+                    &["--kube-subnet-mgr"],
+                    &[node, ("EVENT_QUEUE_DEPTH", depth)]
+                ),
+                Invocation::Run(_)
+            ),
+            "{depth}"
+        );
     }
     for depth in ["many", "0x10", "5000 ", "1e3"] {
-        let list = mistakes(&["--kube-subnet-mgr"], &[node, ("EVENT_QUEUE_DEPTH", depth)]);
-        assert!(list.len() == 1 && list[0].starts_with(&format!("env EVENT_QUEUE_DEPTH={depth} format error: ")), "{list:?}");
+        let list = mistakes(
+            &["--kube-subnet-mgr"],
+            &[node, ("EVENT_QUEUE_DEPTH", depth)],
+        );
+        assert!(
+            list.len() == 1
+                && list[0].starts_with(&format!("env EVENT_QUEUE_DEPTH={depth} format error: ")),
+            "{list:?}"
+        );
     }
-    assert!(matches!(with(&[], &[("EVENT_QUEUE_DEPTH", "many")]), Invocation::Run(_)), "of no use with etcd");
+    assert!(
+        matches!(
+            with(&[], &[("EVENT_QUEUE_DEPTH", "many")]),
+            Invocation::Run(_)
+        ),
+        "of no use with etcd"
+    );
 }
 
 #[test]
@@ -249,25 +463,56 @@ fn switches_are_on_and_off() {
 #[test]
 fn endpoints_and_tls() {
     let tls = ["--etcd-certfile=/c", "--etcd-keyfile=/k"];
-    let both = settings(&[&["--etcd-endpoints= a:1 ,, https://b:2 , unix:/s ,"][..], &tls].concat(), &[]);
+    let both = settings(
+        &[
+            &["--etcd-endpoints= a:1 ,, https://b:2 , unix:/s ,"][..],
+            &tls,
+        ]
+        .concat(),
+        &[],
+    );
     assert_eq!(endpoints(&both), ["https://a:1", "https://b:2", "unix:/s"]);
-    assert!(etcd(&both).tls.as_ref().is_some_and(|tls| tls.client.is_some() && tls.ca.is_none()));
+    assert!(
+        etcd(&both)
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.client.is_some() && tls.ca.is_none())
+    );
     let ca = settings(&["--etcd-endpoints=https://b:2", "--etcd-cafile=/ca"], &[]);
     assert!(etcd(&ca).tls.as_ref().is_some_and(|tls| tls.ca.is_some()) && ca.warnings.is_empty());
     let plain = settings(&["--etcd-endpoints=http://b:2", "--etcd-cafile=/ca"], &[]);
-    assert!(etcd(&plain).tls.is_none() && plain.warnings[0].to_string().contains("http://b:2"), "{:?}", plain.warnings);
+    assert!(
+        etcd(&plain).tls.is_none() && plain.warnings[0].to_string().contains("http://b:2"),
+        "{:?}",
+        plain.warnings
+    );
     assert!(mistakes(&["--etcd-certfile=/c"], &[])[0].contains("--etcd-keyfile"));
     assert!(mistakes(&["--etcd-keyfile=/c"], &[])[0].contains("--etcd-certfile"));
     assert!(mistakes(&["--etcd-endpoints=,"], &[])[0].contains("no endpoint"));
-    assert_eq!(mistakes(&["--etcd-endpoints=ftp://a,fd00::1:1"], &[]).len(), 2);
+    assert_eq!(
+        mistakes(&["--etcd-endpoints=ftp://a,fd00::1:1"], &[]).len(),
+        2
+    );
 }
 
 #[test]
 fn a_password_is_never_printed() {
-    let settings = settings(&["--etcd-username=u"], &[("FLANNELD_ETCD_PASSWORD", "hunter2")]);
-    assert_eq!(etcd(&settings).user.as_ref().map(|(_, secret)| secret.reveal()), Some("hunter2"));
+    let settings = settings(
+        &["--etcd-username=u"],
+        &[("FLANNELD_ETCD_PASSWORD", "hunter2")],
+    );
+    assert_eq!(
+        etcd(&settings)
+            .user
+            .as_ref()
+            .map(|(_, secret)| secret.reveal()),
+        Some("hunter2")
+    );
     assert!(!format!("{settings:?}").contains("hunter2"));
-    for list in [mistakes(&["--etcd-password=hunter2"], &[]), mistakes(&["--etcd-username=u"], &[])] {
+    for list in [
+        mistakes(&["--etcd-password=hunter2"], &[]),
+        mistakes(&["--etcd-username=u"], &[]),
+    ] {
         assert!(list.len() == 1 && !list[0].contains("hunter2"), "{list:?}");
     }
 }
@@ -291,25 +536,53 @@ fn what_was_given_as_a_secret_is_never_repeated() {
     for text in texts {
         let environment = [("FLANNELD_ETCD_ENDPOINTS", text)];
         for (list, from) in [
-            (mistakes(&[&format!("--etcd-endpoints={text}")], &[]), "--etcd-endpoints"),
+            (
+                mistakes(&[&format!("--etcd-endpoints={text}")], &[]),
+                "--etcd-endpoints",
+            ),
             (mistakes(&[], &environment), "FLANNELD_ETCD_ENDPOINTS"),
-            (settings(&["--etcd-endpoints=http://a:1", text], &[]).warnings.iter().map(ToString::to_string).collect(), "ignored"),
+            (
+                settings(&["--etcd-endpoints=http://a:1", text], &[])
+                    .warnings
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
+                "ignored",
+            ),
         ] {
             let told = list.join(" ");
             assert!(told.contains(from), "{told}");
-            assert!(!["s3c", "ret@", "ret%40"].iter().any(|piece| told.contains(piece)), "{text}: {told}");
+            assert!(
+                !["s3c", "ret@", "ret%40"]
+                    .iter()
+                    .any(|piece| told.contains(piece)),
+                "{text}: {told}"
+            );
         }
     }
-    for args in
-        [&["---etcd-password=s3cret"][..], &["--etcd-passwords3cret"], &["--etcd-password3=s3cret"], &["--=s3cret"], &["---etcd-passwords3cret"]]
-    {
+    for args in [
+        &["---etcd-password=s3cret"][..],
+        &["--etcd-passwords3cret"],
+        &["--etcd-password3=s3cret"],
+        &["--=s3cret"],
+        &["---etcd-passwords3cret"],
+    ] {
         let told = mistakes(args, &[]).join(" ");
         assert!(!told.contains("s3cret"), "{told}");
     }
     let stray = mistakes(&["--etcd-username=u", "--etcd-password=", "s3cret"], &[]).join(" ");
-    assert!(stray.contains("is ignored") && !stray.contains("s3cret"), "{stray}");
+    assert!(
+        stray.contains("is ignored") && !stray.contains("s3cret"),
+        "{stray}"
+    );
     // A socket's path may hold what is no user.
-    assert_eq!(endpoints(&settings(&["--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1"], &[])), ["unix:/run/etcd@1.sock", "http://a:1"]);
+    assert_eq!(
+        endpoints(&settings(
+            &["--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1"],
+            &[]
+        )),
+        ["unix:/run/etcd@1.sock", "http://a:1"]
+    );
 }
 
 #[test]
@@ -321,17 +594,39 @@ fn the_store_alone_is_read_as_in_the_settings() {
     }
     let alone = |args: &[&str], environment: &[(&str, &str)]| {
         let words = ["program"].iter().chain(args).copied();
-        let parse = || crate::environment(Alone::command()).try_get_matches_from(words).and_then(|matches| Alone::from_arg_matches(&matches));
+        let parse = || {
+            crate::environment(Alone::command())
+                .try_get_matches_from(words)
+                .and_then(|matches| Alone::from_arg_matches(&matches))
+        };
         within(environment, parse).unwrap().store.read()
     };
-    let environment = [("FLANNELD_ETCD_PREFIX", "/env"), ("FLANNELD_SUBNET_DIR", ""), ("FLANNELD_HEALTHZ_PORT", "no number")];
-    let (Store::Etcd(etcd), _) = alone(&["--subnet-dir=", "--etcd-endpoints=a:1"], &environment).unwrap() else {
+    let environment = [
+        ("FLANNELD_ETCD_PREFIX", "/env"),
+        ("FLANNELD_SUBNET_DIR", ""),
+        ("FLANNELD_HEALTHZ_PORT", "no number"),
+    ];
+    let (Store::Etcd(etcd), _) =
+        alone(&["--subnet-dir=", "--etcd-endpoints=a:1"], &environment).unwrap()
+    else {
         panic!("an empty directory is none")
     };
     assert_eq!((etcd.prefix.as_str(), etcd.endpoints.len()), ("/env", 1));
-    assert!(matches!(alone(&["--subnet-dir=/x"], &[]), Ok((Store::Dir(_), _))));
-    for args in [&["--etcd-prefix="][..], &["--subnet-dir=/x", "--etcd-prefix=/y"], &["--etcd-endpoints=http://u:p@a"], &["--etcd-username=u"]] {
-        let alone: Vec<String> = alone(args, &[]).unwrap_err().iter().map(ToString::to_string).collect();
+    assert!(matches!(
+        alone(&["--subnet-dir=/x"], &[]),
+        Ok((Store::Dir(_), _))
+    ));
+    for args in [
+        &["--etcd-prefix="][..],
+        &["--subnet-dir=/x", "--etcd-prefix=/y"],
+        &["--etcd-endpoints=http://u:p@a"],
+        &["--etcd-username=u"],
+    ] {
+        let alone: Vec<String> = alone(args, &[])
+            .unwrap_err()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(alone, mistakes(args, &[]), "{args:?}");
     }
 }
@@ -340,7 +635,10 @@ fn the_store_alone_is_read_as_in_the_settings() {
 fn a_directory_excludes_etcd() {
     let dir = settings(&["--subnet-dir=/shared"], &[]);
     assert!(matches!(dir.store, Store::Dir(_)) && dir.store.host().is_none());
-    let list = mistakes(&["--subnet-dir=/shared", "--etcd-prefix=/x"], &[("FLANNELD_ETCD_USERNAME", "u")]);
+    let list = mistakes(
+        &["--subnet-dir=/shared", "--etcd-prefix=/x"],
+        &[("FLANNELD_ETCD_USERNAME", "u")],
+    );
     assert_eq!(list.len(), 2, "{list:?}");
     assert!(list[1].contains("FLANNELD_ETCD_USERNAME"));
 }
@@ -358,7 +656,11 @@ fn selectors_in_order() {
         "--iface=",
         "--iface-regex=",
     ];
-    let texts: Vec<String> = settings(&args, &[]).selectors.iter().map(ToString::to_string).collect();
+    let texts: Vec<String> = settings(&args, &[])
+        .selectors
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(
         texts,
         [
@@ -373,28 +675,54 @@ fn selectors_in_order() {
             "--iface-can-reach=10.0.0.9",
         ]
     );
-    assert!(mistakes(&["--iface-regex=("], &[])[0].contains("could not compile the IP address regex '('"));
+    assert!(
+        mistakes(&["--iface-regex=("], &[])[0]
+            .contains("could not compile the IP address regex '('")
+    );
     assert!(mistakes(&["--iface-cidr=10.0.0.1"], &[])[0].contains("is no network"));
     assert!(mistakes(&["--iface-can-reach=host"], &[])[0].contains("not an IP address"));
 }
 
 #[test]
 fn health_address() {
-    let address = |args: &[&str]| settings(args, &[]).health.map(|address| address.to_string());
-    assert_eq!(address(&["--healthz-port=8471"]).as_deref(), Some("0.0.0.0:8471"));
-    assert_eq!(address(&["--healthz-port=8471", "--healthz-ip=::1"]).as_deref(), Some("[::1]:8471"));
-    assert_eq!(address(&["--healthz-port=8471", "--healthz-ip=[::1]"]).as_deref(), Some("[::1]:8471"));
-    assert_eq!(address(&["--healthz-port=-1", "--healthz-ip=nonsense"]), None);
+    let address = |args: &[&str]| {
+        settings(args, &[])
+            .health
+            .map(|address| address.to_string())
+    };
+    assert_eq!(
+        address(&["--healthz-port=8471"]).as_deref(),
+        Some("0.0.0.0:8471")
+    );
+    assert_eq!(
+        address(&["--healthz-port=8471", "--healthz-ip=::1"]).as_deref(),
+        Some("[::1]:8471")
+    );
+    assert_eq!(
+        address(&["--healthz-port=8471", "--healthz-ip=[::1]"]).as_deref(),
+        Some("[::1]:8471")
+    );
+    assert_eq!(
+        address(&["--healthz-port=-1", "--healthz-ip=nonsense"]),
+        None
+    );
     assert!(mistakes(&["--healthz-port=65536"], &[])[0].contains("65535"));
     assert!(mistakes(&["--healthz-port=1", "--healthz-ip=nonsense"], &[])[0].contains("nonsense"));
 }
 
 #[test]
 fn page_address() {
-    let address = |args: &[&str]| settings(args, &[]).status.map(|address| address.to_string());
+    let address = |args: &[&str]| {
+        settings(args, &[])
+            .status
+            .map(|address| address.to_string())
+    };
     assert_eq!(address(&[]).as_deref(), Some("127.0.0.1:8474"));
     assert_eq!(address(&["--status-port=0", "--status-ip=nonsense"]), None);
-    assert_eq!(address(&["--status-ip=192.0.2.1", "--status-port=80"]).as_deref(), Some("192.0.2.1:80"));
+    assert_eq!(
+        address(&["--status-ip=192.0.2.1", "--status-port=80"]).as_deref(),
+        Some("192.0.2.1:80")
+    );
     assert!(mistakes(&["--status-port=65536"], &[])[0].contains("65535"));
     assert!(mistakes(&["--status-ip=nonsense"], &[])[0].contains("nonsense"));
 }
@@ -407,51 +735,117 @@ fn former_names_work_and_cause_a_warning() {
             Warning::Renamed { former, present } => (former.clone(), present.clone()),
             other => panic!("{other:?}"),
         });
-        (settings.status.map(|address| address.to_string()).unwrap_or_default(), warnings.collect::<Vec<_>>())
+        (
+            settings
+                .status
+                .map(|address| address.to_string())
+                .unwrap_or_default(),
+            warnings.collect::<Vec<_>>(),
+        )
     };
     let pair = |former: &str, present: &str| (former.to_owned(), present.to_owned());
     let (address, warnings) = renamed(&["--page-port=80", "-page-ip", "192.0.2.1"], &[]);
-    assert_eq!((address.as_str(), warnings), ("192.0.2.1:80", vec![pair("--page-port", "--status-port"), pair("--page-ip", "--status-ip")]));
+    assert_eq!(
+        (address.as_str(), warnings),
+        (
+            "192.0.2.1:80",
+            vec![
+                pair("--page-port", "--status-port"),
+                pair("--page-ip", "--status-ip")
+            ]
+        )
+    );
     let (address, warnings) = renamed(&[], &[("FLANNELD_PAGE_PORT", "81")]);
-    assert_eq!((address.as_str(), warnings), ("127.0.0.1:81", vec![pair("FLANNELD_PAGE_PORT", "FLANNELD_STATUS_PORT")]));
+    assert_eq!(
+        (address.as_str(), warnings),
+        (
+            "127.0.0.1:81",
+            vec![pair("FLANNELD_PAGE_PORT", "FLANNELD_STATUS_PORT")]
+        )
+    );
     let both = [("FLANNELD_PAGE_PORT", "81"), ("FLANNELD_STATUS_PORT", "82")];
     assert_eq!(renamed(&[], &both), ("127.0.0.1:82".to_owned(), Vec::new()));
-    assert_eq!(renamed(&["--status-port=83"], &[]), ("127.0.0.1:83".to_owned(), Vec::new()));
+    assert_eq!(
+        renamed(&["--status-port=83"], &[]),
+        ("127.0.0.1:83".to_owned(), Vec::new())
+    );
 }
 
 #[test]
 fn numbers_within_bounds() {
-    let both = settings(&["--audit-interval=0", "--iface-wait=30", "--route-protocol=186", "--subnet-lease-renew-margin=1_439"], &[]);
-    assert_eq!((both.audit, both.iface_wait), (None, Some(Duration::from_secs(30))));
+    let both = settings(
+        &[
+            "--audit-interval=0",
+            "--iface-wait=30",
+            "--route-protocol=186",
+            "--subnet-lease-renew-margin=1_439",
+        ],
+        &[],
+    );
+    assert_eq!(
+        (both.audit, both.iface_wait),
+        (None, Some(Duration::from_secs(30)))
+    );
     assert_eq!(both.warnings.len(), 1, "{:?}", both.warnings);
-    for bad in ["--audit-interval=-1", "--iface-wait=-1", "--route-protocol=256", "--route-protocol=2", "--subnet-lease-renew-margin=0"] {
+    for bad in [
+        "--audit-interval=-1",
+        "--iface-wait=-1",
+        "--route-protocol=256",
+        "--route-protocol=2",
+        "--subnet-lease-renew-margin=0",
+    ] {
         assert!(mistakes(&[bad], &[])[0].contains("out of range"), "{bad}");
     }
-    assert_eq!(settings(&["--node-id=node-7"], &[]).node_id.as_deref(), Some("node-7"));
+    assert_eq!(
+        settings(&["--node-id=node-7"], &[]).node_id.as_deref(),
+        Some("node-7")
+    );
     assert_eq!(mistakes(&["--node-id=a b"], &[]).len(), 1);
 }
 
 #[test]
 fn prefix_is_cleaned() {
-    assert_eq!(etcd(&settings(&["--etcd-prefix=//a//b/"], &[])).prefix, "/a/b");
+    assert_eq!(
+        etcd(&settings(&["--etcd-prefix=//a//b/"], &[])).prefix,
+        "/a/b"
+    );
     assert_eq!(etcd(&settings(&["--etcd-prefix=/"], &[])).prefix, "");
     assert!(mistakes(&["--etcd-prefix="], &[])[0].contains("no root for keys"));
 }
 
 #[test]
 fn help_and_version() {
-    assert!(matches!(with(&["--help", "--nosuch"], &[]), Invocation::Help(_)));
+    assert!(matches!(
+        with(&["--help", "--nosuch"], &[]),
+        Invocation::Help(_)
+    ));
     assert!(matches!(with(&["-h"], &[]), Invocation::Help(_)));
-    assert!(matches!(with(&["--version"], &[("FLANNELD_V", "abc")]), Invocation::Version(_)));
-    assert!(matches!(with(&["--version=false"], &[]), Invocation::Run(_)));
-    assert!(matches!(with(&["--version", "--nosuch"], &[]), Invocation::Mistakes(_)));
-    assert!(matches!(with(&[], &[("FLANNELD_VERSION", "true")]), Invocation::Run(_)));
+    assert!(matches!(
+        with(&["--version"], &[("FLANNELD_V", "abc")]),
+        Invocation::Version(_)
+    ));
+    assert!(matches!(
+        with(&["--version=false"], &[]),
+        Invocation::Run(_)
+    ));
+    assert!(matches!(
+        with(&["--version", "--nosuch"], &[]),
+        Invocation::Mistakes(_)
+    ));
+    assert!(matches!(
+        with(&[], &[("FLANNELD_VERSION", "true")]),
+        Invocation::Run(_)
+    ));
 }
 
 #[test]
 fn words_behind_the_flags_are_ignored_with_a_warning() {
     let settings = settings(&["--ip-masq=false", "rest", "--nosuch"], &[]);
-    assert!(settings.warnings[0].to_string().contains("\"rest\""), "{:?}", settings.warnings);
+    assert!(
+        settings.warnings[0].to_string().contains("\"rest\""),
+        "{:?}",
+        settings.warnings
+    );
 }
 
 #[test]
@@ -461,40 +855,99 @@ fn the_flags_are_sound() {
     }
     for arg in Flags::command().get_arguments() {
         let name = arg.get_long().unwrap();
-        let variable = (name != "version" && name != "help").then(|| format!("FLANNELD_{}", name.to_uppercase().replace('-', "_")));
-        assert_eq!(arg.get_env().map(|name| name.to_string_lossy().into_owned()), variable, "{name}");
-        assert!(argv::is_switch(arg) || name == "help" || !argv::value_name(arg).is_empty(), "{name}");
+        let variable = (name != "version" && name != "help")
+            .then(|| format!("FLANNELD_{}", name.to_uppercase().replace('-', "_")));
+        assert_eq!(
+            arg.get_env()
+                .map(|name| name.to_string_lossy().into_owned()),
+            variable,
+            "{name}"
+        );
+        assert!(
+            argv::is_switch(arg) || name == "help" || !argv::value_name(arg).is_empty(),
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn how_packets_are_moved() {
-    let features = |args: &[&str], environment: &[(&str, &str)]| settings(args, environment).features;
+    let features =
+        |args: &[&str], environment: &[(&str, &str)]| settings(args, environment).features;
     assert_eq!(features(&[], &[]), Features::offload());
-    assert_eq!(features(&["--datapath=", "--datapath-queues=0"], &[]), Features::offload());
-    assert_eq!(features(&["--datapath=auto"], &[("FLANNELD_DATAPATH", "plain")]), Features::offload());
-    assert_eq!(features(&[], &[("FLANNELD_DATAPATH", "plain"), ("FLANNELD_DATAPATH_QUEUES", "")]), Features::plain());
-    assert_eq!(features(&["--datapath=mmsg"], &[("FLANNELD_DATAPATH_QUEUES", "16")]), Features { queues: 16, ..Features::mmsg() });
+    assert_eq!(
+        features(&["--datapath=", "--datapath-queues=0"], &[]),
+        Features::offload()
+    );
+    assert_eq!(
+        features(&["--datapath=auto"], &[("FLANNELD_DATAPATH", "plain")]),
+        Features::offload()
+    );
+    assert_eq!(
+        features(
+            &[],
+            &[
+                ("FLANNELD_DATAPATH", "plain"),
+                ("FLANNELD_DATAPATH_QUEUES", "")
+            ]
+        ),
+        Features::plain()
+    );
+    assert_eq!(
+        features(&["--datapath=mmsg"], &[("FLANNELD_DATAPATH_QUEUES", "16")]),
+        Features {
+            queues: 16,
+            ..Features::mmsg()
+        }
+    );
     assert!(mistakes(&["--datapath=fast"], &[])[0].contains("offload, mmsg or plain"));
     for bad in ["17", "-1", "x"] {
-        assert!(mistakes(&[], &[("FLANNELD_DATAPATH_QUEUES", bad)])[0].starts_with("FLANNELD_DATAPATH_QUEUES: "), "{bad}");
+        assert!(
+            mistakes(&[], &[("FLANNELD_DATAPATH_QUEUES", bad)])[0]
+                .starts_with("FLANNELD_DATAPATH_QUEUES: "),
+            "{bad}"
+        );
     }
 }
 
 #[test]
 fn every_value_is_checked_and_the_last_one_counts() {
-    assert_eq!(settings(&["--healthz-port=1", "--healthz-port=2"], &[]).health.map(|address| address.port()), Some(2));
+    assert_eq!(
+        settings(&["--healthz-port=1", "--healthz-port=2"], &[])
+            .health
+            .map(|address| address.port()),
+        Some(2)
+    );
     assert!(settings(&["--ip-masq=false", "--ip-masq"], &[]).ip_masq);
-    assert_eq!(mistakes(&["--healthz-port=abc", "--healthz-port=2", "--healthz-port=x"], &[]).len(), 2);
+    assert_eq!(
+        mistakes(
+            &["--healthz-port=abc", "--healthz-port=2", "--healthz-port=x"],
+            &[]
+        )
+        .len(),
+        2
+    );
     // A variable that the command line overrides is not looked at.
-    assert!(matches!(with(&["--healthz-port=1"], &[("FLANNELD_HEALTHZ_PORT", "abc")]), Invocation::Run(_)));
+    assert!(matches!(
+        with(&["--healthz-port=1"], &[("FLANNELD_HEALTHZ_PORT", "abc")]),
+        Invocation::Run(_)
+    ));
 }
 
 /// A word of a command line: flags, known or damaged, with and without values, and anything else.
 fn word() -> impl Strategy<Value = String> {
-    let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect();
+    let names: Vec<String> = Flags::command()
+        .get_arguments()
+        .filter_map(Arg::get_long)
+        .map(str::to_owned)
+        .collect();
     let name = prop_oneof![proptest::sample::select(names), "[a-z=-]{0,8}"];
-    let flag = (prop_oneof![Just("-"), Just("--"), Just("---")], name, prop_oneof![Just(""), Just("=")], value());
+    let flag = (
+        prop_oneof![Just("-"), Just("--"), Just("---")],
+        name,
+        prop_oneof![Just(""), Just("=")],
+        value(),
+    );
     prop_oneof![8 => flag.prop_map(|(dashes, name, equals, value)| if equals.is_empty() { format!("{dashes}{name}") } else { format!("{dashes}{name}={value}") }), 1 => value(), 1 => any::<String>()]
 }
 
@@ -519,7 +972,10 @@ fn value() -> impl Strategy<Value = String> {
         "--",
         "-v",
     ];
-    prop_oneof![proptest::sample::select(known.to_vec()).prop_map(str::to_owned), any::<String>().prop_map(|text| text.replace('\0', ""))]
+    prop_oneof![
+        proptest::sample::select(known.to_vec()).prop_map(str::to_owned),
+        any::<String>().prop_map(|text| text.replace('\0', ""))
+    ]
 }
 
 proptest! {

@@ -111,14 +111,19 @@ pub(crate) struct Value<T> {
 impl<T> Value<T> {
     /// A mistake that is due to this value.
     pub(crate) fn mistake(&self, fault: Fault) -> Mistake {
-        Mistake::Value { from: self.from.clone(), fault }
+        Mistake::Value {
+            from: self.from.clone(),
+            fault,
+        }
     }
 }
 
 /// Without the text, which may be a secret.
 impl<T> fmt::Debug for Value<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Value").field("from", &self.from).finish_non_exhaustive()
+        f.debug_struct("Value")
+            .field("from", &self.from)
+            .finish_non_exhaustive()
     }
 }
 
@@ -137,22 +142,43 @@ impl<T: Parse> ValueParserFactory for Value<T> {
 impl<T: Parse> TypedValueParser for ValueParser<T> {
     type Value = Value<T>;
 
-    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Self::Value, clap::Error> {
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Self::Value, clap::Error> {
         self.parse_ref_(command, arg, value, ValueSource::CommandLine)
     }
 
-    fn parse_ref_(&self, _: &Command, arg: Option<&Arg>, value: &OsStr, source: ValueSource) -> Result<Self::Value, clap::Error> {
+    fn parse_ref_(
+        &self,
+        _: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+        source: ValueSource,
+    ) -> Result<Self::Value, clap::Error> {
         let text = value.to_string_lossy().into_owned();
         let flag = || format!("--{}", arg.and_then(Arg::get_long).unwrap_or_default());
         let (origin, from) = match (source, arg.and_then(Arg::get_env)) {
-            (ValueSource::EnvVariable, Some(variable)) => (Origin::Environment, variable.to_string_lossy().into_owned()),
+            (ValueSource::EnvVariable, Some(variable)) => {
+                (Origin::Environment, variable.to_string_lossy().into_owned())
+            }
             (ValueSource::DefaultValue, _) => (Origin::Default, flag()),
             _ => (Origin::CommandLine, flag()),
         };
-        Ok(Value { origin, from, parsed: T::parse(&text), text })
+        Ok(Value {
+            origin,
+            from,
+            parsed: T::parse(&text),
+            text,
+        })
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        (!T::WORDS.is_empty()).then(|| Box::new(T::WORDS.iter().map(PossibleValue::new)) as Box<dyn Iterator<Item = PossibleValue>>)
+        (!T::WORDS.is_empty()).then(|| {
+            Box::new(T::WORDS.iter().map(PossibleValue::new))
+                as Box<dyn Iterator<Item = PossibleValue>>
+        })
     }
 }

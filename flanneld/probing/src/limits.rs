@@ -14,19 +14,40 @@ pub struct Rate {
 }
 
 /// Answers to one address.
-pub const ANSWERS_AN_ADDRESS: Rate = Rate { per_second: 20.0, burst: 20.0 };
+pub const ANSWERS_AN_ADDRESS: Rate = Rate {
+    per_second: 20.0,
+    burst: 20.0,
+};
 /// Answers in all.
-pub const ANSWERS: Rate = Rate { per_second: 2000.0, burst: 2000.0 };
+pub const ANSWERS: Rate = Rate {
+    per_second: 2000.0,
+    burst: 2000.0,
+};
 /// Row answers to one viewer's address.
-pub const ROWS_AN_ADDRESS: Rate = Rate { per_second: 2.0, burst: 2.0 };
+pub const ROWS_AN_ADDRESS: Rate = Rate {
+    per_second: 2.0,
+    burst: 2.0,
+};
 /// Row answers in all: each costs a look at every peer.
-pub const ROWS: Rate = Rate { per_second: 50.0, burst: 50.0 };
+pub const ROWS: Rate = Rate {
+    per_second: 50.0,
+    burst: 50.0,
+};
 /// Questions that repeat what was not answered.
-pub const RETRIES: Rate = Rate { per_second: 4.0, burst: 12.0 };
+pub const RETRIES: Rate = Rate {
+    per_second: 4.0,
+    burst: 12.0,
+};
 /// Pings: of peers that do not answer questions.
-pub const PINGS: Rate = Rate { per_second: 8.0, burst: 16.0 };
+pub const PINGS: Rate = Rate {
+    per_second: 8.0,
+    burst: 16.0,
+};
 /// Row questions while somebody looks.
-pub const ROW_QUESTIONS: Rate = Rate { per_second: 100.0, burst: 10.0 };
+pub const ROW_QUESTIONS: Rate = Rate {
+    per_second: 100.0,
+    burst: 10.0,
+};
 
 /// Tokens that come back with time.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +60,11 @@ pub struct Bucket {
 impl Bucket {
     /// A full bucket.
     pub fn new(rate: Rate, now: Duration) -> Self {
-        Self { rate, tokens: rate.burst, at: now }
+        Self {
+            rate,
+            tokens: rate.burst,
+            at: now,
+        }
     }
 
     fn refill(&mut self, now: Duration) {
@@ -94,7 +119,11 @@ const SWEEP: Duration = Duration::from_secs(10);
 impl<K: Eq + Hash + Copy> Buckets<K> {
     /// No key yet.
     pub fn new(rate: Rate) -> Self {
-        Self { rate, buckets: HashMap::new(), swept: Duration::ZERO }
+        Self {
+            rate,
+            buckets: HashMap::new(),
+            swept: Duration::ZERO,
+        }
     }
 
     /// Takes a token of a key; only if half of its tokens are left, where `spare` says so.
@@ -103,7 +132,10 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
             self.swept = now;
             self.buckets.retain(|_, bucket| !bucket.is_full(now));
         }
-        self.buckets.entry(key).or_insert_with(|| Bucket::new(self.rate, now)).take_one(now, spare)
+        self.buckets
+            .entry(key)
+            .or_insert_with(|| Bucket::new(self.rate, now))
+            .take_one(now, spare)
     }
 
     /// How many keys are known.
@@ -128,8 +160,15 @@ mod tests {
         for step in 0..10_000 {
             allowed += u32::from(buckets.take(1, Duration::from_millis(step), false));
         }
-        assert_eq!(allowed, 20 + 199, "the burst, and 20 a second for ten seconds");
-        assert!(buckets.take(2, Duration::from_secs(10), false), "one key does not cost another its tokens");
+        assert_eq!(
+            allowed,
+            20 + 199,
+            "the burst, and 20 a second for ten seconds"
+        );
+        assert!(
+            buckets.take(2, Duration::from_secs(10), false),
+            "one key does not cost another its tokens"
+        );
         assert!(buckets.take(2, Duration::from_secs(100), false));
         assert_eq!(buckets.len(), 1, "a full bucket is not kept");
     }
@@ -142,20 +181,35 @@ mod tests {
             let now = Duration::from_millis(step);
             all += u32::from(buckets.take(1, now, true));
             if step % 100 == 50 {
-                assert!(buckets.take(1, now, false), "ten a second are left, whatever comes beside them");
+                assert!(
+                    buckets.take(1, now, false),
+                    "ten a second are left, whatever comes beside them"
+                );
                 all += 1;
             }
         }
-        assert!((205..=220).contains(&all), "{all}: the rate is that of both");
+        assert!(
+            (205..=220).contains(&all),
+            "{all}: the rate is that of both"
+        );
     }
 
     #[test]
     fn waits_for_as_many_as_it_needs() {
         let mut bucket = Bucket::new(RETRIES, Duration::ZERO);
         assert!(bucket.take(Duration::ZERO, 12) && !bucket.take(Duration::ZERO, 1));
-        assert_eq!(bucket.ready_at(Duration::ZERO, 3), Duration::from_millis(750));
-        assert!(!bucket.take(Duration::from_millis(749), 3) && bucket.take(Duration::from_millis(751), 3));
-        assert!(bucket.ready_at(Duration::ZERO, 100) < Duration::from_secs(4), "never for ever");
+        assert_eq!(
+            bucket.ready_at(Duration::ZERO, 3),
+            Duration::from_millis(750)
+        );
+        assert!(
+            !bucket.take(Duration::from_millis(749), 3)
+                && bucket.take(Duration::from_millis(751), 3)
+        );
+        assert!(
+            bucket.ready_at(Duration::ZERO, 100) < Duration::from_secs(4),
+            "never for ever"
+        );
         // A clock that stands still, or goes back, gives nothing.
         assert!(!bucket.take(Duration::ZERO, 3));
     }

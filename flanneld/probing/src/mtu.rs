@@ -29,7 +29,11 @@ pub struct Search {
 impl Search {
     /// Begins between a size that is carried, or is held to be, and one that is not.
     pub fn new(carried: u16, too_large: u16) -> Self {
-        Self { carried: carried.min(too_large.saturating_sub(1)), too_large, tries: 0 }
+        Self {
+            carried: carried.min(too_large.saturating_sub(1)),
+            too_large,
+            tries: 0,
+        }
     }
 
     /// The size to ask next; none when it is found.
@@ -79,9 +83,18 @@ mod tests {
     #[test]
     fn waits_by_the_round_trip() {
         assert_eq!(Search::wait(None), Duration::from_secs(1));
-        assert_eq!(Search::wait(Some(Duration::from_micros(400))), Duration::from_millis(250));
-        assert_eq!(Search::wait(Some(Duration::from_millis(20))), Duration::from_millis(400));
-        assert_eq!(Search::wait(Some(Duration::from_secs(3))), Duration::from_secs(1));
+        assert_eq!(
+            Search::wait(Some(Duration::from_micros(400))),
+            Duration::from_millis(250)
+        );
+        assert_eq!(
+            Search::wait(Some(Duration::from_millis(20))),
+            Duration::from_millis(400)
+        );
+        assert_eq!(
+            Search::wait(Some(Duration::from_secs(3))),
+            Duration::from_secs(1)
+        );
     }
 
     proptest! {

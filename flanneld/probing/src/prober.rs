@@ -101,7 +101,9 @@ struct Inner {
 
 impl std::fmt::Debug for Prober {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prober").field("settings", &self.shared.settings).finish_non_exhaustive()
+        f.debug_struct("Prober")
+            .field("settings", &self.shared.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,26 +111,51 @@ impl Prober {
     /// A prober that does not run yet.
     pub fn new(settings: Settings, surroundings: &UnderlayState) -> Self {
         let mut random = StdRng::from_os_rng();
-        let node = Node::new(local(&settings, surroundings), Duration::ZERO, move || random.random());
-        let state = Mutex::new(Inner { node, problems: Vec::new() });
-        Self { shared: Arc::new(Shared { settings, began: Instant::now(), state, wake: Notify::new(), verdicts: watch::channel(0).0 }) }
+        let node = Node::new(local(&settings, surroundings), Duration::ZERO, move || {
+            random.random()
+        });
+        let state = Mutex::new(Inner {
+            node,
+            problems: Vec::new(),
+        });
+        Self {
+            shared: Arc::new(Shared {
+                settings,
+                began: Instant::now(),
+                state,
+                wake: Notify::new(),
+                verdicts: watch::channel(0).0,
+            }),
+        }
     }
 
     // The state machine leaves consistent values between its calls; a panic in one of them must not end the daemon's views.
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Now {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now { at: self.shared.began.elapsed(), wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX) }
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Now {
+            at: self.shared.began.elapsed(),
+            wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 
     /// Everything that is known.
     pub fn view(&self) -> Arc<Mesh> {
         let now = self.now();
         let inner = self.inner();
-        Arc::new(inner.node.show(now, self.shared.settings.port, inner.problems.clone()))
+        Arc::new(
+            inner
+                .node
+                .show(now, self.shared.settings.port, inner.problems.clone()),
+        )
     }
 
     /// What `of` makes of each peer. With thousands of peers this takes less memory than [`Prober::view`].
@@ -160,7 +187,11 @@ impl Prober {
 
     /// Whether any peer is cut off. Cheaper than the view.
     pub fn anybody_cut_off(&self) -> bool {
-        self.inner().node.counts().get(&State::CutOff).is_some_and(|count| *count > 0)
+        self.inner()
+            .node
+            .counts()
+            .get(&State::CutOff)
+            .is_some_and(|count| *count > 0)
     }
 
     /// Somebody looks at other nodes' rows: for the next ten seconds they are asked for them, and [`Prober::view`] has them.
@@ -204,7 +235,12 @@ impl Prober {
     }
 
     /// Asks and answers until `stop`.
-    pub async fn run(self, mut leases: watch::Receiver<Arc<LeaseTable>>, mut surroundings: watch::Receiver<UnderlayState>, stop: CancellationToken) {
+    pub async fn run(
+        self,
+        mut leases: watch::Receiver<Arc<LeaseTable>>,
+        mut surroundings: watch::Receiver<UnderlayState>,
+        stop: CancellationToken,
+    ) {
         let settings = self.shared.settings.clone();
         let mut sockets = Sockets::new(settings.port, StdRng::from_os_rng().random());
         let mut log = Log::default();
@@ -218,28 +254,52 @@ impl Prober {
                 let around = surroundings.borrow_and_update().clone();
                 if follows {
                     let table = leases.borrow_and_update().clone();
-                    peers = targets(&table, &settings.own, settings.kinds, &around.local, settings.outer);
-                    hosts = host_bits(settings.own.nets().chain(peers.iter().map(|peer| peer.subnet)));
+                    peers = targets(
+                        &table,
+                        &settings.own,
+                        settings.kinds,
+                        &around.local,
+                        settings.outer,
+                    );
+                    hosts = host_bits(
+                        settings
+                            .own
+                            .nets()
+                            .chain(peers.iter().map(|peer| peer.subnet)),
+                    );
                 }
-                sockets.follow(&addresses(&settings, &around), hosts, settings.clear, around.yields_to.as_deref());
+                sockets.follow(
+                    &addresses(&settings, &around),
+                    hosts,
+                    settings.clear,
+                    around.yields_to.as_deref(),
+                );
                 reopen = now.at + REOPEN;
                 let mut inner = self.inner();
                 inner.problems = sockets.problems();
                 let open = sockets.places();
-                inner.node.set_sockets(move |way, family, ping| open.contains(&(way, family, ping)));
+                inner
+                    .node
+                    .set_sockets(move |way, family, ping| open.contains(&(way, family, ping)));
                 if follows {
                     inner.node.set_local(local(&settings, &around));
                     inner.node.set_targets(std::mem::take(&mut peers), now.at);
                     let ended = self.now().at;
-                    (changed, follow_at) = (false, ended + pause_after(ended.saturating_sub(now.at)));
+                    (changed, follow_at) =
+                        (false, ended + pause_after(ended.saturating_sub(now.at)));
                 }
             }
             let read = self.drain(&mut sockets);
             let (next, notices) = self.step(&sockets);
             log.tell(now.at, &notices);
             // Of a peer that is well at the first look there is nothing to find out: in a large cluster that is news for minutes.
-            if notices.iter().any(|notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some) {
-                self.shared.verdicts.send_modify(|count| *count = count.wrapping_add(1));
+            if notices
+                .iter()
+                .any(|notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some)
+            {
+                self.shared
+                    .verdicts
+                    .send_modify(|count| *count = count.wrapping_add(1));
             }
             if read.count > MAX_BATCH {
                 calm_at = now.at + FLOOD_MEMORY;
@@ -249,12 +309,19 @@ impl Prober {
                     () = tokio::time::sleep(FLOOD_PAUSE) => {}
                     () = stop.cancelled() => return,
                 }
-                changed |= leases.has_changed().unwrap_or(false) || surroundings.has_changed().unwrap_or(false);
+                changed |= leases.has_changed().unwrap_or(false)
+                    || surroundings.has_changed().unwrap_or(false);
                 continue;
             }
             let present = self.now().at;
-            let waits = present >= calm_at && next.saturating_sub(present) <= MAX_READ_DELAY && self.inner().node.is_calm();
-            let longest = if sockets.tell(!waits) { LONGEST } else { MAX_READ_DELAY };
+            let waits = present >= calm_at
+                && next.saturating_sub(present) <= MAX_READ_DELAY
+                && self.inner().node.is_calm();
+            let longest = if sockets.tell(!waits) {
+                LONGEST
+            } else {
+                MAX_READ_DELAY
+            };
             let until = next.min(reopen).min(present + longest);
             let until = if changed { until.min(follow_at) } else { until };
             changed |= tokio::select! {
@@ -285,7 +352,17 @@ impl Prober {
             match incoming {
                 // What comes from another port is no node: answers go to the probe port only.
                 Incoming::Datagram { port: from, .. } if from != port => None,
-                Incoming::Datagram { way, from, bytes, .. } => self.inner().node.hear(now, Datagram { way, from, at, bytes }),
+                Incoming::Datagram {
+                    way, from, bytes, ..
+                } => self.inner().node.hear(
+                    now,
+                    Datagram {
+                        way,
+                        from,
+                        at,
+                        bytes,
+                    },
+                ),
                 Incoming::Refusal { from, nonce } => {
                     self.inner().node.refused(from, nonce, at);
                     None
@@ -303,7 +380,11 @@ impl Prober {
         let (next, sends, notices) = {
             let now = self.now();
             let mut inner = self.inner();
-            (inner.node.wake(now), inner.node.take_sends(), inner.node.take_notices())
+            (
+                inner.node.wake(now),
+                inner.node.take_sends(),
+                inner.node.take_notices(),
+            )
         };
         for send in &sends {
             sockets.send(send);
@@ -325,8 +406,14 @@ fn overlay_address(settings: &Settings, subnet: &IpNet) -> IpAddr {
 
 /// The sockets' addresses.
 fn addresses(settings: &Settings, around: &UnderlayState) -> Vec<(Path, IpAddr)> {
-    let overlay = settings.own.nets().map(|subnet| (Path::Overlay, overlay_address(settings, &subnet)));
-    let underlay = [around.addresses.0, around.addresses.1].into_iter().flatten().map(|address| (Path::Underlay, address));
+    let overlay = settings
+        .own
+        .nets()
+        .map(|subnet| (Path::Overlay, overlay_address(settings, &subnet)));
+    let underlay = [around.addresses.0, around.addresses.1]
+        .into_iter()
+        .flatten()
+        .map(|address| (Path::Underlay, address));
     overlay.chain(underlay).collect()
 }
 
@@ -337,7 +424,10 @@ fn local(settings: &Settings, around: &UnderlayState) -> LocalNode {
         let address = overlay_address(settings, &subnet?);
         (settings.device || around.local.contains(&address)).then_some(address)
     };
-    let (v4, v6) = (settings.own.v4().map(|net| IpNet::V4(*net)), settings.own.v6().map(|net| IpNet::V6(*net)));
+    let (v4, v6) = (
+        settings.own.v4().map(|net| IpNet::V4(*net)),
+        settings.own.v6().map(|net| IpNet::V6(*net)),
+    );
     LocalNode {
         who_v4: number(v4),
         who_v6: number(v6),
@@ -357,6 +447,9 @@ mod tests {
     #[test]
     fn pause_follows_the_work_up_to_a_second() {
         let ms = Duration::from_millis;
-        assert_eq!([ms(0), ms(2), ms(2000), Duration::MAX].map(pause_after), [ms(0), ms(80), ms(1000), ms(1000)]);
+        assert_eq!(
+            [ms(0), ms(2), ms(2000), Duration::MAX].map(pause_after),
+            [ms(0), ms(80), ms(1000), ms(1000)]
+        );
     }
 }

@@ -75,7 +75,9 @@ pub fn write(body: &Body) -> Vec<u8> {
     }
     let mut name = [0u8; NAME];
     let gravest = body.own.gravest.as_deref().unwrap_or_default();
-    name.iter_mut().zip(gravest.bytes()).for_each(|(to, from)| *to = from);
+    name.iter_mut()
+        .zip(gravest.bytes())
+        .for_each(|(to, from)| *to = from);
     out.extend(name);
     out.push(u8::try_from(State::ALL.len()).unwrap_or(u8::MAX));
     for state in State::ALL {
@@ -100,8 +102,15 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     let ready = read.u8()? & 1 == 1;
     let (broken, degraded, risks) = (read.u16()?, read.u16()?, read.u16()?);
     let name: [u8; NAME] = read.take()?;
-    let name: String = name.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect();
-    let legible = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-');
+    let name: String = name
+        .iter()
+        .take_while(|byte| **byte != 0)
+        .map(|byte| char::from(*byte))
+        .collect();
+    let legible = !name.is_empty()
+        && name
+            .chars()
+            .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-');
     let mut counts = BTreeMap::new();
     for number in 0..read.u8()? {
         let count = read.u32()?;
@@ -115,7 +124,8 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     let count = read.u16()?;
     let mut cells = Vec::with_capacity(usize::from(count).min(room()));
     for _ in 0..count {
-        let (subnet, state, rtt, lost, age) = (read.u32()?, read.u8()?, read.u8()?, read.u8()?, read.u8()?);
+        let (subnet, state, rtt, lost, age) =
+            (read.u32()?, read.u8()?, read.u8()?, read.u8()?, read.u8()?);
         cells.push(Wire {
             subnet,
             state: State::of_number(state & !PING_ONLY),
@@ -125,19 +135,41 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
             asked_age_ms: (age != NEVER).then(|| exact(age, 10)),
         });
     }
-    let own = Own { ready, broken, degraded, risks, gravest: legible.then_some(name) };
-    Some(Body { own, counts, rtt_us, cells })
+    let own = Own {
+        ready,
+        broken,
+        degraded,
+        risks,
+        gravest: legible.then_some(name),
+    };
+    Some(Body {
+        own,
+        counts,
+        rtt_us,
+        cells,
+    })
 }
 
 /// A number as a byte: its logarithm in steps of `1/steps` of a doubling.
 fn rough(number: u64, steps: u32) -> u8 {
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "roughly, and clamped")]
-    let step = ((number as f64 + 1.0).log2() * f64::from(steps)).round().clamp(0.0, 254.0) as u8;
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "roughly, and clamped"
+    )]
+    let step = ((number as f64 + 1.0).log2() * f64::from(steps))
+        .round()
+        .clamp(0.0, 254.0) as u8;
     step
 }
 
 fn exact(step: u8, steps: u32) -> u64 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most two to the 26th")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "at most two to the 26th"
+    )]
     let number = ((f64::from(step) / f64::from(steps)).exp2() - 1.0).round() as u64;
     number
 }
@@ -148,14 +180,38 @@ mod tests {
     use proptest::prelude::*;
 
     fn cell(subnet: u32, state: State) -> Wire {
-        Wire { subnet, state, ping_only: false, rtt_us: Some(400), lost: 0, asked_age_ms: Some(5_000) }
+        Wire {
+            subnet,
+            state,
+            ping_only: false,
+            rtt_us: Some(400),
+            lost: 0,
+            asked_age_ms: Some(5_000),
+        }
     }
 
     #[test]
     fn a_row_leads_back() {
-        let own = Own { ready: true, broken: 1, degraded: 2, risks: 300, gravest: Some("wrong-interface".into()) };
-        let cells = vec![Wire { ping_only: true, rtt_us: None, lost: 3, asked_age_ms: None, ..cell(7, State::OneWay) }];
-        let body = Body { own, counts: BTreeMap::from([(State::Well, 9), (State::OneWay, 1)]), rtt_us: Some(410), cells };
+        let own = Own {
+            ready: true,
+            broken: 1,
+            degraded: 2,
+            risks: 300,
+            gravest: Some("wrong-interface".into()),
+        };
+        let cells = vec![Wire {
+            ping_only: true,
+            rtt_us: None,
+            lost: 3,
+            asked_age_ms: None,
+            ..cell(7, State::OneWay)
+        }];
+        let body = Body {
+            own,
+            counts: BTreeMap::from([(State::Well, 9), (State::OneWay, 1)]),
+            rtt_us: Some(410),
+            cells,
+        };
         assert_eq!(read(&write(&body)), Some(body));
         assert_eq!(read(&write(&Body::default())), Some(Body::default()));
     }
@@ -164,7 +220,10 @@ mod tests {
     fn about_140_peers_have_room() {
         assert!((139..=145).contains(&room()), "{}", room());
         assert!(fit(room()) && !fit(room() + 1));
-        let many = Body { cells: (0..1000).map(|number| cell(number, State::Well)).collect(), ..Body::default() };
+        let many = Body {
+            cells: (0..1000).map(|number| cell(number, State::Well)).collect(),
+            ..Body::default()
+        };
         let bytes = write(&many);
         assert!(bytes.len() <= ROW - HEADER && bytes.len() + CELL > ROW - HEADER);
         assert_eq!(read(&bytes).unwrap().cells.len(), room());
@@ -172,9 +231,20 @@ mod tests {
 
     #[test]
     fn the_worst_come_first() {
-        let mut cells = [cell(1, State::Well), cell(2, State::Unknown), cell(3, State::CutOff), Wire { lost: 1, ..cell(4, State::Well) }];
+        let mut cells = [
+            cell(1, State::Well),
+            cell(2, State::Unknown),
+            cell(3, State::CutOff),
+            Wire {
+                lost: 1,
+                ..cell(4, State::Well)
+            },
+        ];
         cells.sort_by_key(Wire::rank);
-        assert_eq!(cells.iter().map(|cell| cell.subnet).collect::<Vec<_>>(), [3, 4, 1, 2]);
+        assert_eq!(
+            cells.iter().map(|cell| cell.subnet).collect::<Vec<_>>(),
+            [3, 4, 1, 2]
+        );
     }
 
     #[test]
@@ -182,7 +252,10 @@ mod tests {
         for number in [0u64, 1, 10, 400, 5_000, 1_000_000] {
             for steps in [10, 12] {
                 let back = exact(rough(number, steps), steps);
-                assert!(back.abs_diff(number) * 20 <= number + 20, "{number} became {back}");
+                assert!(
+                    back.abs_diff(number) * 20 <= number + 20,
+                    "{number} became {back}"
+                );
             }
         }
         assert_eq!(rough(u64::MAX, 12), 254);

@@ -31,8 +31,13 @@ pub struct Ways {
 
 /// The ways of a peer's turn: every fourth turn goes beside the overlay network, not the same one for all peers.
 pub fn ways(who: u64, turn: u32, paths: usize) -> Ways {
-    let underlay = mix([who, 0, 0]).wrapping_add(u64::from(turn)).is_multiple_of(u64::from(UNDERLAY_EVERY));
-    Ways { overlay: !underlay || paths <= MAX_EXTRA_PATHS, underlay }
+    let underlay = mix([who, 0, 0])
+        .wrapping_add(u64::from(turn))
+        .is_multiple_of(u64::from(UNDERLAY_EVERY));
+    Ways {
+        overlay: !underlay || paths <= MAX_EXTRA_PATHS,
+        underlay,
+    }
 }
 
 /// The walk over the peers: an order of its own for each node and cycle, evenly over the cycle.
@@ -49,7 +54,13 @@ impl<K: Copy> Walk<K> {
     /// Begins within a second: nodes that start together do not ask together.
     pub fn new(own: u64, now: Duration) -> Self {
         let next = now + Duration::from_millis(mix([own, 0, 2]) % 1000);
-        Self { own, number: 0, rest: Vec::new(), next, step: SHORTEST }
+        Self {
+            own,
+            number: 0,
+            rest: Vec::new(),
+            next,
+            step: SHORTEST,
+        }
     }
 
     /// When the next turn is due.
@@ -63,7 +74,11 @@ impl<K: Copy> Walk<K> {
     }
 
     /// The next peer, if one is due. `peers` yields all of them with their numbers, and is asked once a cycle only.
-    pub fn turn<I: Iterator<Item = (K, u64)>>(&mut self, now: Duration, peers: impl Fn() -> I) -> Option<K> {
+    pub fn turn<I: Iterator<Item = (K, u64)>>(
+        &mut self,
+        now: Duration,
+        peers: impl Fn() -> I,
+    ) -> Option<K> {
         if now < self.next {
             return None;
         }
@@ -77,7 +92,9 @@ impl<K: Copy> Walk<K> {
 
     /// A peer that was not there when the cycle began: somewhere in what is left of it.
     pub fn add(&mut self, key: K, who: u64) {
-        let Some(rest) = u64::try_from(self.rest.len()).ok().filter(|rest| *rest > 0) else { return };
+        let Some(rest) = u64::try_from(self.rest.len()).ok().filter(|rest| *rest > 0) else {
+            return;
+        };
         let at = usize::try_from(mix([self.own, who, self.number]) % (rest + 1)).unwrap_or(0);
         self.rest.insert(at.min(self.rest.len()), key);
     }
@@ -89,7 +106,9 @@ impl<K: Copy> Walk<K> {
 
     fn begin(&mut self, peers: impl Iterator<Item = (K, u64)>) {
         self.number += 1;
-        let mut order: Vec<(u64, K)> = peers.map(|(key, who)| (mix([self.own, who, self.number]), key)).collect();
+        let mut order: Vec<(u64, K)> = peers
+            .map(|(key, who)| (mix([self.own, who, self.number]), key))
+            .collect();
         order.sort_unstable_by_key(|(hash, _)| *hash);
         self.rest.clear();
         self.rest.extend(order.into_iter().map(|(_, key)| key));
@@ -109,7 +128,10 @@ pub struct FullSize {
 
 impl Default for FullSize {
     fn default() -> Self {
-        Self { last: None, round: 1 }
+        Self {
+            last: None,
+            round: 1,
+        }
     }
 }
 
@@ -117,7 +139,10 @@ impl FullSize {
     /// Whether this question is a long one. `done` is the round in which the peer had its last one; `waits` tells whether another peer still has
     /// to get its own of a round.
     pub fn turn(&mut self, now: Duration, done: &mut u32, waits: impl FnOnce(u32) -> bool) -> bool {
-        if self.last.is_some_and(|last| now.saturating_sub(last) < FULL_EVERY) {
+        if self
+            .last
+            .is_some_and(|last| now.saturating_sub(last) < FULL_EVERY)
+        {
             return false;
         }
         if *done == self.round {
@@ -139,7 +164,14 @@ mod tests {
 
     #[test]
     fn cycles_grow_with_the_cluster() {
-        for (paths, seconds) in [(0, 5), (2, 5), (20, 5), (100, 25), (1000, 250), (10_000, 2500)] {
+        for (paths, seconds) in [
+            (0, 5),
+            (2, 5),
+            (20, 5),
+            (100, 25),
+            (1000, 250),
+            (10_000, 2500),
+        ] {
             assert_eq!(cycle(paths), Duration::from_secs(seconds), "{paths}");
         }
     }
@@ -160,7 +192,10 @@ mod tests {
                 assert!(walk.turn(now, all).is_none(), "turns are apart");
             }
             let took = now - begin;
-            assert!(took > Duration::from_secs(22) && took < Duration::from_secs(29), "{took:?}");
+            assert!(
+                took > Duration::from_secs(22) && took < Duration::from_secs(29),
+                "{took:?}"
+            );
             let mut sorted = order.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, peers);
@@ -204,8 +239,13 @@ mod tests {
             for who in 0..50 {
                 let turns: Vec<Ways> = (0..4).map(|turn| ways(who, turn, paths)).collect();
                 assert_eq!(turns.iter().filter(|ways| ways.underlay).count(), 1);
-                assert_eq!(turns.iter().filter(|ways| ways.overlay).count(), if paths == 3 { 4 } else { 3 });
-                *counts.entry(turns.iter().position(|ways| ways.underlay)).or_insert(0) += 1;
+                assert_eq!(
+                    turns.iter().filter(|ways| ways.overlay).count(),
+                    if paths == 3 { 4 } else { 3 }
+                );
+                *counts
+                    .entry(turns.iter().position(|ways| ways.underlay))
+                    .or_insert(0) += 1;
             }
             assert_eq!(counts.len(), 4, "not all peers at once: {counts:?}");
         }
@@ -221,13 +261,19 @@ mod tests {
             let peer = usize::try_from(step * 3 % 5).unwrap();
             let mut own = done[peer];
             let others = done;
-            if full.turn(Duration::from_millis(100) * step, &mut own, |round| others.iter().any(|done| *done != round)) {
+            if full.turn(Duration::from_millis(100) * step, &mut own, |round| {
+                others.iter().any(|done| *done != round)
+            }) {
                 long[peer] += 1;
             }
             done[peer] = own;
         }
         let total: u32 = long.iter().sum();
         assert!((25..=30).contains(&total), "{long:?}");
-        assert!(long.iter().all(|count| (total / 5 - 1..=total / 5 + 1).contains(count)), "{long:?}");
+        assert!(
+            long.iter()
+                .all(|count| (total / 5 - 1..=total / 5 + 1).contains(count)),
+            "{long:?}"
+        );
     }
 }

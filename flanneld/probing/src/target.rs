@@ -46,8 +46,14 @@ impl Target {
 /// The first two addresses of a subnet: the overlay device has the first, the pods' bridge the second.
 pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     match subnet.network() {
-        IpAddr::V4(first) => [first.into(), std::net::Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into()],
-        IpAddr::V6(first) => [first.into(), std::net::Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into()],
+        IpAddr::V4(first) => [
+            first.into(),
+            std::net::Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+        ],
+        IpAddr::V6(first) => [
+            first.into(),
+            std::net::Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+        ],
     }
 }
 
@@ -57,14 +63,23 @@ pub fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     for subnet in subnets {
         match subnet {
             IpNet::V4(net) => v4 &= net.hostmask().to_bits(),
-            IpNet::V6(net) => v6 &= u32::try_from(net.hostmask().to_bits() & u128::from(u32::MAX)).unwrap_or(u32::MAX),
+            IpNet::V6(net) => {
+                v6 &= u32::try_from(net.hostmask().to_bits() & u128::from(u32::MAX))
+                    .unwrap_or(u32::MAX)
+            }
         }
     }
     (v4, v6)
 }
 
 /// The peers in a table of leases. `outer` is the family of the tunnels, where all families use one.
-pub fn targets(leases: &LeaseTable, own: &Subnets, kinds: Kinds, local: &[IpAddr], outer: Option<Family>) -> Vec<Target> {
+pub fn targets(
+    leases: &LeaseTable,
+    own: &Subnets,
+    kinds: Kinds,
+    local: &[IpAddr],
+    outer: Option<Family>,
+) -> Vec<Target> {
     let reached = |peer: &Peer<'_>| match outer {
         Some(family) => peer.lease.attrs.public_for(family),
         None => Some(peer.public_ip),
@@ -73,14 +88,27 @@ pub fn targets(leases: &LeaseTable, own: &Subnets, kinds: Kinds, local: &[IpAddr
         let node = lease.attrs.node.as_ref();
         // A lease without an id is Go flannel's, or an operator's: whoever answers there may be meant.
         let id = node.map(|node| node.id.clone()).filter(|id| !id.is_empty());
-        let name = node.map(|node| node.name.clone()).filter(|name| !name.is_empty());
+        let name = node
+            .map(|node| node.name.clone())
+            .filter(|name| !name.is_empty());
         let mut primary = true;
         let peers = Peer::of(lease).filter(|peer| own.has(peer.subnet.into()));
         // An address of this host is no way to another node.
-        let found = peers.filter_map(|peer| Some((peer.subnet, reached(&peer).filter(|ip| !local.contains(ip))?)));
+        let found = peers.filter_map(|peer| {
+            Some((
+                peer.subnet,
+                reached(&peer).filter(|ip| !local.contains(ip))?,
+            ))
+        });
         let target = |(subnet, address)| {
             let primary = std::mem::take(&mut primary);
-            Target { id: id.clone(), name: name.clone(), subnet, address, primary }
+            Target {
+                id: id.clone(),
+                name: name.clone(),
+                subnet,
+                address,
+                primary,
+            }
         };
         found.map(target).collect()
     };
@@ -97,8 +125,15 @@ mod tests {
     use subnet_lease::{Dual, LeaseAttrs, NodeId, Term};
 
     fn lease(number: u8, node: Option<&str>, v6: bool) -> Lease {
-        let (v4_net, v6_net) = (format!("10.5.{number}.0/24").parse().unwrap(), format!("fd00:{number}::/64").parse().unwrap());
-        let node = node.map(|id| NodeId { id: id.into(), name: format!("name-{id}").into(), ..NodeId::default() });
+        let (v4_net, v6_net) = (
+            format!("10.5.{number}.0/24").parse().unwrap(),
+            format!("fd00:{number}::/64").parse().unwrap(),
+        );
+        let node = node.map(|id| NodeId {
+            id: id.into(),
+            name: format!("name-{id}").into(),
+            ..NodeId::default()
+        });
         let attrs = LeaseAttrs {
             public_ip: Some([192, 0, 2, number].into()),
             public_ipv6: v6.then(|| format!("2001:db8::{number}").parse().unwrap()),
@@ -106,39 +141,101 @@ mod tests {
             node,
             ..LeaseAttrs::default()
         };
-        Lease { subnets: if v6 { Dual::Both(v4_net, v6_net) } else { Dual::V4(v4_net) }, attrs, term: Term::Leased, since: 1 }
+        Lease {
+            subnets: if v6 {
+                Dual::Both(v4_net, v6_net)
+            } else {
+                Dual::V4(v4_net)
+            },
+            attrs,
+            term: Term::Leased,
+            since: 1,
+        }
     }
 
     #[test]
     fn nodes_differ_from_pods_in_the_bits_of_the_smallest_subnet() {
         let bits = |nets: &[&str]| host_bits(nets.iter().map(|net| net.parse().unwrap()));
         assert_eq!(bits(&["10.5.1.0/24", "fd00:1::/64"]), (0xff, u32::MAX));
-        assert_eq!(bits(&["10.5.1.0/24", "10.5.2.128/26", "fd00::/64", "fd00:0:0:1::/112"]), (0x3f, 0xffff));
-        assert_eq!(bits(&["10.5.0.0/15", "10.5.0.7/32"]), (0, u32::MAX), "who is alone has any address");
+        assert_eq!(
+            bits(&[
+                "10.5.1.0/24",
+                "10.5.2.128/26",
+                "fd00::/64",
+                "fd00:0:0:1::/112"
+            ]),
+            (0x3f, 0xffff)
+        );
+        assert_eq!(
+            bits(&["10.5.0.0/15", "10.5.0.7/32"]),
+            (0, u32::MAX),
+            "who is alone has any address"
+        );
     }
 
     #[test]
     fn a_lease_is_a_target_in_each_family() {
         let own = lease(1, Some("a"), true);
-        let table = LeaseTable::of([own.clone(), lease(2, Some("b"), true), lease(3, None, false), lease(4, Some(""), false)], BTreeSet::new());
-        let mut found = targets(&table, &own.subnets, Kinds::Only("vxlan"), &["192.0.2.4".parse().unwrap()], None);
+        let table = LeaseTable::of(
+            [
+                own.clone(),
+                lease(2, Some("b"), true),
+                lease(3, None, false),
+                lease(4, Some(""), false),
+            ],
+            BTreeSet::new(),
+        );
+        let mut found = targets(
+            &table,
+            &own.subnets,
+            Kinds::Only("vxlan"),
+            &["192.0.2.4".parse().unwrap()],
+            None,
+        );
         found.sort_by_key(|target| target.subnet);
-        let short: Vec<_> = found.iter().map(|target| (target.subnet.to_string(), target.address.to_string(), target.primary)).collect();
-        let want = |subnet: &str, address: &str, primary| (subnet.to_owned(), address.to_owned(), primary);
+        let short: Vec<_> = found
+            .iter()
+            .map(|target| {
+                (
+                    target.subnet.to_string(),
+                    target.address.to_string(),
+                    target.primary,
+                )
+            })
+            .collect();
+        let want =
+            |subnet: &str, address: &str, primary| (subnet.to_owned(), address.to_owned(), primary);
         assert_eq!(
             short,
-            [want("10.5.2.0/24", "192.0.2.2", true), want("10.5.3.0/24", "192.0.2.3", true), want("fd00:2::/64", "2001:db8::2", false)],
+            [
+                want("10.5.2.0/24", "192.0.2.2", true),
+                want("10.5.3.0/24", "192.0.2.3", true),
+                want("fd00:2::/64", "2001:db8::2", false)
+            ],
             "192.0.2.4 is ours"
         );
         assert_eq!(found[0].who(), Some(who("b", &found[0].subnet)));
         assert_eq!((found[1].who(), found[1].name.clone()), (None, None));
-        assert_eq!(found[2].overlay_addresses().map(|ip| ip.to_string()), ["fd00:2::", "fd00:2::1"]);
+        assert_eq!(
+            found[2].overlay_addresses().map(|ip| ip.to_string()),
+            ["fd00:2::", "fd00:2::1"]
+        );
         // udp: both families go by one.
         let by_v4 = targets(&table, &own.subnets, Kinds::Any, &[], Some(Family::V4));
         assert!(by_v4.iter().any(|target| target.subnet.addr().is_ipv6()));
         assert!(by_v4.iter().all(|target| target.address.is_ipv4()));
         assert!(targets(&table, &own.subnets, Kinds::Only("host-gw"), &[], None).is_empty());
         // A node without IPv6 has no way to the IPv6 half of others.
-        assert!(targets(&table, &lease(1, None, false).subnets, Kinds::Any, &[], None).iter().all(|target| target.subnet.addr().is_ipv4()));
+        assert!(
+            targets(
+                &table,
+                &lease(1, None, false).subnets,
+                Kinds::Any,
+                &[],
+                None
+            )
+            .iter()
+            .all(|target| target.subnet.addr().is_ipv4())
+        );
     }
 }

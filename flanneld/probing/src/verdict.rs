@@ -52,20 +52,35 @@ impl Evidence {
 
     /// Whether anything was asked through the overlay network.
     pub fn asked_through(&self) -> bool {
-        [self.full, self.small, self.ping, self.full_ping].iter().any(|heard| *heard != ProbeResult::NotAsked)
+        [self.full, self.small, self.ping, self.full_ping]
+            .iter()
+            .any(|heard| *heard != ProbeResult::NotAsked)
     }
 
     /// The part of it that is about the underlay.
     #[must_use]
     pub fn only_underlay(&self) -> Self {
-        Self { underlay: self.underlay, underlay_ping: self.underlay_ping, ..Self::default() }
+        Self {
+            underlay: self.underlay,
+            underlay_ping: self.underlay_ping,
+            ..Self::default()
+        }
     }
 }
 
 /// The verdict on a whole round.
 pub fn judge(evidence: &Evidence) -> Verdict {
     use ProbeResult::{Answered, Lost, NotAsked};
-    let Evidence { full, small, ping, full_ping, underlay, underlay_ping, hears_us_ms, other } = *evidence;
+    let Evidence {
+        full,
+        small,
+        ping,
+        full_ping,
+        underlay,
+        underlay_ping,
+        hears_us_ms,
+        other,
+    } = *evidence;
     if other {
         return Verdict::of(State::WrongNode);
     }
@@ -80,9 +95,14 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         _ => {}
     }
     // Without an address to ask there, what is beside the overlay network is all there is.
-    let cut = if evidence.asked_through() { State::OverlayCut } else { State::Well };
+    let cut = if evidence.asked_through() {
+        State::OverlayCut
+    } else {
+        State::Well
+    };
     if underlay == Answered {
-        let hears_us = evidence.asked_through() && hears_us_ms.is_some_and(|age| age <= JUST_NOW_MS);
+        let hears_us =
+            evidence.asked_through() && hears_us_ms.is_some_and(|age| age <= JUST_NOW_MS);
         return Verdict::of(if hears_us { State::OneWay } else { cut });
     }
     if underlay_ping == Answered {
@@ -91,14 +111,25 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     // Without ping a peer that answers ping alone cannot be told from one that is gone.
     let pinged = [ping, full_ping, underlay_ping] != [NotAsked; 3];
     let silent = pinged && (evidence.asked_through() || underlay == Lost || underlay_ping == Lost);
-    Verdict::of(if silent { State::CutOff } else { State::Unknown })
+    Verdict::of(if silent {
+        State::CutOff
+    } else {
+        State::Unknown
+    })
 }
 
 /// The verdict on several rounds at once, of which so many questions got no answer.
 pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     let verdict = judge(evidence);
     // Nobody else's round trips are known.
-    if verdict.state == State::Well { Verdict { state: grade(lost, None, None), ..verdict } } else { verdict }
+    if verdict.state == State::Well {
+        Verdict {
+            state: grade(lost, None, None),
+            ..verdict
+        }
+    } else {
+        verdict
+    }
 }
 
 /// Whether what a single turn brought is what the present verdict leads to expect. A surprise is looked into.
@@ -109,13 +140,27 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     }
     let lost = |heard| heard != Answered;
     let kept = |heard| heard != Lost;
-    let Evidence { full, small, ping, full_ping, underlay, underlay_ping, .. } = *evidence;
+    let Evidence {
+        full,
+        small,
+        ping,
+        full_ping,
+        underlay,
+        underlay_ping,
+        ..
+    } = *evidence;
     match (present.ungraded().state, present.ping_only) {
         (State::Unknown, _) => false,
         (State::Well, false) => kept(full) && kept(small) && kept(underlay),
         (State::SmallMtu, false) => lost(full) && full != NotAsked && kept(small) && kept(underlay),
         // Firewalls may refuse the port on one of the devices only.
-        (State::Well, true) => kept(ping) && kept(full_ping) && (evidence.through() || !evidence.asked_through()) && lost(full) && lost(small),
+        (State::Well, true) => {
+            kept(ping)
+                && kept(full_ping)
+                && (evidence.through() || !evidence.asked_through())
+                && lost(full)
+                && lost(small)
+        }
         (State::SmallMtu, true) => kept(ping) && full_ping == Lost && lost(full) && lost(small),
         (State::OverlayCut, true) => !evidence.through() && kept(underlay_ping) && lost(underlay),
         (State::OneWay | State::OverlayCut, _) => !evidence.through() && kept(underlay),
@@ -130,7 +175,9 @@ pub fn grade(lost: u32, rtt_us: Option<u32>, others_us: Option<u32>) -> State {
     if lost >= LOSES {
         return State::LosesSome;
     }
-    let slow = rtt_us.zip(others_us).is_some_and(|(rtt, others)| rtt > SLOW_US && rtt > others.saturating_mul(SLOW_TIMES));
+    let slow = rtt_us
+        .zip(others_us)
+        .is_some_and(|(rtt, others)| rtt > SLOW_US && rtt > others.saturating_mul(SLOW_TIMES));
     if slow { State::Slow } else { State::Well }
 }
 
@@ -169,7 +216,10 @@ impl DebouncedVerdict {
             _ => AGREE,
         };
         if rounds >= needed || at_once {
-            *self = Self { present: verdict, next: None };
+            *self = Self {
+                present: verdict,
+                next: None,
+            };
             return true;
         }
         self.next = Some((verdict, rounds));
@@ -191,7 +241,15 @@ mod tests {
     /// A whole round: full, small, ping, beside, ping beside.
     fn round(heard: [ProbeResult; 5], hears_us_ms: Option<u32>) -> Evidence {
         let [full, small, ping, underlay, underlay_ping] = heard;
-        Evidence { full, small, ping, underlay, underlay_ping, hears_us_ms, ..Evidence::default() }
+        Evidence {
+            full,
+            small,
+            ping,
+            underlay,
+            underlay_ping,
+            hears_us_ms,
+            ..Evidence::default()
+        }
     }
 
     #[test]
@@ -218,11 +276,25 @@ mod tests {
             ([l, l, l, n, a], None, Verdict::by_ping(State::OverlayCut)),
             ([n, n, n, n, n], None, Verdict::of(State::Unknown)),
         ] {
-            assert_eq!(judge(&round(heard, hears_us)), want, "{heard:?} {hears_us:?}");
-            let other = Evidence { other: true, ..round(heard, hears_us) };
+            assert_eq!(
+                judge(&round(heard, hears_us)),
+                want,
+                "{heard:?} {hears_us:?}"
+            );
+            let other = Evidence {
+                other: true,
+                ..round(heard, hears_us)
+            };
             assert_eq!(judge(&other), Verdict::of(State::WrongNode));
         }
-        let pings = |ping, full_ping| judge(&Evidence { ping, full_ping, small: l, ..Evidence::default() });
+        let pings = |ping, full_ping| {
+            judge(&Evidence {
+                ping,
+                full_ping,
+                small: l,
+                ..Evidence::default()
+            })
+        };
         assert_eq!(pings(a, l), Verdict::by_ping(State::SmallMtu));
         assert_eq!(pings(l, a), Verdict::by_ping(State::Well));
     }
@@ -237,7 +309,11 @@ mod tests {
             ([l, l, l, a, a], 10, State::OverlayCut),
             ([n, n, n, n, n], 2, State::Unknown),
         ] {
-            assert_eq!(judge_rounds(&round(heard, None), lost), Verdict::of(want), "{heard:?}");
+            assert_eq!(
+                judge_rounds(&round(heard, None), lost),
+                Verdict::of(want),
+                "{heard:?}"
+            );
         }
         let evidence = round([l, l, l, a, a], Some(1));
         assert_eq!(judge(&evidence).state, State::OneWay);
@@ -246,7 +322,10 @@ mod tests {
 
     #[test]
     fn silence_of_ping_alone_is_no_fault() {
-        for heard in [[Answered, Answered, Lost, Answered, Lost], [NotAsked, Answered, Lost, NotAsked, Lost]] {
+        for heard in [
+            [Answered, Answered, Lost, Answered, Lost],
+            [NotAsked, Answered, Lost, NotAsked, Lost],
+        ] {
             assert_eq!(judge(&round(heard, None)), Verdict::of(State::Well));
         }
     }
@@ -254,24 +333,78 @@ mod tests {
     #[test]
     fn what_a_verdict_leads_to_expect() {
         let of = Verdict::of;
-        let turn = |full, small, underlay| Evidence { full, small, underlay, ..Evidence::default() };
+        let turn = |full, small, underlay| Evidence {
+            full,
+            small,
+            underlay,
+            ..Evidence::default()
+        };
         for (present, evidence, is) in [
             (of(State::Well), turn(Answered, NotAsked, Answered), true),
-            (of(State::LosesSome), turn(NotAsked, Answered, NotAsked), true),
+            (
+                of(State::LosesSome),
+                turn(NotAsked, Answered, NotAsked),
+                true,
+            ),
             (of(State::Slow), turn(Lost, NotAsked, NotAsked), false),
             (of(State::Well), turn(NotAsked, NotAsked, Lost), false),
-            (of(State::Well), Evidence { other: true, ..turn(Answered, NotAsked, NotAsked) }, false),
-            (of(State::Unknown), turn(Answered, NotAsked, NotAsked), false),
+            (
+                of(State::Well),
+                Evidence {
+                    other: true,
+                    ..turn(Answered, NotAsked, NotAsked)
+                },
+                false,
+            ),
+            (
+                of(State::Unknown),
+                turn(Answered, NotAsked, NotAsked),
+                false,
+            ),
             (of(State::SmallMtu), turn(Lost, Answered, NotAsked), true),
-            (of(State::SmallMtu), turn(Answered, Answered, NotAsked), false),
+            (
+                of(State::SmallMtu),
+                turn(Answered, Answered, NotAsked),
+                false,
+            ),
             (of(State::CutOff), turn(Lost, Lost, Lost), true),
             (of(State::CutOff), turn(Lost, Lost, Answered), false),
             (of(State::OverlayCut), turn(Lost, NotAsked, Answered), true),
             (of(State::OneWay), turn(NotAsked, Answered, Answered), false),
-            (Verdict::by_ping(State::Well), Evidence { ping: Answered, ..Evidence::default() }, true),
-            (Verdict::by_ping(State::Well), Evidence { ping: Lost, ..Evidence::default() }, false),
-            (Verdict::by_ping(State::Well), Evidence { ping: Answered, small: Answered, ..Evidence::default() }, false),
-            (Verdict::by_ping(State::OverlayCut), Evidence { ping: Lost, underlay_ping: Answered, ..Evidence::default() }, true),
+            (
+                Verdict::by_ping(State::Well),
+                Evidence {
+                    ping: Answered,
+                    ..Evidence::default()
+                },
+                true,
+            ),
+            (
+                Verdict::by_ping(State::Well),
+                Evidence {
+                    ping: Lost,
+                    ..Evidence::default()
+                },
+                false,
+            ),
+            (
+                Verdict::by_ping(State::Well),
+                Evidence {
+                    ping: Answered,
+                    small: Answered,
+                    ..Evidence::default()
+                },
+                false,
+            ),
+            (
+                Verdict::by_ping(State::OverlayCut),
+                Evidence {
+                    ping: Lost,
+                    underlay_ping: Answered,
+                    ..Evidence::default()
+                },
+                true,
+            ),
         ] {
             assert_eq!(expected(present, &evidence), is, "{present:?} {evidence:?}");
         }
@@ -279,18 +412,36 @@ mod tests {
 
     #[test]
     fn two_rounds_make_a_verdict() {
-        let (well, cut, off) = (Verdict::of(State::Well), Verdict::of(State::OverlayCut), Verdict::of(State::CutOff));
+        let (well, cut, off) = (
+            Verdict::of(State::Well),
+            Verdict::of(State::OverlayCut),
+            Verdict::of(State::CutOff),
+        );
         let mut standing = DebouncedVerdict::default();
         assert!(standing.take(well, false), "the first good news counts");
         assert!(!standing.take(cut, false) && standing.is_undecided());
         assert!(!standing.take(off, false), "two rounds that differ");
-        assert!(!standing.take(well, false) && !standing.is_undecided(), "one bad round");
+        assert!(
+            !standing.take(well, false) && !standing.is_undecided(),
+            "one bad round"
+        );
         assert!(!standing.take(cut, false) && standing.take(cut, false));
-        assert!(!standing.take(well, false) && standing.take(well, false), "mended, likewise");
+        assert!(
+            !standing.take(well, false) && standing.take(well, false),
+            "mended, likewise"
+        );
         let small = Verdict::of(State::SmallMtu);
-        assert_eq!((0..4).map(|_| standing.take(small, true)).collect::<Vec<_>>(), [false, false, false, true]);
+        assert_eq!(
+            (0..4)
+                .map(|_| standing.take(small, true))
+                .collect::<Vec<_>>(),
+            [false, false, false, true]
+        );
         // A grade is no other verdict.
-        let mut graded = DebouncedVerdict { present: Verdict::of(State::LosesSome), next: None };
+        let mut graded = DebouncedVerdict {
+            present: Verdict::of(State::LosesSome),
+            next: None,
+        };
         assert!(!graded.take(well, false) && !graded.is_undecided());
     }
 

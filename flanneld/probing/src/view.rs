@@ -121,12 +121,18 @@ pub struct Peer {
 impl Peer {
     /// The verdict.
     pub fn verdict(&self) -> Verdict {
-        Verdict { state: self.state, ping_only: self.ping_only }
+        Verdict {
+            state: self.state,
+            ping_only: self.ping_only,
+        }
     }
 
     /// The name, else the address.
     pub fn title(&self) -> String {
-        self.name.as_deref().filter(|name| !name.is_empty()).map_or_else(|| self.address.to_string(), str::to_owned)
+        self.name
+            .as_deref()
+            .filter(|name| !name.is_empty())
+            .map_or_else(|| self.address.to_string(), str::to_owned)
     }
 }
 
@@ -286,7 +292,11 @@ mod tests {
             heard_underlay_age_ms: None,
             clock_offset_ms: Some(-3),
             answered_by: None,
-            others: vec![PeerOpinion { by: "node-3".into(), state: State::CutOff, age_ms: 7 }],
+            others: vec![PeerOpinion {
+                by: "node-3".into(),
+                state: State::CutOff,
+                age_ms: 7,
+            }],
         }
     }
 
@@ -298,7 +308,11 @@ mod tests {
             subnet: "10.244.3.0/24".parse().unwrap(),
             asked_age_ms: 1,
             said_age_ms: Some(2),
-            said: Some(Own { ready: true, gravest: Some("mtu".into()), ..Own::default() }),
+            said: Some(Own {
+                ready: true,
+                gravest: Some("mtu".into()),
+                ..Own::default()
+            }),
             counts: BTreeMap::from([(State::Well, 2), (State::SmallMtu, 1)]),
             rtt_us: None,
             peers: vec![Cell {
@@ -310,18 +324,47 @@ mod tests {
                 asked_age_ms: None,
             }],
         };
-        let problem = Problem { address: "192.0.2.1:8473".parse().ok(), taken: true, what: "taken".into() };
-        let mesh = Mesh { peers: vec![peer(State::Well), peer(State::OneWay)], rows: vec![row], problems: vec![problem], ..Mesh::default() };
+        let problem = Problem {
+            address: "192.0.2.1:8473".parse().ok(),
+            taken: true,
+            what: "taken".into(),
+        };
+        let mesh = Mesh {
+            peers: vec![peer(State::Well), peer(State::OneWay)],
+            rows: vec![row],
+            problems: vec![problem],
+            ..Mesh::default()
+        };
         let text = serde_json::to_string(&mesh).unwrap();
-        assert!(text.contains(r#""counts":{"well":2,"small-mtu":1}"#), "{text}");
+        assert!(
+            text.contains(r#""counts":{"well":2,"small-mtu":1}"#),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<Mesh>(&text).unwrap(), mesh);
-        assert_eq!(mesh.counts(), BTreeMap::from([(State::Well, 1), (State::OneWay, 1)]));
+        assert_eq!(
+            mesh.counts(),
+            BTreeMap::from([(State::Well, 1), (State::OneWay, 1)])
+        );
     }
 
     #[test]
     fn a_node_without_a_name_goes_by_its_address() {
         assert_eq!(peer(State::Well).title(), "node-2");
-        assert_eq!(Peer { name: Some("".into()), ..peer(State::Well) }.title(), "192.0.2.2");
-        assert_eq!(Peer { name: None, ..peer(State::Well) }.title(), "192.0.2.2");
+        assert_eq!(
+            Peer {
+                name: Some("".into()),
+                ..peer(State::Well)
+            }
+            .title(),
+            "192.0.2.2"
+        );
+        assert_eq!(
+            Peer {
+                name: None,
+                ..peer(State::Well)
+            }
+            .title(),
+            "192.0.2.2"
+        );
     }
 }

@@ -5,7 +5,8 @@ use sha2::{Digest, Sha256};
 
 /// The number of a node in one network and address family: the first four bytes of the SHA-256 of its node id, and [`short`] of its subnet.
 pub fn who(id: &str, subnet: &IpNet) -> u64 {
-    u64::from(u32::from_be_bytes(first(&Sha256::digest(id.as_bytes())))) << 32 | u64::from(short(subnet))
+    u64::from(u32::from_be_bytes(first(&Sha256::digest(id.as_bytes())))) << 32
+        | u64::from(short(subnet))
 }
 
 /// Whether two numbers are of one node: in another network, or with another subnet than before.
@@ -20,19 +21,23 @@ pub fn short(subnet: &IpNet) -> u32 {
 
 fn first<const N: usize>(digest: &[u8]) -> [u8; N] {
     let mut out = [0; N];
-    out.iter_mut().zip(digest).for_each(|(to, from)| *to = *from);
+    out.iter_mut()
+        .zip(digest)
+        .for_each(|(to, from)| *to = *from);
     out
 }
 
 /// Mixes numbers into one: for orders that differ between nodes and cycles, not for secrets.
 pub fn mix(numbers: [u64; 3]) -> u64 {
-    numbers.into_iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, number| {
-        // The finalizer of splitmix64.
-        let mut z = (state ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
+    numbers
+        .into_iter()
+        .fold(0x9e37_79b9_7f4a_7c15, |state: u64, number| {
+            // The finalizer of splitmix64.
+            let mut z = (state ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        })
 }
 
 #[cfg(test)]
@@ -47,7 +52,10 @@ mod tests {
         assert_ne!(who("n1", &a), who("n2", &a));
         assert_ne!(who("n1", &a), who("n1", &b));
         assert_ne!(short(&a), short(&b));
-        assert!(is_same_node(who("n1", &a), who("n1", &b)) && !is_same_node(who("n1", &a), who("n2", &a)));
+        assert!(
+            is_same_node(who("n1", &a), who("n1", &b))
+                && !is_same_node(who("n1", &a), who("n2", &a))
+        );
         // The format on the wire: another version must compute the same.
         assert_eq!((who("n1", &a), short(&a)), (WHO, SHORT));
     }

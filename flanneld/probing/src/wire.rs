@@ -86,7 +86,14 @@ impl Kind {
     }
 
     fn of(number: u8) -> Option<Self> {
-        [Kind::EchoQuestion, Kind::EchoAnswer, Kind::RowQuestion, Kind::RowAnswer].into_iter().find(|kind| kind.number() == number)
+        [
+            Kind::EchoQuestion,
+            Kind::EchoAnswer,
+            Kind::RowQuestion,
+            Kind::RowAnswer,
+        ]
+        .into_iter()
+        .find(|kind| kind.number() == number)
     }
 
     /// Whether it asks for an answer.
@@ -98,8 +105,16 @@ impl Kind {
 /// Writes an echo of this length; questions are padded with zeros.
 pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     let mut out = head(header);
-    let words = if header.kind.asks() { [echo.token, echo.repeats] } else { [echo.heard_overlay_ms, echo.heard_underlay_ms] };
-    out.extend(words.iter().flat_map(|word| word.unwrap_or(NONE).to_be_bytes()));
+    let words = if header.kind.asks() {
+        [echo.token, echo.repeats]
+    } else {
+        [echo.heard_overlay_ms, echo.heard_underlay_ms]
+    };
+    out.extend(
+        words
+            .iter()
+            .flat_map(|word| word.unwrap_or(NONE).to_be_bytes()),
+    );
     out.extend(echo.held_us.to_be_bytes());
     out.extend(echo.wall_ms.to_be_bytes());
     out.extend(address_bytes(echo.answers_at));
@@ -140,14 +155,24 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
         return None;
     }
     let kind = Kind::of(read.u8()?)?;
-    let header = Header { kind, length: read.u16()?, nonce: read.u64()?, from: read.u64()?, to: read.u64()? };
+    let header = Header {
+        kind,
+        length: read.u16()?,
+        nonce: read.u64()?,
+        from: read.u64()?,
+        to: read.u64()?,
+    };
     if kind.asks() && usize::from(header.length) != bytes.len() {
         return None;
     }
     match kind {
         Kind::EchoQuestion | Kind::EchoAnswer => {
             let words = [read.u32()?, read.u32()?].map(|word| (word != NONE).then_some(word));
-            let (tokens, ages) = if kind.asks() { (words, [None; 2]) } else { ([None; 2], words) };
+            let (tokens, ages) = if kind.asks() {
+                (words, [None; 2])
+            } else {
+                ([None; 2], words)
+            };
             let ([token, repeats], [heard_overlay_ms, heard_underlay_ms]) = (tokens, ages);
             let echo = Echo {
                 token,
@@ -213,7 +238,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn header(kind: Kind, length: u16) -> Header {
-        Header { kind, length, nonce: 0x0102_0304_0506_0708, from: 0x1112_1314_1516_1718, to: 0x2122_2324_2526_2728 }
+        Header {
+            kind,
+            length,
+            nonce: 0x0102_0304_0506_0708,
+            from: 0x1112_1314_1516_1718,
+            to: 0x2122_2324_2526_2728,
+        }
     }
 
     #[test]
@@ -243,12 +274,29 @@ mod tests {
             "00000000000000000000ffff0af40200",
             "61626364", // echo
         );
-        assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), want);
+        assert_eq!(
+            bytes
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>(),
+            want
+        );
         assert_eq!(bytes.len(), ECHO);
-        assert_eq!(parse(&bytes), Some(Message::Echo(header(Kind::EchoAnswer, 0x7172), body)));
-        let tokens = Echo { token: Some(0x8182_8384), repeats: Some(0x9192_9394), heard_overlay_ms: None, ..body };
+        assert_eq!(
+            parse(&bytes),
+            Some(Message::Echo(header(Kind::EchoAnswer, 0x7172), body))
+        );
+        let tokens = Echo {
+            token: Some(0x8182_8384),
+            repeats: Some(0x9192_9394),
+            heard_overlay_ms: None,
+            ..body
+        };
         let question = echo(&header(Kind::EchoQuestion, 72), &tokens, ECHO);
-        assert_eq!(question[HEADER..HEADER + 8], [0x81, 0x82, 0x83, 0x84, 0x91, 0x92, 0x93, 0x94]);
+        assert_eq!(
+            question[HEADER..HEADER + 8],
+            [0x81, 0x82, 0x83, 0x84, 0x91, 0x92, 0x93, 0x94]
+        );
         assert_eq!(question[HEADER + 8..], bytes[HEADER + 8..]);
     }
 
@@ -267,7 +315,10 @@ mod tests {
         let rows = row_question(&header(Kind::RowQuestion, u16::try_from(ROW).unwrap()));
         assert!(matches!(parse(&rows), Some(Message::Row(_, []))));
         let short = header(Kind::RowQuestion, 100);
-        assert!(parse(&echo(&short, &Echo::default(), 100)).is_none(), "a short row question would be answered with more bytes");
+        assert!(
+            parse(&echo(&short, &Echo::default(), 100)).is_none(),
+            "a short row question would be answered with more bytes"
+        );
         assert!(row_answer(&header(Kind::RowAnswer, 0), &[0; ROW]).is_none());
         assert!(row_answer(&header(Kind::RowAnswer, 0), &[0; ROW - HEADER]).is_some());
     }

@@ -28,7 +28,12 @@ const S: Duration = Duration::from_secs(1);
 
 /// The verdicts of one node, by peer.
 fn states(world: &World, node: usize) -> Vec<State> {
-    world.view(node).peers.iter().map(|peer| peer.state).collect()
+    world
+        .view(node)
+        .peers
+        .iter()
+        .map(|peer| peer.state)
+        .collect()
 }
 
 #[test]
@@ -37,14 +42,42 @@ fn a_healthy_cluster_says_nothing_but_well() {
         let mut world = World::new(nodes);
         world.run(40 * S);
         for node in 0..nodes {
-            assert!(states(&world, node).iter().all(|state| *state == State::Well), "{nodes}: {:?}", states(&world, node));
+            assert!(
+                states(&world, node)
+                    .iter()
+                    .all(|state| *state == State::Well),
+                "{nodes}: {:?}",
+                states(&world, node)
+            );
             let view = world.view(node);
-            assert!(view.peers.iter().all(|peer| peer.carries == Some(1450) && peer.lost == 0), "{view:?}");
-            assert!(view.peers.iter().all(|peer| peer.rtt_us.is_some_and(|us| (900..1100).contains(&us))), "{view:?}");
-            assert!(view.peers.iter().all(|peer| peer.clock_offset_ms.is_some_and(|ms| ms.abs() <= 1)), "{view:?}");
+            assert!(
+                view.peers
+                    .iter()
+                    .all(|peer| peer.carries == Some(1450) && peer.lost == 0),
+                "{view:?}"
+            );
+            assert!(
+                view.peers
+                    .iter()
+                    .all(|peer| peer.rtt_us.is_some_and(|us| (900..1100).contains(&us))),
+                "{view:?}"
+            );
+            assert!(
+                view.peers
+                    .iter()
+                    .all(|peer| peer.clock_offset_ms.is_some_and(|ms| ms.abs() <= 1)),
+                "{view:?}"
+            );
         }
         world.run(600 * S);
-        assert!(world.notices.iter().all(|(_, notice)| notice.is == State::Well && notice.was == State::Unknown), "{:?}", world.notices);
+        assert!(
+            world
+                .notices
+                .iter()
+                .all(|(_, notice)| notice.is == State::Well && notice.was == State::Unknown),
+            "{:?}",
+            world.notices
+        );
     }
 }
 
@@ -53,14 +86,38 @@ fn told(link: Link, near: State, far: State) -> Duration {
     let mut world = World::new(3);
     world.run(20 * S);
     world.set(0, 1, link);
-    let took = world.until(30 * S, |world| world.state(0, 1) == near && world.state(1, 0) == far);
-    let took = took.unwrap_or_else(|| panic!("{link:?}: {:?} and {:?}", world.state(0, 1), world.state(1, 0)));
+    let took = world.until(30 * S, |world| {
+        world.state(0, 1) == near && world.state(1, 0) == far
+    });
+    let took = took.unwrap_or_else(|| {
+        panic!(
+            "{link:?}: {:?} and {:?}",
+            world.state(0, 1),
+            world.state(1, 0)
+        )
+    });
     world.run(30 * S);
-    assert_eq!((world.state(0, 1), world.state(1, 0)), (near, far), "{link:?}: it stays");
-    assert_eq!((world.state(0, 2), world.state(1, 2), world.state(2, 0)), (State::Well, State::Well, State::Well), "{link:?}");
+    assert_eq!(
+        (world.state(0, 1), world.state(1, 0)),
+        (near, far),
+        "{link:?}: it stays"
+    );
+    assert_eq!(
+        (world.state(0, 2), world.state(1, 2), world.state(2, 0)),
+        (State::Well, State::Well, State::Well),
+        "{link:?}"
+    );
     world.set(0, 1, Link::default());
-    let mended = world.until(30 * S, |world| world.state(0, 1) == State::Well && world.state(1, 0) == State::Well);
-    let mended = mended.unwrap_or_else(|| panic!("{link:?} mended: {:?} and {:?}", world.state(0, 1), world.state(1, 0)));
+    let mended = world.until(30 * S, |world| {
+        world.state(0, 1) == State::Well && world.state(1, 0) == State::Well
+    });
+    let mended = mended.unwrap_or_else(|| {
+        panic!(
+            "{link:?} mended: {:?} and {:?}",
+            world.state(0, 1),
+            world.state(1, 0)
+        )
+    });
     assert!(mended < 12 * S, "{link:?}: mended after {mended:?}");
     took
 }
@@ -69,13 +126,56 @@ fn told(link: Link, near: State, far: State) -> Duration {
 fn each_fault_has_its_verdict_at_both_ends() {
     let whole = Link::default();
     for (link, near, far) in [
-        (Link { overlay: [false; 2], ..whole }, State::OverlayCut, State::OverlayCut),
-        (Link { overlay: [false; 2], underlay: [false; 2], ..whole }, State::CutOff, State::CutOff),
+        (
+            Link {
+                overlay: [false; 2],
+                ..whole
+            },
+            State::OverlayCut,
+            State::OverlayCut,
+        ),
+        (
+            Link {
+                overlay: [false; 2],
+                underlay: [false; 2],
+                ..whole
+            },
+            State::CutOff,
+            State::CutOff,
+        ),
         // What 0 sends does not arrive at 1: questions of 0, and answers to 1.
-        (Link { overlay: [false, true], ..whole }, State::OverlayCut, State::OneWay),
-        (Link { overlay: [true, false], ..whole }, State::OneWay, State::OverlayCut),
-        (Link { mtu: [1400, 1400], ..whole }, State::SmallMtu, State::SmallMtu),
-        (Link { mtu: [1400, 9000], ..whole }, State::SmallMtu, State::Well),
+        (
+            Link {
+                overlay: [false, true],
+                ..whole
+            },
+            State::OverlayCut,
+            State::OneWay,
+        ),
+        (
+            Link {
+                overlay: [true, false],
+                ..whole
+            },
+            State::OneWay,
+            State::OverlayCut,
+        ),
+        (
+            Link {
+                mtu: [1400, 1400],
+                ..whole
+            },
+            State::SmallMtu,
+            State::SmallMtu,
+        ),
+        (
+            Link {
+                mtu: [1400, 9000],
+                ..whole
+            },
+            State::SmallMtu,
+            State::Well,
+        ),
     ] {
         let took = told(link, near, far);
         assert!(took < 11 * S, "{link:?}: after {took:?}");
@@ -89,15 +189,53 @@ fn nothing_goes_in_the_clear_beside_an_encrypted_tunnel() {
     world.run(20 * S);
     assert_eq!(states(&world, 0), [State::Well, State::Well]);
     world.look(0);
-    world.set(0, 1, Link { overlay: [false, false], ..Link::default() });
-    let told = world.until(30 * S, |world| world.state(0, 1) == State::OverlayCut && world.state(1, 0) == State::OverlayCut);
-    assert!(told.is_some(), "{:?} {:?}", states(&world, 0), states(&world, 1));
+    world.set(
+        0,
+        1,
+        Link {
+            overlay: [false, false],
+            ..Link::default()
+        },
+    );
+    let told = world.until(30 * S, |world| {
+        world.state(0, 1) == State::OverlayCut && world.state(1, 0) == State::OverlayCut
+    });
+    assert!(
+        told.is_some(),
+        "{:?} {:?}",
+        states(&world, 0),
+        states(&world, 1)
+    );
     let probe = world.ask(0, 1).unwrap();
-    assert!(probe.underlay.asked == 0 && probe.underlay_ping.answered > 0 && probe.small.answered == 0, "{probe:?}");
-    world.set(0, 1, Link { overlay: [false, false], underlay: [false, false], ..Link::default() });
-    assert!(world.until(60 * S, |world| world.state(0, 1) == State::CutOff).is_some(), "{:?}", states(&world, 0));
+    assert!(
+        probe.underlay.asked == 0 && probe.underlay_ping.answered > 0 && probe.small.answered == 0,
+        "{probe:?}"
+    );
+    world.set(
+        0,
+        1,
+        Link {
+            overlay: [false, false],
+            underlay: [false, false],
+            ..Link::default()
+        },
+    );
+    assert!(
+        world
+            .until(60 * S, |world| world.state(0, 1) == State::CutOff)
+            .is_some(),
+        "{:?}",
+        states(&world, 0)
+    );
     world.set(0, 1, Link::default());
-    assert!(world.until(60 * S, |world| states(world, 0) == [State::Well, State::Well]).is_some(), "{:?}", states(&world, 0));
+    assert!(
+        world
+            .until(60 * S, |world| states(world, 0)
+                == [State::Well, State::Well])
+            .is_some(),
+        "{:?}",
+        states(&world, 0)
+    );
     assert_eq!(world.underlay, 0);
     let mut clear = World::new(2);
     clear.run(20 * S);
@@ -109,13 +247,32 @@ fn the_usable_mtu_is_found_to_the_byte() {
     let mut world = World::new(2);
     world.run(20 * S);
     for mtu in [1400, 1449, 577, 1312] {
-        world.set(0, 1, Link { mtu: [mtu; 2], ..Link::default() });
-        let found = |world: &World| world.view(0).peers[0].carries == Some(mtu) && world.view(1).peers[0].carries == Some(mtu);
-        assert!(world.until(120 * S, found).is_some(), "{mtu}: {:?}", world.view(0).peers[0]);
+        world.set(
+            0,
+            1,
+            Link {
+                mtu: [mtu; 2],
+                ..Link::default()
+            },
+        );
+        let found = |world: &World| {
+            world.view(0).peers[0].carries == Some(mtu)
+                && world.view(1).peers[0].carries == Some(mtu)
+        };
+        assert!(
+            world.until(120 * S, found).is_some(),
+            "{mtu}: {:?}",
+            world.view(0).peers[0]
+        );
         assert_eq!(world.state(0, 1), State::SmallMtu);
     }
     world.set(0, 1, Link::default());
-    assert!(world.until(20 * S, |world| world.state(0, 1) == State::Well && world.view(0).peers[0].carries == Some(1450)).is_some());
+    assert!(
+        world
+            .until(20 * S, |world| world.state(0, 1) == State::Well
+                && world.view(0).peers[0].carries == Some(1450))
+            .is_some()
+    );
 }
 
 #[test]
@@ -123,11 +280,30 @@ fn one_in_three_lost_is_lossy_and_nothing_worse() {
     for seed in 0..16 {
         let mut world = World::with_seed(3, seed);
         world.run(20 * S);
-        world.set(0, 1, Link { lost: 333, ..Link::default() });
-        let seen = |world: &World| world.state(0, 1) == State::LosesSome && world.state(1, 0) == State::LosesSome;
-        assert!(world.until(100 * S, seen).is_some(), "seed {seed}: {:?} {:?}", world.state(0, 1), world.state(1, 0));
+        world.set(
+            0,
+            1,
+            Link {
+                lost: 333,
+                ..Link::default()
+            },
+        );
+        let seen = |world: &World| {
+            world.state(0, 1) == State::LosesSome && world.state(1, 0) == State::LosesSome
+        };
+        assert!(
+            world.until(100 * S, seen).is_some(),
+            "seed {seed}: {:?} {:?}",
+            world.state(0, 1),
+            world.state(1, 0)
+        );
         world.run(300 * S);
-        let worse: BTreeSet<State> = world.notices.iter().map(|(_, notice)| notice.is).filter(|state| *state > State::SmallMtu).collect();
+        let worse: BTreeSet<State> = world
+            .notices
+            .iter()
+            .map(|(_, notice)| notice.is)
+            .filter(|state| *state > State::SmallMtu)
+            .collect();
         assert!(worse.is_empty(), "seed {seed}: {worse:?}");
         assert!([State::Well, State::LosesSome].contains(&world.state(0, 2)));
     }
@@ -138,28 +314,86 @@ fn filtered_ports_and_go_flannel_are_well_by_ping() {
     let mut world = World::new(3);
     // Node 2 runs no prober.
     world.deaf.insert(2);
-    assert!(world.until(60 * S, |world| world.view(0).peers.iter().all(|peer| peer.state == State::Well)).is_some());
+    assert!(
+        world
+            .until(60 * S, |world| world
+                .view(0)
+                .peers
+                .iter()
+                .all(|peer| peer.state == State::Well))
+            .is_some()
+    );
     let view = world.view(0);
-    assert_eq!(view.peers.iter().map(|peer| peer.ping_only).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(
+        view.peers
+            .iter()
+            .map(|peer| peer.ping_only)
+            .collect::<Vec<_>>(),
+        [false, true]
+    );
     world.run(60 * S);
     // Its MTU is known all the same.
     assert_eq!(world.view(0).peers[1].carries, Some(1450));
-    world.set(0, 2, Link { mtu: [1400; 2], ..Link::default() });
-    let seen = |world: &World| world.view(0).peers[1].state == State::SmallMtu && world.view(0).peers[1].carries == Some(1400);
-    assert!(world.until(120 * S, seen).is_some(), "{:?}", world.view(0).peers[1]);
+    world.set(
+        0,
+        2,
+        Link {
+            mtu: [1400; 2],
+            ..Link::default()
+        },
+    );
+    let seen = |world: &World| {
+        world.view(0).peers[1].state == State::SmallMtu
+            && world.view(0).peers[1].carries == Some(1400)
+    };
+    assert!(
+        world.until(120 * S, seen).is_some(),
+        "{:?}",
+        world.view(0).peers[1]
+    );
     world.set(0, 2, Link::default());
     // It starts: asked by it, its peers find out at once.
     world.deaf.clear();
-    assert!(world.until(30 * S, |world| world.view(0).peers[1].state == State::Well && !world.view(0).peers[1].ping_only).is_some());
+    assert!(
+        world
+            .until(30 * S, |world| world.view(0).peers[1].state == State::Well
+                && !world.view(0).peers[1].ping_only)
+            .is_some()
+    );
     // The ports are filtered everywhere: nobody is broken, now or later.
     world.filtered = true;
     let before = world.notices.len();
-    assert!(world.until(60 * S, |world| (0..3).all(|node| world.view(node).peers.iter().all(|peer| peer.ping_only))).is_some());
+    assert!(
+        world
+            .until(60 * S, |world| (0..3).all(|node| world
+                .view(node)
+                .peers
+                .iter()
+                .all(|peer| peer.ping_only)))
+            .is_some()
+    );
     world.run(120 * S);
-    assert_eq!(world.notices.len(), before, "{:?}", &world.notices[before..]);
+    assert_eq!(
+        world.notices.len(),
+        before,
+        "{:?}",
+        &world.notices[before..]
+    );
     // The overlay network is cut there.
-    world.set(0, 1, Link { overlay: [false; 2], ..Link::default() });
-    assert!(world.until(30 * S, |world| world.state(0, 1) == State::OverlayCut && world.view(0).peers[0].ping_only).is_some());
+    world.set(
+        0,
+        1,
+        Link {
+            overlay: [false; 2],
+            ..Link::default()
+        },
+    );
+    assert!(
+        world
+            .until(30 * S, |world| world.state(0, 1) == State::OverlayCut
+                && world.view(0).peers[0].ping_only)
+            .is_some()
+    );
 }
 
 #[test]
@@ -167,7 +401,11 @@ fn silence_of_ping_alone_changes_nothing() {
     let mut world = World::new(3);
     world.no_ping = true;
     world.run(120 * S);
-    assert!((0..3).all(|node| states(&world, node).iter().all(|state| *state == State::Well)));
+    assert!((0..3).all(|node| {
+        states(&world, node)
+            .iter()
+            .all(|state| *state == State::Well)
+    }));
 }
 
 #[test]
@@ -182,7 +420,10 @@ fn restarts_and_stalls_are_no_losses() {
         world.deaf.clear();
         world.run(Duration::from_millis(6_000 + round * 330));
     }
-    let bad: Vec<_> = world.notices[before..].iter().filter(|(_, notice)| notice.is != State::Well).collect();
+    let bad: Vec<_> = world.notices[before..]
+        .iter()
+        .filter(|(_, notice)| notice.is != State::Well)
+        .collect();
     assert!(bad.is_empty(), "{bad:?}");
     // A node that does not run for a while does not blame the others.
     let before = world.notices.len();
@@ -190,7 +431,10 @@ fn restarts_and_stalls_are_no_losses() {
         world.stall(0, 4 * S);
         world.run(9 * S);
     }
-    let bad: Vec<_> = world.notices[before..].iter().filter(|(node, notice)| *node == 0 && notice.is != State::Well).collect();
+    let bad: Vec<_> = world.notices[before..]
+        .iter()
+        .filter(|(node, notice)| *node == 0 && notice.is != State::Well)
+        .collect();
     assert!(bad.is_empty(), "{bad:?}");
 }
 
@@ -200,7 +444,13 @@ fn another_node_that_answers_is_noticed() {
     world.run(20 * S);
     // Node 2 answers at node 1's address.
     world.takes_over(1, 2);
-    assert!(world.until(30 * S, |world| world.state(0, 1) == State::WrongNode).is_some(), "{:?}", world.state(0, 1));
+    assert!(
+        world
+            .until(30 * S, |world| world.state(0, 1) == State::WrongNode)
+            .is_some(),
+        "{:?}",
+        world.state(0, 1)
+    );
     let view = world.view(0);
     assert_eq!(view.peers[0].answered_by.as_deref(), Some("node-2"));
     assert_eq!(world.state(0, 2), State::Well);
@@ -210,30 +460,75 @@ fn another_node_that_answers_is_noticed() {
 fn a_slow_peer_is_slow_among_fast_ones() {
     let mut world = World::new(5);
     world.run(30 * S);
-    world.set(0, 1, Link { delay: Duration::from_millis(20), ..Link::default() });
-    assert!(world.until(120 * S, |world| world.state(0, 1) == State::Slow && world.state(1, 0) == State::Slow).is_some());
+    world.set(
+        0,
+        1,
+        Link {
+            delay: Duration::from_millis(20),
+            ..Link::default()
+        },
+    );
+    assert!(
+        world
+            .until(120 * S, |world| world.state(0, 1) == State::Slow
+                && world.state(1, 0) == State::Slow)
+            .is_some()
+    );
     assert_eq!(world.state(0, 2), State::Well);
 }
 
 #[test]
 fn rows_come_while_somebody_looks_and_only_then() {
     let mut world = World::new(10);
-    world.set(3, 4, Link { overlay: [false; 2], ..Link::default() });
+    world.set(
+        3,
+        4,
+        Link {
+            overlay: [false; 2],
+            ..Link::default()
+        },
+    );
     world.run(60 * S);
     let busy = world.sent_rows;
-    assert!(busy <= 20 * 10, "{busy}: some are asked about a peer in trouble");
+    assert!(
+        busy <= 20 * 10,
+        "{busy}: some are asked about a peer in trouble"
+    );
     world.run(25 * S);
     world.look(0);
     world.run(3 * S);
     let view = world.view(0);
-    assert_eq!(view.rows.iter().filter(|row| row.said_age_ms.is_some()).count(), 9);
-    let of_3 = view.rows.iter().find(|row| row.name.as_deref() == Some("node-3")).unwrap();
+    assert_eq!(
+        view.rows
+            .iter()
+            .filter(|row| row.said_age_ms.is_some())
+            .count(),
+        9
+    );
+    let of_3 = view
+        .rows
+        .iter()
+        .find(|row| row.name.as_deref() == Some("node-3"))
+        .unwrap();
     assert_eq!(of_3.counts.get(&State::OverlayCut), Some(&1));
-    assert_eq!(of_3.peers.iter().filter(|cell| cell.state == State::OverlayCut).count(), 1);
+    assert_eq!(
+        of_3.peers
+            .iter()
+            .filter(|cell| cell.state == State::OverlayCut)
+            .count(),
+        1
+    );
     // Its own cell of this node is not among this node's peers.
     assert_eq!(of_3.peers.len(), 8);
     // What others say of a peer in trouble: of the two that are, the two each say it.
-    assert!(world.view(3).peers.iter().any(|peer| peer.state == State::OverlayCut && peer.others.iter().any(|said| said.state == State::Well)));
+    assert!(
+        world
+            .view(3)
+            .peers
+            .iter()
+            .any(|peer| peer.state == State::OverlayCut
+                && peer.others.iter().any(|said| said.state == State::Well))
+    );
     world.run(20 * S);
     let (before, others) = (world.sent_rows, world.rows_of_trouble());
     world.run(25 * S);
@@ -241,13 +536,25 @@ fn rows_come_while_somebody_looks_and_only_then() {
     world.run(320 * S);
     world.look(1);
     world.run(S);
-    assert!(world.view(0).rows.iter().all(|row| row.said_age_ms.is_none_or(|age| age <= 300_000)));
+    assert!(
+        world
+            .view(0)
+            .rows
+            .iter()
+            .all(|row| row.said_age_ms.is_none_or(|age| age <= 300_000))
+    );
 }
 
 /// A message as a hostile host would write it.
 fn forged(kind: Kind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
     let length = if kind == Kind::RowQuestion { ROW } else { ECHO };
-    let header = Header { kind, length: u16::try_from(length).unwrap(), nonce, from, to };
+    let header = Header {
+        kind,
+        length: u16::try_from(length).unwrap(),
+        nonce,
+        from,
+        to,
+    };
     match kind {
         Kind::EchoQuestion | Kind::EchoAnswer => echo(&header, &Echo::default(), ECHO),
         Kind::RowQuestion => probing::wire::row_question(&header),
@@ -265,23 +572,52 @@ fn hostile_messages_change_no_other_peers_verdict() {
     let who = |node: usize| world.who(node);
     let (of_0, of_1, of_2) = (who(0), who(1), who(2));
     for step in 0..20_000u64 {
-        let sources = [pod, world.address(1), world.overlay(1), "198.51.100.9".parse().unwrap()];
-        let kinds = [Kind::EchoQuestion, Kind::EchoAnswer, Kind::RowQuestion, Kind::RowAnswer];
+        let sources = [
+            pod,
+            world.address(1),
+            world.overlay(1),
+            "198.51.100.9".parse().unwrap(),
+        ];
+        let kinds = [
+            Kind::EchoQuestion,
+            Kind::EchoAnswer,
+            Kind::RowQuestion,
+            Kind::RowAnswer,
+        ];
         let from = sources[usize::try_from(step % 4).unwrap()];
         let kind = kinds[usize::try_from(step / 4 % 4).unwrap()];
-        let mut message = forged(kind, step, [of_1, of_2, step][usize::try_from(step % 3).unwrap()], of_0);
+        let mut message = forged(
+            kind,
+            step,
+            [of_1, of_2, step][usize::try_from(step % 3).unwrap()],
+            of_0,
+        );
         if step % 7 == 0 {
             let place = usize::try_from(step).unwrap() % message.len();
             message[place] ^= 0x55;
         }
-        let way = if step % 2 == 0 { Path::Overlay } else { Path::Underlay };
-        let datagram = Datagram { way, from, at: world.now.at, bytes: &message };
+        let way = if step % 2 == 0 {
+            Path::Overlay
+        } else {
+            Path::Underlay
+        };
+        let datagram = Datagram {
+            way,
+            from,
+            at: world.now.at,
+            bytes: &message,
+        };
         let answer = world.deliver(0, datagram);
         bytes_in += message.len();
         if let Some(answer) = answer {
-            assert!(from == world.address(1) || from == world.overlay(1), "{from} has no lease");
+            assert!(
+                from == world.address(1) || from == world.overlay(1),
+                "{from} has no lease"
+            );
             assert!(answer.len() <= message.len());
-            assert!(!parse(&answer).is_some_and(|answer| matches!(answer, Message::Echo(header, _) if header.kind.asks())));
+            assert!(!parse(&answer).is_some_and(
+                |answer| matches!(answer, Message::Echo(header, _) if header.kind.asks())
+            ));
             answers += 1;
             bytes_out += answer.len();
         }
@@ -289,12 +625,18 @@ fn hostile_messages_change_no_other_peers_verdict() {
             world.run(Duration::from_millis(10));
         }
     }
-    assert!(answers <= 2 * (20 * 21 + 2 * 21) && bytes_out <= bytes_in, "{answers} answers in 20 s to two addresses");
+    assert!(
+        answers <= 2 * (20 * 21 + 2 * 21) && bytes_out <= bytes_in,
+        "{answers} answers in 20 s to two addresses"
+    );
     world.run(20 * S);
     let after: Vec<Vec<State>> = (0..4).map(|node| states(&world, node)).collect();
     assert_eq!(before, after);
     let traffic = world.view(0).traffic;
-    assert!(traffic.junk > 1000 && traffic.strangers > 1000 && traffic.limited > 1000, "{traffic:?}");
+    assert!(
+        traffic.junk > 1000 && traffic.strangers > 1000 && traffic.limited > 1000,
+        "{traffic:?}"
+    );
 }
 
 /// Whoever writes a peer's addresses into its questions uses up no answers of the peer's, whenever the two started.
@@ -309,22 +651,65 @@ fn a_flood_in_the_name_of_a_peer_costs_it_no_answer() {
             for _ in 0..4 {
                 nonce += 1;
                 let length = u16::try_from(ECHO).unwrap();
-                let header = Header { kind: Kind::EchoQuestion, length, nonce, from: of_1, to: of_0 };
+                let header = Header {
+                    kind: Kind::EchoQuestion,
+                    length,
+                    nonce,
+                    from: of_1,
+                    to: of_0,
+                };
                 let guess = u32::try_from(nonce).unwrap();
-                let message = echo(&header, &Echo { token: Some(guess), repeats: Some(guess), ..Echo::default() }, ECHO);
-                for (way, from) in [(Path::Overlay, world.overlay(1)), (Path::Underlay, world.address(1))] {
-                    world.deliver(0, Datagram { way, from, at: world.now.at, bytes: &message });
+                let message = echo(
+                    &header,
+                    &Echo {
+                        token: Some(guess),
+                        repeats: Some(guess),
+                        ..Echo::default()
+                    },
+                    ECHO,
+                );
+                for (way, from) in [
+                    (Path::Overlay, world.overlay(1)),
+                    (Path::Underlay, world.address(1)),
+                ] {
+                    world.deliver(
+                        0,
+                        Datagram {
+                            way,
+                            from,
+                            at: world.now.at,
+                            bytes: &message,
+                        },
+                    );
                 }
             }
             world.run(Duration::from_millis(2));
             for node in nodes {
-                assert!(states(world, *node).iter().all(|state| *state == State::Well), "{node}: {:?}", world.view(*node).peers);
-                assert!(world.view(*node).peers.iter().all(|peer| peer.lost == 0 && !peer.ping_only), "{:?}", world.view(*node).peers);
+                assert!(
+                    states(world, *node)
+                        .iter()
+                        .all(|state| *state == State::Well),
+                    "{node}: {:?}",
+                    world.view(*node).peers
+                );
+                assert!(
+                    world
+                        .view(*node)
+                        .peers
+                        .iter()
+                        .all(|peer| peer.lost == 0 && !peer.ping_only),
+                    "{:?}",
+                    world.view(*node).peers
+                );
             }
         }
     };
     flood(&mut world, 60 * S, &[0, 1, 2]);
-    assert!(world.view(0).traffic.limited > 100_000, "{:?}", world.view(0).traffic);
+    assert!(
+        world.view(0).traffic.limited > 100_000,
+        "{:?}",
+        world.view(0).traffic
+    );
     // Who starts anew knows no token; it gets one with the first question.
     world.restart(1);
     world.run(20 * S);
@@ -342,32 +727,77 @@ fn a_flood_in_the_name_of_a_peer_costs_it_no_answer() {
 fn questions_in_a_peers_name_without_its_token_do_not_turn_a_cut_into_one_way() {
     let mut world = World::new(3);
     world.run(20 * S);
-    world.set(0, 1, Link { overlay: [false; 2], ..Link::default() });
+    world.set(
+        0,
+        1,
+        Link {
+            overlay: [false; 2],
+            ..Link::default()
+        },
+    );
     let (of_0, of_1) = (world.who(0), world.who(1));
     let forge = |world: &mut World, time: Duration| {
         let (mut nonce, end) = (0u64, world.now.at + time);
         while world.now.at < end {
             nonce += 1;
-            let header = Header { kind: Kind::EchoQuestion, length: u16::try_from(ECHO).unwrap(), nonce, from: of_1, to: of_0 };
+            let header = Header {
+                kind: Kind::EchoQuestion,
+                length: u16::try_from(ECHO).unwrap(),
+                nonce,
+                from: of_1,
+                to: of_0,
+            };
             let guess = Some(u32::try_from(nonce).unwrap()).filter(|_| nonce.is_multiple_of(2));
-            let message = echo(&header, &Echo { token: guess, repeats: guess, ..Echo::default() }, ECHO);
-            world.deliver(0, Datagram { way: Path::Overlay, from: world.overlay(1), at: world.now.at, bytes: &message });
+            let message = echo(
+                &header,
+                &Echo {
+                    token: guess,
+                    repeats: guess,
+                    ..Echo::default()
+                },
+                ECHO,
+            );
+            world.deliver(
+                0,
+                Datagram {
+                    way: Path::Overlay,
+                    from: world.overlay(1),
+                    at: world.now.at,
+                    bytes: &message,
+                },
+            );
             world.run(Duration::from_millis(200));
         }
     };
     forge(&mut world, 60 * S);
-    assert_eq!((world.state(0, 1), world.state(1, 0)), (State::OverlayCut, State::OverlayCut));
+    assert_eq!(
+        (world.state(0, 1), world.state(1, 0)),
+        (State::OverlayCut, State::OverlayCut)
+    );
     // A daemon that starts anew knows no token, and learns it beside the overlay network.
     world.restart(1);
     forge(&mut world, 90 * S);
-    assert_eq!((world.state(0, 1), world.state(1, 0)), (State::OverlayCut, State::OverlayCut));
+    assert_eq!(
+        (world.state(0, 1), world.state(1, 0)),
+        (State::OverlayCut, State::OverlayCut)
+    );
     // One that started anew is not sure of its peer until that one has repeated its token.
     world.restart(0);
     forge(&mut world, 90 * S);
-    assert_eq!((world.state(0, 1), world.state(1, 0)), (State::OverlayCut, State::OverlayCut));
+    assert_eq!(
+        (world.state(0, 1), world.state(1, 0)),
+        (State::OverlayCut, State::OverlayCut)
+    );
     world.set(0, 1, Link::default());
-    let mended = world.until(30 * S, |world| world.state(0, 1) == State::Well && world.state(1, 0) == State::Well);
-    assert!(mended.is_some(), "{:?} and {:?}", world.state(0, 1), world.state(1, 0));
+    let mended = world.until(30 * S, |world| {
+        world.state(0, 1) == State::Well && world.state(1, 0) == State::Well
+    });
+    assert!(
+        mended.is_some(),
+        "{:?} and {:?}",
+        world.state(0, 1),
+        world.state(1, 0)
+    );
 }
 
 #[test]
@@ -378,27 +808,63 @@ fn a_row_full_of_lies_is_what_one_node_says() {
     world.look(0);
     world.run(3 * S);
     let view = world.view(0);
-    let lies = view.rows.iter().find(|row| row.name.as_deref() == Some("node-1")).unwrap();
+    let lies = view
+        .rows
+        .iter()
+        .find(|row| row.name.as_deref() == Some("node-1"))
+        .unwrap();
     assert_eq!(lies.counts.get(&State::CutOff), Some(&u32::MAX));
-    assert_eq!(lies.said.as_ref().unwrap().gravest, None, "no text but the name of a check");
-    assert!(view.peers.iter().all(|peer| peer.state == State::Well && peer.others.is_empty()));
+    assert_eq!(
+        lies.said.as_ref().unwrap().gravest,
+        None,
+        "no text but the name of a check"
+    );
+    assert!(
+        view.peers
+            .iter()
+            .all(|peer| peer.state == State::Well && peer.others.is_empty())
+    );
 }
 
 /// The document stays small, however many nodes say however much: the worst of each is kept.
 #[test]
 fn what_many_nodes_say_is_bounded() {
     let mut world = World::new(300);
-    world.set(7, 8, Link { overlay: [false; 2], ..Link::default() });
+    world.set(
+        7,
+        8,
+        Link {
+            overlay: [false; 2],
+            ..Link::default()
+        },
+    );
     world.run(90 * S);
     world.look(0);
     world.run(6 * S);
     let view = world.view(0);
-    assert!(view.rows.len() == 299 && view.rows.iter().all(|row| row.said_age_ms.is_some()), "{}", view.rows.len());
-    assert!(view.rows.iter().all(|row| row.counts.values().sum::<u32>() == 299), "the counts are those of all");
+    assert!(
+        view.rows.len() == 299 && view.rows.iter().all(|row| row.said_age_ms.is_some()),
+        "{}",
+        view.rows.len()
+    );
+    assert!(
+        view.rows
+            .iter()
+            .all(|row| row.counts.values().sum::<u32>() == 299),
+        "the counts are those of all"
+    );
     let cells: usize = view.rows.iter().map(|row| row.peers.len()).sum();
     assert!((10_000..=20_200).contains(&cells), "{cells}");
-    let of_7 = view.rows.iter().find(|row| row.name.as_deref() == Some("node-7")).unwrap();
-    assert_eq!(of_7.peers.first().map(|cell| cell.state), Some(State::OverlayCut), "the worst comes first");
+    let of_7 = view
+        .rows
+        .iter()
+        .find(|row| row.name.as_deref() == Some("node-7"))
+        .unwrap();
+    assert_eq!(
+        of_7.peers.first().map(|cell| cell.state),
+        Some(State::OverlayCut),
+        "the worst comes first"
+    );
 }
 
 /// What a cluster costs at rest: questions and bytes of each node, and that each direction is asked once a cycle.
@@ -416,11 +882,29 @@ fn costs(nodes: usize, cycles: u32, link: Link) {
     world.run(time);
     let seconds = time.as_secs_f64();
     for (node, count) in world.counts.iter().enumerate() {
-        let (questions, bytes) = (f64::from(count.questions) / seconds, count.bytes as f64 / seconds);
-        assert!(questions <= 8.0 && bytes <= 2_000.0, "node {node} of {nodes}: {questions:.1} questions and {bytes:.0} bytes a second");
-        assert!(count.most_in_a_second <= 8 + 2, "node {node} of {nodes}: {} questions in one second", count.most_in_a_second);
-        assert_eq!(count.asked.len(), nodes - 1, "node {node} of {nodes}: every direction is asked in each cycle");
-        assert!(count.most_heard_in_a_second <= 25, "node {node} of {nodes} was asked {} times in one second", count.most_heard_in_a_second);
+        let (questions, bytes) = (
+            f64::from(count.questions) / seconds,
+            count.bytes as f64 / seconds,
+        );
+        assert!(
+            questions <= 8.0 && bytes <= 2_000.0,
+            "node {node} of {nodes}: {questions:.1} questions and {bytes:.0} bytes a second"
+        );
+        assert!(
+            count.most_in_a_second <= 8 + 2,
+            "node {node} of {nodes}: {} questions in one second",
+            count.most_in_a_second
+        );
+        assert_eq!(
+            count.asked.len(),
+            nodes - 1,
+            "node {node} of {nodes}: every direction is asked in each cycle"
+        );
+        assert!(
+            count.most_heard_in_a_second <= 25,
+            "node {node} of {nodes} was asked {} times in one second",
+            count.most_heard_in_a_second
+        );
     }
 }
 
@@ -432,7 +916,14 @@ fn ten_nodes_at_rest() {
 /// A firewall that lets the tunnel in alone is no surprise at each turn.
 #[test]
 fn a_cluster_with_nothing_beside_the_tunnel_costs_no_more() {
-    costs(40, 3, Link { underlay: [false; 2], ..Link::default() });
+    costs(
+        40,
+        3,
+        Link {
+            underlay: [false; 2],
+            ..Link::default()
+        },
+    );
 }
 
 #[test]
@@ -454,7 +945,9 @@ fn ten_thousand_nodes_ask_everybody_once_a_cycle_and_nobody_at_once() {
     const WALKERS: usize = NODES / 10;
     let cycle = probing::schedule::cycle(NODES - 1);
     let seconds = usize::try_from(cycle.as_secs()).unwrap() * 12 / 10;
-    let numbers: Vec<u64> = (0..NODES).map(|node| probing::who::mix([u64::try_from(node).unwrap(), 3, 4])).collect();
+    let numbers: Vec<u64> = (0..NODES)
+        .map(|node| probing::who::mix([u64::try_from(node).unwrap(), 3, 4]))
+        .collect();
     let mut heard = vec![0u8; NODES * seconds];
     for walker in 0..WALKERS {
         let mut walk = Walk::new(numbers[walker], Duration::ZERO);
@@ -462,20 +955,37 @@ fn ten_thousand_nodes_ask_everybody_once_a_cycle_and_nobody_at_once() {
         let mut last = Duration::ZERO;
         for _ in 1..NODES {
             let now = walk.next();
-            assert!(last.is_zero() || now - last >= Duration::from_millis(200), "at most 5 a second");
+            assert!(
+                last.is_zero() || now - last >= Duration::from_millis(200),
+                "at most 5 a second"
+            );
             last = now;
-            let peers = || (0..NODES).filter(|peer| *peer != walker).map(|peer| (peer, numbers[peer]));
+            let peers = || {
+                (0..NODES)
+                    .filter(|peer| *peer != walker)
+                    .map(|peer| (peer, numbers[peer]))
+            };
             let peer = walk.turn(now, peers).unwrap();
-            assert!(!std::mem::replace(&mut asked[peer], true), "{walker} asks {peer} twice in one cycle");
+            assert!(
+                !std::mem::replace(&mut asked[peer], true),
+                "{walker} asks {peer} twice in one cycle"
+            );
             let second = usize::try_from(now.as_secs()).unwrap();
             let count = &mut heard[peer * seconds + second];
             *count = count.saturating_add(1);
         }
-        assert_eq!(asked.iter().filter(|asked| !**asked).count(), 1, "itself alone is not asked");
+        assert_eq!(
+            asked.iter().filter(|asked| !**asked).count(),
+            1,
+            "itself alone is not asked"
+        );
         assert!(last < cycle * 12 / 10, "{last:?}");
     }
     let most = heard.iter().copied().max().unwrap_or(0);
-    assert!(most <= 10, "a node was asked {most} times in one second by a tenth of the others; the mean is 0.4");
+    assert!(
+        most <= 10,
+        "a node was asked {most} times in one second by a tenth of the others; the mean is 0.4"
+    );
 }
 
 /// Whoever asks at once gets an answer by each way, whatever the cycle, and costs what it costs.
@@ -485,37 +995,117 @@ fn one_peer_is_asked_at_once() {
     world.run(20 * S);
     let tally = |asked: u8, answered: u8| (asked, answered);
     let seen = |probe: &Probe| {
-        [probe.small, probe.full, probe.underlay, probe.ping, probe.full_ping, probe.underlay_ping].map(|tally| (tally.asked, tally.answered))
+        [
+            probe.small,
+            probe.full,
+            probe.underlay,
+            probe.ping,
+            probe.full_ping,
+            probe.underlay_ping,
+        ]
+        .map(|tally| (tally.asked, tally.answered))
     };
     let began = world.now.at;
     let well = world.ask(0, 1).unwrap();
     assert_eq!(seen(&well), [tally(5, 5); 6], "{well:?}");
     assert!(world.now.at - began < S, "nothing is left to wait for");
-    assert!(well.small.rtt_us.is_some_and(|us| (900..1100).contains(&us)) && well.answered_by.is_none(), "{well:?}");
-    assert!(well.peer.hears_us_age_ms.is_some_and(|ms| ms < 1000), "{well:?}");
+    assert!(
+        well.small
+            .rtt_us
+            .is_some_and(|us| (900..1100).contains(&us))
+            && well.answered_by.is_none(),
+        "{well:?}"
+    );
+    assert!(
+        well.peer.hears_us_age_ms.is_some_and(|ms| ms < 1000),
+        "{well:?}"
+    );
 
     // What it says beside the overlay tells which direction is cut.
-    world.set(0, 1, Link { overlay: [false, true], ..Link::default() });
+    world.set(
+        0,
+        1,
+        Link {
+            overlay: [false, true],
+            ..Link::default()
+        },
+    );
     world.run(10 * S);
     let cut = world.ask(0, 1).unwrap();
-    assert_eq!(seen(&cut), [tally(5, 0), tally(5, 0), tally(5, 5), tally(5, 0), tally(5, 0), tally(5, 5)], "{cut:?}");
-    assert!(cut.peer.hears_us_age_ms.is_some_and(|ms| ms > 5_000), "{cut:?}");
+    assert_eq!(
+        seen(&cut),
+        [
+            tally(5, 0),
+            tally(5, 0),
+            tally(5, 5),
+            tally(5, 0),
+            tally(5, 0),
+            tally(5, 5)
+        ],
+        "{cut:?}"
+    );
+    assert!(
+        cut.peer.hears_us_age_ms.is_some_and(|ms| ms > 5_000),
+        "{cut:?}"
+    );
     let one_way = world.ask(1, 0).unwrap();
-    assert_eq!(seen(&one_way)[..3], [tally(5, 0), tally(5, 0), tally(5, 5)], "{one_way:?}");
-    assert!(one_way.peer.hears_us_age_ms.is_some_and(|ms| ms < 2_500), "{one_way:?}");
+    assert_eq!(
+        seen(&one_way)[..3],
+        [tally(5, 0), tally(5, 0), tally(5, 5)],
+        "{one_way:?}"
+    );
+    assert!(
+        one_way.peer.hears_us_age_ms.is_some_and(|ms| ms < 2_500),
+        "{one_way:?}"
+    );
 
-    world.set(0, 1, Link { mtu: [1400; 2], ..Link::default() });
+    world.set(
+        0,
+        1,
+        Link {
+            mtu: [1400; 2],
+            ..Link::default()
+        },
+    );
     let small = world.ask(0, 1).unwrap();
-    assert_eq!(seen(&small), [tally(5, 5), tally(5, 0), tally(5, 5), tally(5, 5), tally(5, 0), tally(5, 5)], "{small:?}");
+    assert_eq!(
+        seen(&small),
+        [
+            tally(5, 5),
+            tally(5, 0),
+            tally(5, 5),
+            tally(5, 5),
+            tally(5, 0),
+            tally(5, 5)
+        ],
+        "{small:?}"
+    );
 
     // An answer to a probe that is over belongs to nobody, however long it takes.
-    world.set(0, 1, Link { delay: Duration::from_millis(1100), ..Link::default() });
+    world.set(
+        0,
+        1,
+        Link {
+            delay: Duration::from_millis(1100),
+            ..Link::default()
+        },
+    );
     let late = world.ask(0, 1).unwrap();
     let again = world.ask(0, 1).unwrap();
     for probe in [late, again] {
-        assert!(seen(&probe).iter().all(|(asked, answered)| *asked == 5 && answered <= asked), "{probe:?}");
+        assert!(
+            seen(&probe)
+                .iter()
+                .all(|(asked, answered)| *asked == 5 && answered <= asked),
+            "{probe:?}"
+        );
     }
-    assert!(world.ask(0, 2).is_some_and(|probe| probe.small.answered == 5), "another peer is asked by itself");
+    assert!(
+        world
+            .ask(0, 2)
+            .is_some_and(|probe| probe.small.answered == 5),
+        "another peer is asked by itself"
+    );
 }
 
 /// Another node in a peer's place is named, to whoever asks at once.
@@ -526,5 +1116,9 @@ fn another_node_is_named_at_once() {
     world.takes_over(1, 2);
     let probe = world.ask(0, 1).unwrap();
     assert_eq!(probe.answered_by.as_deref(), Some("node-2"), "{probe:?}");
-    assert_eq!((probe.small.answered, probe.underlay.answered), (0, 0), "{probe:?}");
+    assert_eq!(
+        (probe.small.answered, probe.underlay.answered),
+        (0, 0),
+        "{probe:?}"
+    );
 }

@@ -6,7 +6,9 @@
 use crate::subnet_env::temporary_prefix;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+};
 use nix::sys::stat::{Mode, fchmod};
 use rand::Rng;
 use std::fmt;
@@ -59,7 +61,11 @@ impl fmt::Display for SocketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
             Self::Held(path) => write!(f, "another flanneld listens on {}", path.display()),
-            Self::Foreign(path) => write!(f, "cannot listen on {}: there is a file that is no socket: delete it", path.display()),
+            Self::Foreign(path) => write!(
+                f,
+                "cannot listen on {}: there is a file that is no socket: delete it",
+                path.display()
+            ),
             Self::System { path, why } => write!(
                 f,
                 "cannot listen on {}: {why}; flannelctl cannot ask this daemon: check the directory's permissions and free space",
@@ -89,7 +95,10 @@ pub struct Socket {
 impl Socket {
     /// The socket that belongs to a subnet.env. Nothing is created yet.
     pub fn new(subnet_file: &Path) -> Self {
-        Self { path: path(subnet_file), ours: None }
+        Self {
+            path: path(subnet_file),
+            ours: None,
+        }
     }
 
     /// Its path.
@@ -106,11 +115,16 @@ impl Socket {
             return Ok(None);
         }
         match std::fs::symlink_metadata(&self.path) {
-            Ok(file) if !file.file_type().is_socket() => return Err(SocketError::Foreign(self.path.clone())),
+            Ok(file) if !file.file_type().is_socket() => {
+                return Err(SocketError::Foreign(self.path.clone()));
+            }
             Ok(_) if is_answered(&self.path) => return Err(SocketError::Held(self.path.clone())),
             _ => {}
         }
-        let listener = self.replace().map_err(|why| SocketError::System { path: self.path.clone(), why })?;
+        let listener = self.replace().map_err(|why| SocketError::System {
+            path: self.path.clone(),
+            why,
+        })?;
         self.ours = identity(&self.path);
         Ok(Some(listener))
     }
@@ -128,8 +142,15 @@ impl Socket {
 
     fn replace(&self) -> io::Result<UnixListener> {
         let folder = folder(&self.path);
-        DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-        let name = format!("{}{:016x}", temporary_prefix(&self.path), rand::rng().random::<u64>());
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(folder)?;
+        let name = format!(
+            "{}{:016x}",
+            temporary_prefix(&self.path),
+            rand::rng().random::<u64>()
+        );
         let temporary = folder.join(&name);
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -137,7 +158,9 @@ impl Socket {
         fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         let (_opened, address) = address(&temporary)?;
         bind(socket.as_raw_fd(), &address)?;
-        let placed = listen(&socket, Backlog::new(BACKLOG)?).map_err(io::Error::from).and_then(|()| std::fs::rename(&temporary, &self.path));
+        let placed = listen(&socket, Backlog::new(BACKLOG)?)
+            .map_err(io::Error::from)
+            .and_then(|()| std::fs::rename(&temporary, &self.path));
         if let Err(error) = placed {
             let _ = std::fs::remove_file(&temporary);
             return Err(error);
@@ -151,7 +174,12 @@ impl Socket {
 /// # Errors
 /// The system's error: not found or refused where no daemon runs; permission denied for who is not root.
 pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
-    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
+    let socket = socket(
+        AddressFamily::Unix,
+        SockType::Stream,
+        SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
     let (_opened, address) = address(path)?;
     connect(socket.as_raw_fd(), &address)?;
     let stream = UnixStream::from(socket);
@@ -170,18 +198,31 @@ fn is_answered(path: &Path) -> bool {
 
 /// A short address for any path, valid while the folder is open.
 fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
-    let opened = open(folder(path), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let opened = open(
+        folder(path),
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )?;
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let address = UnixAddr::new(&Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name))?;
+    let address = UnixAddr::new(
+        &Path::new("/proc/self/fd")
+            .join(opened.as_raw_fd().to_string())
+            .join(name),
+    )?;
     Ok((opened, address))
 }
 
 fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::symlink_metadata(path).ok().filter(|file| file.file_type().is_socket()).map(|file| (file.dev(), file.ino()))
+    std::fs::symlink_metadata(path)
+        .ok()
+        .filter(|file| file.file_type().is_socket())
+        .map(|file| (file.dev(), file.ino()))
 }
 
 #[cfg(test)]
@@ -190,7 +231,10 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -202,7 +246,14 @@ mod tests {
         let path = path(&env);
         let mut first = Socket::new(&env);
         let listener = first.put().unwrap().unwrap();
-        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::symlink_metadata(&path)
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o600
+        );
         assert!(first.put().unwrap().is_none(), "it is in place");
         connect_to(&path).unwrap();
         let mut second = Socket::new(&env);
@@ -211,11 +262,18 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let again = first.put().unwrap().unwrap();
         drop((listener, again));
-        assert_eq!(connect_to(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            connect_to(&path).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
         let listener = second.put().unwrap().unwrap();
         connect_to(&path).unwrap();
         first.remove();
-        assert_eq!(names(&root.path().join("run")), ["subnet.env.sock"], "another's stays, and no temporary one is left");
+        assert_eq!(
+            names(&root.path().join("run")),
+            ["subnet.env.sock"],
+            "another's stays, and no temporary one is left"
+        );
         second.remove();
         assert!(names(&root.path().join("run")).is_empty());
         drop(listener);
@@ -240,9 +298,16 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("subnet.env");
         std::fs::write(path(&env), "mine").unwrap();
-        assert!(matches!(Socket::new(&env).put(), Err(SocketError::Foreign(_))));
+        assert!(matches!(
+            Socket::new(&env).put(),
+            Err(SocketError::Foreign(_))
+        ));
         assert_eq!(std::fs::read_to_string(path(&env)).unwrap(), "mine");
-        let deep = root.path().join("x".repeat(100)).join("y".repeat(100)).join("b.env");
+        let deep = root
+            .path()
+            .join("x".repeat(100))
+            .join("y".repeat(100))
+            .join("b.env");
         let _listener = Socket::new(&deep).put().unwrap().unwrap();
         connect_to(&path(&deep)).unwrap();
         assert!(path(&deep).ends_with("b.env.sock"));

@@ -54,7 +54,9 @@ pub struct Choice {
 impl ExitReport {
     /// Why it ended. Of a version before, the text is all there is.
     pub fn why(&self) -> Problem {
-        self.problem.clone().unwrap_or_else(|| Problem::in_words(&self.text))
+        self.problem
+            .clone()
+            .unwrap_or_else(|| Problem::in_words(&self.text))
     }
 }
 
@@ -74,14 +76,31 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
         return Ok(());
     }
     let path = path(subnet_file);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let temporary = folder.join(format!("{}{:016x}", temporary_prefix(&path), rand::rng().random::<u64>()));
-    let words = ExitReport { text: printable::lines(&words.text).into_owned(), ..words.clone() };
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let temporary = folder.join(format!(
+        "{}{:016x}",
+        temporary_prefix(&path),
+        rand::rng().random::<u64>()
+    ));
+    let words = ExitReport {
+        text: printable::lines(&words.text).into_owned(),
+        ..words.clone()
+    };
     let written = (|| {
         // On a fresh host nobody has made it yet.
-        DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(folder)?;
         // It may quote the store, as the log does.
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(format!("{}\n", serde_json::to_string(&words)?).as_bytes())?;
         std::fs::rename(&temporary, &path)
     })();
@@ -137,12 +156,30 @@ mod tests {
         assert_eq!(read(&env).unwrap(), None);
         write(&env, &words("the address is taken\nby \u{1b}[31mnode-2")).unwrap();
         let said = read(&env).unwrap().unwrap();
-        assert!(said.text.starts_with("the address is taken\nby ") && !said.text.contains('\u{1b}'), "{said:?}");
-        assert_eq!(ExitReport { text: String::new(), ..said }, words(""));
-        assert_eq!(std::fs::metadata(path(&env)).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(
+            said.text.starts_with("the address is taken\nby ") && !said.text.contains('\u{1b}'),
+            "{said:?}"
+        );
+        assert_eq!(
+            ExitReport {
+                text: String::new(),
+                ..said
+            },
+            words("")
+        );
+        assert_eq!(
+            std::fs::metadata(path(&env)).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         write(&env, &words("again")).unwrap();
         assert_eq!(read(&env).unwrap().unwrap().text, "again");
-        assert_eq!(std::fs::read_dir(folder.path().join("flannel")).unwrap().count(), 1, "no temporary file is left");
+        assert_eq!(
+            std::fs::read_dir(folder.path().join("flannel"))
+                .unwrap()
+                .count(),
+            1,
+            "no temporary file is left"
+        );
         remove(&env);
         remove(&env);
         assert_eq!(read(&env).unwrap(), None);

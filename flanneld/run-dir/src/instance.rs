@@ -39,38 +39,76 @@ pub struct Instance {
 pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;
-    Ok(Instance { _socket: socket, _lock: lock })
+    Ok(Instance {
+        _socket: socket,
+        _lock: lock,
+    })
 }
 
 fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
     let name = format!("{SOCKETS}{network}/{backend}");
-    names::hold(&name, "which would have kept this daemon from starting").map_err(|denied| match denied {
-        Denied::Held(holder) => InstanceError::Network { network: network.to_owned(), backend: backend.to_owned(), holder: listener(&holder) },
-        Denied::Host(why) => InstanceError::Host { claim: Claim::Network { network: network.to_owned(), backend: backend.to_owned() }, why },
+    names::hold(&name, "which would have kept this daemon from starting").map_err(|denied| {
+        match denied {
+            Denied::Held(holder) => InstanceError::Network {
+                network: network.to_owned(),
+                backend: backend.to_owned(),
+                holder: listener(&holder),
+            },
+            Denied::Host(why) => InstanceError::Host {
+                claim: Claim::Network {
+                    network: network.to_owned(),
+                    backend: backend.to_owned(),
+                },
+                why,
+            },
+        }
     })
 }
 
 /// The lock that belongs to a subnet.env.
 pub fn lock_path(subnet_file: &Path) -> PathBuf {
-    let folder = subnet_file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = subnet_file.file_name().map_or_else(|| "subnet.env".to_owned(), |name| name.to_string_lossy().into_owned());
+    let folder = subnet_file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let name = subnet_file.file_name().map_or_else(
+        || "subnet.env".to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    );
     folder.join(format!(".{name}.lock"))
 }
 
 fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     let path = lock_path(subnet_file);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let host = |why: io::Error| InstanceError::Host { claim: Claim::Lock(path.clone()), why };
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
+    let host = |why: io::Error| InstanceError::Host {
+        claim: Claim::Lock(path.clone()),
+        why,
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(folder)
+        .map_err(host)?;
     let mut options = OpenOptions::new();
-    let file = regular::open(&path, options.read(true).write(true).create(true).truncate(false).mode(LOCK_MODE)).map_err(host)?;
+    let file = regular::open(
+        &path,
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(LOCK_MODE),
+    )
+    .map_err(host)?;
     // Writing the pid would overwrite a file that is also known by another name.
     if file.metadata().map_err(host)?.nlink() > 1 {
         return Err(host(Irregular::HardLinks.into()));
     }
     // Earlier versions let everybody read the file, and who can read it can lock it.
     if file.metadata().map_err(host)?.mode() & 0o777 != LOCK_MODE {
-        file.set_permissions(std::fs::Permissions::from_mode(LOCK_MODE)).map_err(host)?;
+        file.set_permissions(std::fs::Permissions::from_mode(LOCK_MODE))
+            .map_err(host)?;
     }
     let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => lock,
@@ -79,11 +117,17 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
             // The holder is only needed for the message.
             let _ = file.read_to_string(&mut text);
             let holder = text.trim().parse().map_or(Holder::Unknown, Holder::of);
-            return Err(InstanceError::SubnetFile { file: subnet_file.to_owned(), holder });
+            return Err(InstanceError::SubnetFile {
+                file: subnet_file.to_owned(),
+                holder,
+            });
         }
         Err((_, errno)) => return Err(host(errno.into())),
     };
-    let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    let written = lock
+        .set_len(0)
+        .and_then(|()| lock.rewind())
+        .and_then(|()| writeln!(lock, "{}", std::process::id()));
     if let Err(error) = written {
         // The lock works without the pid in it.
         tracing::debug!("writing the pid to {}: {error}", path.display());
@@ -105,14 +149,20 @@ pub(crate) mod tests {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let hold = move || {
             setfsuid(Uid::from_raw(65534));
-            names.iter().map(|name| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()).collect()
+            names
+                .iter()
+                .map(|name| {
+                    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
+                })
+                .collect()
         };
         // The user of files is a thread's.
         std::thread::spawn(hold).join().unwrap()
     }
 
     #[test]
-    fn network_name_held_by_another_user_stops_no_daemon_and_two_of_root_still_exclude_each_other() {
+    fn network_name_held_by_another_user_stops_no_daemon_and_two_of_root_still_exclude_each_other()
+    {
         if !geteuid().is_root() {
             return;
         }
@@ -120,9 +170,23 @@ pub(crate) mod tests {
         let network = format!("10.96.0.0/16 of test {}", std::process::id());
         let _squat = held_by_nobody(&[&format!("{SOCKETS}{network}/vxlan")]);
         let first = claim(&network, "vxlan", &folder.path().join("subnet.env")).unwrap();
-        assert_eq!(sockets().iter().filter(|name| name.base() == format!("{SOCKETS}{network}/vxlan")).count(), 1, "{:?}", sockets());
+        assert_eq!(
+            sockets()
+                .iter()
+                .filter(|name| name.base() == format!("{SOCKETS}{network}/vxlan"))
+                .count(),
+            1,
+            "{:?}",
+            sockets()
+        );
         let error = claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
-        assert!(matches!(&error, InstanceError::Network { .. }) && error.to_string().contains(&format!("pid {}", std::process::id())), "{error}");
+        assert!(
+            matches!(&error, InstanceError::Network { .. })
+                && error
+                    .to_string()
+                    .contains(&format!("pid {}", std::process::id())),
+            "{error}"
+        );
         drop(first);
         claim(&network, "vxlan", &folder.path().join("other.env")).unwrap();
     }
@@ -133,20 +197,34 @@ pub(crate) mod tests {
         let file = folder.path().join("subnet.env");
         std::fs::write(lock_path(&file), "1").unwrap();
         std::fs::set_permissions(lock_path(&file), std::fs::Permissions::from_mode(0o644)).unwrap();
-        let _held = claim(&format!("10.95.0.0/16 of test {}", std::process::id()), "vxlan", &file).unwrap();
-        assert_eq!(std::fs::metadata(lock_path(&file)).unwrap().mode() & 0o777, 0o600);
+        let _held = claim(
+            &format!("10.95.0.0/16 of test {}", std::process::id()),
+            "vxlan",
+            &file,
+        )
+        .unwrap();
+        assert_eq!(
+            std::fs::metadata(lock_path(&file)).unwrap().mode() & 0o777,
+            0o600
+        );
     }
 
     #[test]
     fn the_lock_is_a_file_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, secret) = (folder.path().join("subnet.env"), folder.path().join("secret"));
+        let (file, secret) = (
+            folder.path().join("subnet.env"),
+            folder.path().join("secret"),
+        );
         std::fs::write(&secret, "mine").unwrap();
         let network = format!("10.98.0.0/16 of test {}", std::process::id());
         std::os::unix::fs::symlink(&secret, lock_path(&file)).unwrap();
         let refused = |why: &str| {
             let error = claim(&network, "vxlan", &file).unwrap_err().to_string();
-            assert!(error.contains(why) && error.contains(".subnet.env.lock"), "{error}");
+            assert!(
+                error.contains(why) && error.contains(".subnet.env.lock"),
+                "{error}"
+            );
             assert_eq!(std::fs::read_to_string(&secret).unwrap(), "mine");
             running(&file);
             std::fs::remove_file(lock_path(&file)).unwrap();
@@ -154,7 +232,11 @@ pub(crate) mod tests {
         refused("symbolic link");
         std::fs::hard_link(&secret, lock_path(&file)).unwrap();
         refused("hard links");
-        nix::unistd::mkfifo(&lock_path(&file), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        nix::unistd::mkfifo(
+            &lock_path(&file),
+            nix::sys::stat::Mode::from_bits_truncate(0o600),
+        )
+        .unwrap();
         refused("regular file");
         claim(&network, "vxlan", &file).unwrap();
     }
@@ -168,23 +250,43 @@ pub(crate) mod tests {
         let error = claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
         let pid = format!("pid {}", std::process::id());
         let here = i32::try_from(std::process::id()).unwrap();
-        assert!(matches!(&error, InstanceError::Network { holder: Holder::Process { pid, .. }, .. } if *pid == here), "{error}");
+        assert!(
+            matches!(&error, InstanceError::Network { holder: Holder::Process { pid, .. }, .. } if *pid == here),
+            "{error}"
+        );
         assert!(error.to_string().contains(&pid), "{error}");
-        assert!(running(&file).iter().any(|words| words.starts_with(&pid)), "{:?}", running(&file));
-        assert!(sockets().iter().any(|name| name.base().ends_with(&format!("{network}/vxlan"))), "{:?}", sockets());
+        assert!(
+            running(&file).iter().any(|words| words.starts_with(&pid)),
+            "{:?}",
+            running(&file)
+        );
+        assert!(
+            sockets()
+                .iter()
+                .any(|name| name.base().ends_with(&format!("{network}/vxlan"))),
+            "{:?}",
+            sockets()
+        );
         // Any number of attempts get an answer, and none of them blocks.
         for _ in 0..300 {
             claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
         }
         // Another network with the same file.
         let error = claim(&format!("{network} b"), "vxlan", &file).unwrap_err();
-        assert!(matches!(&error, InstanceError::SubnetFile { holder: Holder::Process { pid, .. }, .. } if *pid == here), "{error}");
+        assert!(
+            matches!(&error, InstanceError::SubnetFile { holder: Holder::Process { pid, .. }, .. } if *pid == here),
+            "{error}"
+        );
         assert!(error.to_string().contains(&pid), "{error}");
         // Another backend type is another daemon (issue #765 of Go flannel: several networks on one host).
         let other = claim(&network, "host-gw", &folder.path().join("third.env")).unwrap();
         drop(first);
         drop(other);
-        assert!(!sockets().iter().any(|name| name.raw.contains(&network)), "{:?}", sockets());
+        assert!(
+            !sockets().iter().any(|name| name.raw.contains(&network)),
+            "{:?}",
+            sockets()
+        );
         claim(&network, "vxlan", &file).unwrap();
     }
 }

@@ -14,12 +14,20 @@ use types::problem::text;
 /// The system's error, or the file is a link, a pipe or a device.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = options.custom_flags(flags).open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => Irregular::Link.into(),
-        Some(libc::ENXIO) => Irregular::Other.into(),
-        _ => error,
-    })?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(Irregular::Other.into()) }
+    let file =
+        options
+            .custom_flags(flags)
+            .open(path)
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::ELOOP) => Irregular::Link.into(),
+                Some(libc::ENXIO) => Irregular::Other.into(),
+                _ => error,
+            })?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(Irregular::Other.into())
+    }
 }
 
 /// Reads at most a given number of bytes of a regular file.
@@ -28,7 +36,9 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// As for [`open`], or reading fails.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path, OpenOptions::new().read(true))?.take(limit).read_to_end(&mut bytes)?;
+    open(path, OpenOptions::new().read(true))?
+        .take(limit)
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -86,14 +96,35 @@ mod tests {
         std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
         nix::unistd::mkfifo(&path("pipe"), Mode::from_bits_truncate(0o600)).unwrap();
         assert_eq!(read(&path("file"), 3).unwrap(), b"tex");
-        for (name, why) in [("link", Irregular::Link), ("pipe", Irregular::Other), (".", Irregular::Other)] {
+        for (name, why) in [
+            ("link", Irregular::Link),
+            ("pipe", Irregular::Other),
+            (".", Irregular::Other),
+        ] {
             let error = read(&path(name), 3).unwrap_err();
-            assert_eq!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(&why), "{name}: {error}");
+            assert_eq!(
+                error.get_ref().and_then(|inner| inner.downcast_ref()),
+                Some(&why),
+                "{name}: {error}"
+            );
         }
-        for (name, why) in [("link", "symbolic link"), ("pipe", "regular"), (".", "regular")] {
-            assert!(read(&path(name), 3).unwrap_err().to_string().contains(why), "{name}");
-            assert!(open(&path(name), OpenOptions::new().write(true)).is_err(), "{name}");
+        for (name, why) in [
+            ("link", "symbolic link"),
+            ("pipe", "regular"),
+            (".", "regular"),
+        ] {
+            assert!(
+                read(&path(name), 3).unwrap_err().to_string().contains(why),
+                "{name}"
+            );
+            assert!(
+                open(&path(name), OpenOptions::new().write(true)).is_err(),
+                "{name}"
+            );
         }
-        assert_eq!(read(&path("none"), 3).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            read(&path("none"), 3).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 }

@@ -33,35 +33,61 @@ pub struct Reason {
 impl Reason {
     /// A condition, and the problem that keeps it from being met.
     pub fn new(condition: impl Into<String>, problem: Problem) -> Self {
-        Self { condition: condition.into(), reason: problem.to_string(), problem: Some(problem) }
+        Self {
+            condition: condition.into(),
+            reason: problem.to_string(),
+            problem: Some(problem),
+        }
     }
 
     /// Why. Of a version before, the text is all there is.
     pub fn why(&self) -> Problem {
-        self.problem.clone().unwrap_or_else(|| Problem::in_words(&self.reason))
+        self.problem
+            .clone()
+            .unwrap_or_else(|| Problem::in_words(&self.reason))
     }
 
     /// The object in the file. The plugin reads `condition` and `reason`.
     fn json(&self) -> Value {
         let mut object = json!({ "condition": self.condition, "reason": self.reason });
-        if let (Some(problem), Some(fields)) = (self.problem.as_ref().and_then(|problem| serde_json::to_value(problem).ok()), object.as_object_mut())
-        {
+        if let (Some(problem), Some(fields)) = (
+            self.problem
+                .as_ref()
+                .and_then(|problem| serde_json::to_value(problem).ok()),
+            object.as_object_mut(),
+        ) {
             fields.insert("problem".to_owned(), problem);
         }
         object
     }
 
     fn read(object: &Value) -> Self {
-        let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let problem = object.get("problem").and_then(|problem| serde_json::from_value(problem.clone()).ok());
-        Self { condition: text("condition"), reason: text("reason"), problem }
+        let text = |name: &str| {
+            object
+                .get(name)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let problem = object
+            .get("problem")
+            .and_then(|problem| serde_json::from_value(problem.clone()).ok());
+        Self {
+            condition: text("condition"),
+            reason: text("reason"),
+            problem,
+        }
     }
 }
 
 /// A condition and a text.
 impl<C: Into<String>, T: Into<String>> From<(C, T)> for Reason {
     fn from((condition, reason): (C, T)) -> Self {
-        Self { condition: condition.into(), reason: reason.into(), problem: None }
+        Self {
+            condition: condition.into(),
+            reason: reason.into(),
+            problem: None,
+        }
     }
 }
 
@@ -89,7 +115,8 @@ pub struct Pods {
 
 impl Status {
     fn render(&self) -> String {
-        let list = |reasons: &[Reason]| -> Vec<Value> { reasons.iter().map(Reason::json).collect() };
+        let list =
+            |reasons: &[Reason]| -> Vec<Value> { reasons.iter().map(Reason::json).collect() };
         let pods = json!({ "reasons": list(&self.pods.reasons), "devices": self.pods.devices });
         let (ready, reasons) = (self.reasons.is_empty(), list(&self.reasons));
         let mut status = json!({ "ready": ready, "reasons": reasons, "pid": std::process::id(), "version": self.version, "pods": pods });
@@ -163,7 +190,10 @@ pub struct Writer {
 impl Writer {
     /// A writer for the file that belongs to a subnet.env. Nothing is written yet.
     pub fn new(subnet_file: &Path) -> Self {
-        Self { path: path(subnet_file), current: None }
+        Self {
+            path: path(subnet_file),
+            current: None,
+        }
     }
 
     /// Puts a status in place, unless it is there already.
@@ -172,7 +202,12 @@ impl Writer {
     /// Another daemon's file is never replaced while that one lives. Any other failure leaves the file as it is.
     pub fn put(&mut self, status: &Status) -> Result<(), StatusError> {
         let in_place = self.is_in_place();
-        if in_place && self.current.as_ref().is_some_and(|(_, said)| said == status) {
+        if in_place
+            && self
+                .current
+                .as_ref()
+                .is_some_and(|(_, said)| said == status)
+        {
             return Ok(());
         }
         if !in_place && is_held(&self.path) {
@@ -182,7 +217,10 @@ impl Writer {
             // What a daemon that was killed while writing left.
             subnet_env::clear(&self.path);
         }
-        let file = self.replace(status).map_err(|why| StatusError::Write { path: self.path.clone(), why })?;
+        let file = self.replace(status).map_err(|why| StatusError::Write {
+            path: self.path.clone(),
+            why,
+        })?;
         // The lock of the old file is given up only now: at any time, the one in place is locked.
         self.current = Some((file, status.clone()));
         Ok(())
@@ -190,21 +228,42 @@ impl Writer {
 
     fn is_in_place(&self) -> bool {
         let here = std::fs::symlink_metadata(&self.path).map(|file| (file.dev(), file.ino()));
-        let ours = self.current.as_ref().and_then(|(file, _)| file.metadata().ok()).map(|file| (file.dev(), file.ino()));
+        let ours = self
+            .current
+            .as_ref()
+            .and_then(|(file, _)| file.metadata().ok())
+            .map(|file| (file.dev(), file.ino()));
         here.is_ok_and(|here| ours == Some(here))
     }
 
     fn replace(&self, status: &Status) -> io::Result<Flock<File>> {
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-        let temporary = folder.join(format!("{}{:016x}", temporary_prefix(&self.path), rand::rng().random::<u64>()));
+        let folder = self
+            .path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(folder)?;
+        let temporary = folder.join(format!(
+            "{}{:016x}",
+            temporary_prefix(&self.path),
+            rand::rng().random::<u64>()
+        ));
         // Whoever can read it can lock it, and make a dead daemon look alive.
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        let written = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| io::Error::from(errno)).and_then(|mut file| {
-            file.write_all(status.render().as_bytes())?;
-            std::fs::rename(&temporary, &self.path)?;
-            Ok(file)
-        });
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        let written = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, errno)| io::Error::from(errno))
+            .and_then(|mut file| {
+                file.write_all(status.render().as_bytes())?;
+                std::fs::rename(&temporary, &self.path)?;
+                Ok(file)
+            });
         if written.is_err() {
             let _ = std::fs::remove_file(&temporary);
         }
@@ -233,16 +292,44 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
         Err(error) => return Err(error),
     };
     let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let text = |value: &Value, name: &str| {
+        value
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let list = |value: &Value, name: &str| {
+        value
+            .get(name)
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default()
+    };
     let reasons = |value: &Value| list(value, "reasons").iter().map(Reason::read).collect();
-    let vtep = document.get("vtep").map(|vtep| (text(vtep, "device"), text(vtep, "mac")));
+    let vtep = document
+        .get("vtep")
+        .map(|vtep| (text(vtep, "device"), text(vtep, "mac")));
     let pods = document.get("pods").map(|pods| {
-        let devices = list(pods, "devices").iter().filter_map(|device| device.as_str().map(str::to_owned)).collect();
-        Pods { reasons: reasons(pods), devices }
+        let devices = list(pods, "devices")
+            .iter()
+            .filter_map(|device| device.as_str().map(str::to_owned))
+            .collect();
+        Pods {
+            reasons: reasons(pods),
+            devices,
+        }
     });
-    let status = Status { reasons: reasons(&document), version: text(&document, "version"), vtep, pods: pods.unwrap_or_default() };
-    Ok(Some(StatusFile { alive: is_held(&path), status }))
+    let status = Status {
+        reasons: reasons(&document),
+        version: text(&document, "version"),
+        vtep,
+        pods: pods.unwrap_or_default(),
+    };
+    Ok(Some(StatusFile {
+        alive: is_held(&path),
+        status,
+    }))
 }
 
 /// Whether a daemon with this subnet.env lives.
@@ -253,7 +340,12 @@ pub fn lives(subnet_file: &Path) -> bool {
 /// Whether a living process holds the file.
 fn is_held(path: &Path) -> bool {
     let file = crate::regular::open(path, OpenOptions::new().read(true));
-    file.is_ok_and(|file| matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK))))
+    file.is_ok_and(|file| {
+        matches!(
+            Flock::lock(file, FlockArg::LockSharedNonblock),
+            Err((_, Errno::EWOULDBLOCK))
+        )
+    })
 }
 
 #[cfg(test)]
@@ -262,8 +354,15 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn status(reason: Option<&str>) -> Status {
-        let reasons = reason.map(|reason| Reason::from(("lease", reason))).into_iter().collect();
-        Status { reasons, version: "1.2.3".to_owned(), ..Status::default() }
+        let reasons = reason
+            .map(|reason| Reason::from(("lease", reason)))
+            .into_iter()
+            .collect();
+        Status {
+            reasons,
+            version: "1.2.3".to_owned(),
+            ..Status::default()
+        }
     }
 
     #[test]
@@ -273,49 +372,122 @@ mod tests {
         let file = path(&env);
         assert_eq!(file, root.path().join("run/subnet.env.status"));
         std::fs::create_dir(root.path().join("run")).unwrap();
-        std::fs::write(root.path().join("run/.subnet.env.status0123456789abcdef"), "{").unwrap();
+        std::fs::write(
+            root.path().join("run/.subnet.env.status0123456789abcdef"),
+            "{",
+        )
+        .unwrap();
         let mut writer = Writer::new(&env);
         assert!(!file.exists());
         writer.put(&status(Some("none yet"))).unwrap();
         let said: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let wanted = json!({"ready": false, "reasons": [{"condition": "lease", "reason": "none yet"}], "pid": std::process::id(), "version": "1.2.3",
                    "pods": {"reasons": [], "devices": []}});
-        assert_eq!((said, std::fs::metadata(&file).unwrap().permissions().mode() & 0o777), (wanted, 0o600));
-        assert_eq!(read(&env).unwrap(), Some(StatusFile { alive: true, status: status(Some("none yet")) }));
+        assert_eq!(
+            (
+                said,
+                std::fs::metadata(&file).unwrap().permissions().mode() & 0o777
+            ),
+            (wanted, 0o600)
+        );
+        assert_eq!(
+            read(&env).unwrap(),
+            Some(StatusFile {
+                alive: true,
+                status: status(Some("none yet"))
+            })
+        );
         let inode = std::fs::metadata(&file).unwrap().ino();
         writer.put(&status(Some("none yet"))).unwrap();
-        assert_eq!(std::fs::metadata(&file).unwrap().ino(), inode, "nothing new, nothing written");
+        assert_eq!(
+            std::fs::metadata(&file).unwrap().ino(),
+            inode,
+            "nothing new, nothing written"
+        );
         writer.put(&status(None)).unwrap();
-        assert!(is_held(&file) && std::fs::read_to_string(&file).unwrap().contains(r#""ready":true"#));
+        assert!(
+            is_held(&file)
+                && std::fs::read_to_string(&file)
+                    .unwrap()
+                    .contains(r#""ready":true"#)
+        );
         let vtep = Some(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned()));
-        let pods = Pods { reasons: vec![("rules", "no iptables").into()], devices: vec!["flannel.1".to_owned()] };
-        let with_device = Status { vtep, pods, ..status(None) };
+        let pods = Pods {
+            reasons: vec![("rules", "no iptables").into()],
+            devices: vec!["flannel.1".to_owned()],
+        };
+        let with_device = Status {
+            vtep,
+            pods,
+            ..status(None)
+        };
         writer.put(&with_device).unwrap();
         drop(writer);
         assert!(file.exists() && !is_held(&file));
-        assert_eq!(read(&env).unwrap(), Some(StatusFile { alive: false, status: with_device }));
+        assert_eq!(
+            read(&env).unwrap(),
+            Some(StatusFile {
+                alive: false,
+                status: with_device
+            })
+        );
         assert_eq!(read(&root.path().join("other.env")).unwrap(), None);
-        assert_eq!(std::fs::read_dir(root.path().join("run")).unwrap().count(), 1, "no temporary file is left");
+        assert_eq!(
+            std::fs::read_dir(root.path().join("run")).unwrap().count(),
+            1,
+            "no temporary file is left"
+        );
     }
 
     #[test]
     fn problem_of_a_reason_is_read_back_and_earlier_plugins_still_find_its_text() {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("subnet.env");
-        let taken = types::Detail::PortTaken { number: 8472, udp: true, purpose: types::problem::PortPurpose::Tunnel };
-        let problem = Problem { code: "port-taken".into(), text: "UDP port 8472 is taken".to_owned(), detail: taken, parts: Vec::new() };
-        let said = Status { reasons: vec![Reason::new("kernel", problem.clone()), ("store", "silent").into()], ..Status::default() };
+        let taken = types::Detail::PortTaken {
+            number: 8472,
+            udp: true,
+            purpose: types::problem::PortPurpose::Tunnel,
+        };
+        let problem = Problem {
+            code: "port-taken".into(),
+            text: "UDP port 8472 is taken".to_owned(),
+            detail: taken,
+            parts: Vec::new(),
+        };
+        let said = Status {
+            reasons: vec![
+                Reason::new("kernel", problem.clone()),
+                ("store", "silent").into(),
+            ],
+            ..Status::default()
+        };
         Writer::new(&env).put(&said).unwrap();
         let read_back = read(&env).unwrap().unwrap().status;
         assert_eq!(read_back, said);
         assert_eq!(read_back.reasons[0].why(), problem);
-        assert_eq!((read_back.reasons[1].why().code.as_ref(), read_back.reasons[1].why().text.as_str()), ("unclassified", "silent"));
+        assert_eq!(
+            (
+                read_back.reasons[1].why().code.as_ref(),
+                read_back.reasons[1].why().text.as_str()
+            ),
+            ("unclassified", "silent")
+        );
         let file: Value = serde_json::from_slice(&std::fs::read(path(&env)).unwrap()).unwrap();
         assert_eq!(file["reasons"][0]["reason"], problem.to_string());
-        assert_eq!(file["reasons"][1], json!({ "condition": "store", "reason": "silent" }));
+        assert_eq!(
+            file["reasons"][1],
+            json!({ "condition": "store", "reason": "silent" })
+        );
         // A problem of a later version is no reason to lose the text.
-        std::fs::write(path(&env), r#"{"reasons":[{"condition":"a","reason":"b","problem":7}]}"#).unwrap();
-        assert_eq!(read(&env).unwrap().unwrap().status.reasons, [("a", "b").into()]);
+        std::fs::write(
+            path(&env),
+            r#"{"reasons":[{"condition":"a","reason":"b","problem":7}]}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            read(&env).unwrap().unwrap().status.reasons,
+            [("a", "b").into()]
+        );
     }
 
     #[test]
@@ -324,21 +496,30 @@ mod tests {
         let env = root.path().join("subnet.env");
         let (mut first, mut second) = (Writer::new(&env), Writer::new(&env));
         first.put(&status(None)).unwrap();
-        assert!(matches!(second.put(&status(Some("second"))), Err(StatusError::Held(_))));
+        assert!(matches!(
+            second.put(&status(Some("second"))),
+            Err(StatusError::Held(_))
+        ));
         // What somebody deletes is put back.
         std::fs::remove_file(path(&env)).unwrap();
         first.put(&status(None)).unwrap();
         assert!(is_held(&path(&env)));
         drop(first);
         second.put(&status(Some("second"))).unwrap();
-        assert!(std::fs::read_to_string(path(&env)).unwrap().contains("second"));
+        assert!(
+            std::fs::read_to_string(path(&env))
+                .unwrap()
+                .contains("second")
+        );
     }
 
     #[test]
     fn what_cannot_be_written_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("subnet.env.status")).unwrap();
-        let error = Writer::new(&root.path().join("subnet.env")).put(&status(None)).unwrap_err();
+        let error = Writer::new(&root.path().join("subnet.env"))
+            .put(&status(None))
+            .unwrap_err();
         assert!(matches!(error, StatusError::Write { .. }), "{error}");
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
     }

@@ -39,13 +39,27 @@ impl SubnetEnv {
         // Writing to a String cannot fail.
         if let (Some(network), Some(subnet)) = (self.networks.v4(), self.subnets.v4()) {
             let first = Ipv4Addr::from_bits(subnet.network().to_bits().wrapping_add(1));
-            let _ = write!(out, "FLANNEL_NETWORK={}\nFLANNEL_SUBNET={first}/{}\n", network.trunc(), subnet.prefix_len());
+            let _ = write!(
+                out,
+                "FLANNEL_NETWORK={}\nFLANNEL_SUBNET={first}/{}\n",
+                network.trunc(),
+                subnet.prefix_len()
+            );
         }
         if let (Some(network), Some(subnet)) = (self.networks.v6(), self.subnets.v6()) {
             let first = Ipv6Addr::from_bits(subnet.network().to_bits().wrapping_add(1));
-            let _ = write!(out, "FLANNEL_IPV6_NETWORK={}\nFLANNEL_IPV6_SUBNET={first}/{}\n", network.trunc(), subnet.prefix_len());
+            let _ = write!(
+                out,
+                "FLANNEL_IPV6_NETWORK={}\nFLANNEL_IPV6_SUBNET={first}/{}\n",
+                network.trunc(),
+                subnet.prefix_len()
+            );
         }
-        let _ = write!(out, "FLANNEL_MTU={}\nFLANNEL_IPMASQ={}\n", self.mtu, self.ip_masq);
+        let _ = write!(
+            out,
+            "FLANNEL_MTU={}\nFLANNEL_IPMASQ={}\n",
+            self.mtu, self.ip_masq
+        );
         out
     }
 }
@@ -128,7 +142,10 @@ pub fn read(path: &Path) -> Previous {
     match regular::read(path, LIMIT) {
         Ok(bytes) => parse(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
-        Err(error) => Previous { warnings: vec![format!("it cannot be read: {error}")], ..Previous::default() },
+        Err(error) => Previous {
+            warnings: vec![format!("it cannot be read: {error}")],
+            ..Previous::default()
+        },
     }
 }
 
@@ -137,23 +154,44 @@ pub fn read(path: &Path) -> Previous {
 /// # Errors
 /// Names the step that failed. The old file is left untouched.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
-    let failed = |step: Step| move |why: io::Error| WriteError { path: path.to_owned(), step, why };
+    let failed = |step: Step| {
+        move |why: io::Error| WriteError {
+            path: path.to_owned(),
+            step,
+            why,
+        }
+    };
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed(Step::Directory))?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(folder)
+        .map_err(failed(Step::Directory))?;
     // A mode set by an operator is kept. A link is replaced, so the mode of its target does not count.
     let mode = match std::fs::symlink_metadata(path) {
         Ok(old) if old.is_file() => old.permissions().mode() & 0o7777,
         _ => 0o644,
     };
-    let temporary = folder.join(format!("{}{:016x}", temporary_prefix(path), rand::rng().random::<u64>()));
+    let temporary = folder.join(format!(
+        "{}{:016x}",
+        temporary_prefix(path),
+        rand::rng().random::<u64>()
+    ));
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed(Step::Temporary))?;
-        file.write_all(env.render().as_bytes()).map_err(failed(Step::Write))?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)
+            .map_err(failed(Step::Temporary))?;
+        file.write_all(env.render().as_bytes())
+            .map_err(failed(Step::Write))?;
         // Set after opening, so that the umask does not apply.
-        file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed(Step::Mode))?;
+        file.set_permissions(std::fs::Permissions::from_mode(mode))
+            .map_err(failed(Step::Mode))?;
         file.sync_all().map_err(failed(Step::Sync))?;
         std::fs::rename(&temporary, path).map_err(failed(Step::Rename))
     })();
@@ -178,13 +216,22 @@ pub fn says(path: &Path, wanted: &SubnetEnv) -> bool {
 
 /// Prefix of the names of temporary files.
 pub(crate) fn temporary_prefix(path: &Path) -> String {
-    format!(".{}", path.file_name().map_or("subnet.env".into(), |name| name.to_string_lossy()))
+    format!(
+        ".{}",
+        path.file_name()
+            .map_or("subnet.env".into(), |name| name.to_string_lossy())
+    )
 }
 
 /// Whether a name is that of a temporary file created by [`write`].
 pub fn is_temporary(path: &Path, name: &str) -> bool {
     let random = name.strip_prefix(&temporary_prefix(path));
-    random.is_some_and(|random| random.len() == 16 && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+    random.is_some_and(|random| {
+        random.len() == 16
+            && random
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }
 
 /// The file that a subnet.env becomes when its subnet is this node's no more. [`write`] removes it.
@@ -201,7 +248,11 @@ pub fn former_path(path: &Path) -> PathBuf {
 /// It cannot be renamed.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError { path: path.to_owned(), step: Step::SetAside, why }),
+        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError {
+            path: path.to_owned(),
+            step: Step::SetAside,
+            why,
+        }),
         _ => Ok(()),
     }
 }
@@ -209,16 +260,30 @@ pub fn set_aside(path: &Path) -> Result<(), WriteError> {
 /// Reads what this node served last: the file of an earlier run, or the one that was set aside.
 pub fn last_served(path: &Path) -> Previous {
     let present = read(path);
-    if present.subnets().is_some() { present } else { Previous { warnings: present.warnings, ..read(&former_path(path)) } }
+    if present.subnets().is_some() {
+        present
+    } else {
+        Previous {
+            warnings: present.warnings,
+            ..read(&former_path(path))
+        }
+    }
 }
 
 /// Removes temporary files left by a daemon that was killed while writing. The caller must hold the lock.
 pub fn clear(path: &Path) {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let ours = is_temporary(path, &entry.file_name().to_string_lossy()) && entry.file_type().is_ok_and(|kind| kind.is_file());
+        let ours = is_temporary(path, &entry.file_name().to_string_lossy())
+            && entry.file_type().is_ok_and(|kind| kind.is_file());
         if ours && std::fs::remove_file(entry.path()).is_ok() {
-            tracing::info!("removed {}, a temporary file left by a killed flanneld", entry.path().display());
+            tracing::info!(
+                "removed {}, a temporary file left by a killed flanneld",
+                entry.path().display()
+            );
         }
     }
 }

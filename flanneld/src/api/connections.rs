@@ -41,7 +41,10 @@ pub struct Times {
 
 impl Default for Times {
     fn default() -> Self {
-        Self { head: Duration::from_secs(5), answer: Duration::from_secs(10) }
+        Self {
+            head: Duration::from_secs(5),
+            answer: Duration::from_secs(10),
+        }
     }
 }
 
@@ -76,7 +79,13 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
 }
 
 /// Answers until `stop`, then gives open requests at most 3 seconds.
-pub async fn serve(listener: Listener, router: Router, what: &str, times: Times, stop: CancellationToken) {
+pub async fn serve(
+    listener: Listener,
+    router: Router,
+    what: &str,
+    times: Times,
+    stop: CancellationToken,
+) {
     let places = Arc::new(Mutex::new(Places::default()));
     let mut tasks = JoinSet::new();
     let mut exhausted = false;
@@ -88,10 +97,16 @@ pub async fn serve(listener: Listener, router: Router, what: &str, times: Times,
                 if stop.run_until_cancelled(make_room(&places)).await.is_none() {
                     break;
                 }
-                while tasks.len() >= TASKS && stop.run_until_cancelled(tasks.join_next()).await.is_some() {}
+                while tasks.len() >= TASKS
+                    && stop.run_until_cancelled(tasks.join_next()).await.is_some()
+                {}
                 let number = locked(&places).slots.open(Instant::now());
-                let place = Place { number, places: places.clone() };
-                let task = tasks.spawn(converse(stream, router.clone(), place, times, stop.clone()));
+                let place = Place {
+                    number,
+                    places: places.clone(),
+                };
+                let task =
+                    tasks.spawn(converse(stream, router.clone(), place, times, stop.clone()));
                 let mut places = locked(&places);
                 // It may have ended already.
                 if places.slots.is_open(number) {
@@ -101,14 +116,20 @@ pub async fn serve(listener: Listener, router: Router, what: &str, times: Times,
             Err(error) if is_the_clients(&error) => debug!("{what}: {error}"),
             Err(error) => {
                 if !std::mem::replace(&mut exhausted, true) {
-                    warn!("{what} cannot take connections: {error}; raise the limit of open files (LimitNOFILE, ulimit -n)");
+                    warn!(
+                        "{what} cannot take connections: {error}; raise the limit of open files (LimitNOFILE, ulimit -n)"
+                    );
                 }
                 tokio::time::sleep(EXHAUSTED).await;
             }
         }
     }
     drop(listener);
-    if !tasks.is_empty() && tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
+    if !tasks.is_empty()
+        && tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} })
+            .await
+            .is_err()
+    {
         info!("closing open requests to {what}");
     }
 }
@@ -132,22 +153,36 @@ async fn make_room(places: &Mutex<Places>) {
 }
 
 /// Answers one request.
-async fn converse(stream: Stream, router: Router, place: Place, times: Times, stop: CancellationToken) {
+async fn converse(
+    stream: Stream,
+    router: Router,
+    place: Place,
+    times: Times,
+    stop: CancellationToken,
+) {
     let asked = Arc::new(Notify::new());
     let service = {
         let (asked, number, places) = (asked.clone(), place.number, place.places.clone());
         let is_local = IsLocal(stream.is_local());
-        let router = router.layer(axum::middleware::from_fn(move |mut request: axum::extract::Request, next: axum::middleware::Next| {
-            locked(&places).slots.asked(number, Instant::now());
-            asked.notify_one();
-            request.extensions_mut().insert(is_local);
-            next.run(request)
-        }));
+        let router = router.layer(axum::middleware::from_fn(
+            move |mut request: axum::extract::Request, next: axum::middleware::Next| {
+                locked(&places).slots.asked(number, Instant::now());
+                asked.notify_one();
+                request.extensions_mut().insert(is_local);
+                next.run(request)
+            },
+        ));
         TowerToHyperService::new(router)
     };
     let mut server = http1::Builder::new();
     // One request a connection: what is idle would only take a place. Who closes its half after the request still gets the answer.
-    server.timer(TokioTimer::new()).keep_alive(false).half_close(true).max_buf_size(HEAD).max_header_size(HEAD).header_read_timeout(times.head);
+    server
+        .timer(TokioTimer::new())
+        .keep_alive(false)
+        .half_close(true)
+        .max_buf_size(HEAD)
+        .max_header_size(HEAD)
+        .header_read_timeout(times.head);
     let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
     let head = async {
         tokio::select! {
@@ -166,7 +201,12 @@ async fn converse(stream: Stream, router: Router, place: Place, times: Times, st
 
 /// Whether the connection failed, and not this process.
 fn is_the_clients(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted)
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
 }
 
 #[cfg(test)]

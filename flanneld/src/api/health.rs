@@ -40,8 +40,16 @@ impl Server {
     /// # Errors
     /// Names the address and the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
-        let listener = listen::tcp(address).await.map_err(|error| DaemonProblem::Listen { way: WayIn::Health, address, error })?;
-        info!("health server listens on http://{address}: /healthz /livez /readyz /metrics /status");
+        let listener = listen::tcp(address)
+            .await
+            .map_err(|error| DaemonProblem::Listen {
+                way: WayIn::Health,
+                address,
+                error,
+            })?;
+        info!(
+            "health server listens on http://{address}: /healthz /livez /readyz /metrics /status"
+        );
         Ok(Self { listener, health })
     }
 
@@ -55,7 +63,14 @@ impl Server {
 
     /// Answers until `stop`, then gives open requests at most 3 seconds.
     pub async fn serve(self, stop: CancellationToken) {
-        connections::serve(Listener::Tcp(self.listener), of_the_port(self.health), WayIn::Health.name(), Times::default(), stop).await;
+        connections::serve(
+            Listener::Tcp(self.listener),
+            of_the_port(self.health),
+            WayIn::Health.name(),
+            Times::default(),
+            stop,
+        )
+        .await;
     }
 }
 
@@ -70,14 +85,22 @@ struct Answers {
 
 /// What the health endpoint answers, with any method, as Go's does. Probes name the node as they like; /status answers to its own names only.
 fn of_the_port(health: Health) -> Router {
-    let status = Router::new().route("/status", any(status)).layer(from_fn_with_state(health.clone(), own_name_only));
-    let documents = documents(status).fallback(nothing_here).layer(from_fn_with_state(Pace::default(), paced));
+    let status = Router::new()
+        .route("/status", any(status))
+        .layer(from_fn_with_state(health.clone(), own_name_only));
+    let documents = documents(status)
+        .fallback(nothing_here)
+        .layer(from_fn_with_state(Pace::default(), paced));
     routes(health, documents, (METRICS, DOCUMENT))
 }
 
 /// The same on the socket, for root alone.
 pub(super) fn of_the_socket(health: Health) -> Router {
-    routes(health, documents(Router::new().route("/status", any(status))), (Duration::ZERO, Duration::ZERO))
+    routes(
+        health,
+        documents(Router::new().route("/status", any(status))),
+        (Duration::ZERO, Duration::ZERO),
+    )
 }
 
 /// What is not for probes.
@@ -89,27 +112,62 @@ async fn nothing_here() -> StatusCode {
     StatusCode::NOT_FOUND
 }
 
-fn routes(health: Health, documents: Router<Answers>, (metrics_pause, status_pause): (Duration, Duration)) -> Router {
-    let answers = Answers { health, metrics: Shared::new(metrics_pause), status: Shared::new(status_pause), counts: Shared::new(status_pause) };
-    Router::new().route("/healthz", any(healthz)).route("/livez", any(healthz)).route("/readyz", any(readyz)).merge(documents).with_state(answers)
+fn routes(
+    health: Health,
+    documents: Router<Answers>,
+    (metrics_pause, status_pause): (Duration, Duration),
+) -> Router {
+    let answers = Answers {
+        health,
+        metrics: Shared::new(metrics_pause),
+        status: Shared::new(status_pause),
+        counts: Shared::new(status_pause),
+    };
+    Router::new()
+        .route("/healthz", any(healthz))
+        .route("/livez", any(healthz))
+        .route("/readyz", any(readyz))
+        .merge(documents)
+        .with_state(answers)
 }
 
 async fn healthz(State(answers): State<Answers>) -> Response {
     match answers.health.alive() {
         Ok(()) => (StatusCode::OK, "flanneld is running").into_response(),
-        Err(silent) => (StatusCode::INTERNAL_SERVER_ERROR, format!("flanneld hangs\n{}\n", printable::lines(&silent.to_string()))).into_response(),
+        Err(silent) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!(
+                "flanneld hangs\n{}\n",
+                printable::lines(&silent.to_string())
+            ),
+        )
+            .into_response(),
     }
 }
 
 async fn readyz(State(answers): State<Answers>) -> Response {
     let health = &answers.health;
     let reasons = health.reasons();
-    let (code, verdict) =
-        if reasons.is_empty() { (StatusCode::OK, "flanneld is ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet") };
+    let (code, verdict) = if reasons.is_empty() {
+        (StatusCode::OK, "flanneld is ready")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet")
+    };
     let unused = health.unused();
-    let refused = unused.iter().take(REFUSED).map(|unused| format!("refused: {}", unused.text));
-    let more = unused.len().checked_sub(REFUSED + 1).map(|more| format!("refused: {} more, listed in /status", more + 1));
-    let lines: Vec<String> = reasons.into_iter().map(|(name, reason)| format!("{name}: {reason}")).chain(refused).chain(more).collect();
+    let refused = unused
+        .iter()
+        .take(REFUSED)
+        .map(|unused| format!("refused: {}", unused.text));
+    let more = unused
+        .len()
+        .checked_sub(REFUSED + 1)
+        .map(|more| format!("refused: {} more, listed in /status", more + 1));
+    let lines: Vec<String> = reasons
+        .into_iter()
+        .map(|(name, reason)| format!("{name}: {reason}"))
+        .chain(refused)
+        .chain(more)
+        .collect();
     if lines.is_empty() {
         return (code, verdict).into_response();
     }
@@ -118,17 +176,38 @@ async fn readyz(State(answers): State<Answers>) -> Response {
 }
 
 async fn metrics(State(answers): State<Answers>) -> Response {
-    let Ok(text) = answers.metrics.latest(|| Ok::<_, Infallible>(answers.health.metrics())).await;
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+    let Ok(text) = answers
+        .metrics
+        .latest(|| Ok::<_, Infallible>(answers.health.metrics()))
+        .await;
+    (
+        [(
+            header::CONTENT_TYPE,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        )],
+        text,
+    )
+        .into_response()
 }
 
-async fn status(State(answers): State<Answers>, Extension(IsLocal(is_local)): Extension<IsLocal>) -> Response {
+async fn status(
+    State(answers): State<Answers>,
+    Extension(IsLocal(is_local)): Extension<IsLocal>,
+) -> Response {
     let render = || {
-        let mut status = if is_local { answers.health.status() } else { answers.health.counts() };
+        let mut status = if is_local {
+            answers.health.status()
+        } else {
+            answers.health.counts()
+        };
         printable::bound(&mut status);
         Ok::<_, Infallible>(printable::json(&status.to_string()).into_owned())
     };
-    let Ok(text) = if is_local { answers.status.latest(render).await } else { answers.counts.latest(render).await };
+    let Ok(text) = if is_local {
+        answers.status.latest(render).await
+    } else {
+        answers.counts.latest(render).await
+    };
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
@@ -142,28 +221,53 @@ mod tests {
 
     async fn asked(health: &Health, is_local: bool) -> serde_json::Value {
         let shared = || Shared::new(DOCUMENT);
-        let answers = Answers { health: health.clone(), metrics: shared(), status: shared(), counts: shared() };
+        let answers = Answers {
+            health: health.clone(),
+            metrics: shared(),
+            status: shared(),
+            counts: shared(),
+        };
         let answer = status(State(answers), Extension(IsLocal(is_local))).await;
-        serde_json::from_slice(&axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap()).unwrap()
+        serde_json::from_slice(
+            &axum::body::to_bytes(answer.into_body(), 1 << 20)
+                .await
+                .unwrap(),
+        )
+        .unwrap()
     }
 
     #[tokio::test]
     async fn status_has_causes_for_this_host_and_counts_for_others() {
         let health = Health::new();
         health.node(|node| node.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
-        assert_eq!(asked(&health, false).await, serde_json::json!({ "ready": false, "alive": true, "counts": {} }));
+        assert_eq!(
+            asked(&health, false).await,
+            serde_json::json!({ "ready": false, "alive": true, "counts": {} })
+        );
         let report = Report {
             schema: doctor::finding::SCHEMA.to_owned(),
             node: "node-1".to_owned(),
             at: "2026-07-24T10:00:00Z".parse().unwrap(),
             daemon: DaemonState::Running,
             checks: 1,
-            findings: vec![Finding::new("ufw", Severity::Broken, "node-2 at 192.0.2.9", "what", "why")],
+            findings: vec![Finding::new(
+                "ufw",
+                Severity::Broken,
+                "node-2 at 192.0.2.9",
+                "what",
+                "why",
+            )],
             unknown: Vec::new(),
         };
         health.set_report(Instant::now(), Arc::new(report));
-        assert_eq!(asked(&health, false).await, serde_json::json!({ "ready": false, "alive": true, "counts": { "ufw": 1 } }));
+        assert_eq!(
+            asked(&health, false).await,
+            serde_json::json!({ "ready": false, "alive": true, "counts": { "ufw": 1 } })
+        );
         let all = asked(&health, true).await.to_string();
-        assert!(all.contains("10.5.72.0/24") && all.contains("192.0.2.9"), "{all}");
+        assert!(
+            all.contains("10.5.72.0/24") && all.contains("192.0.2.9"),
+            "{all}"
+        );
     }
 }

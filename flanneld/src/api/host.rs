@@ -16,8 +16,12 @@ pub async fn own_name_only(State(health): State<Health>, request: Request, next:
     match host {
         Some(host) if is_ours(&host, &names(&health)) => next.run(request).await,
         host => {
-            let host = host.map_or("no host at all".to_owned(), |host| format!("the host {:?}", printable::value(&host)));
-            let text = format!("this request names {host}: use an address of this node, its name, or localhost\n");
+            let host = host.map_or("no host at all".to_owned(), |host| {
+                format!("the host {:?}", printable::value(&host))
+            });
+            let text = format!(
+                "this request names {host}: use an address of this node, its name, or localhost\n"
+            );
             (StatusCode::MISDIRECTED_REQUEST, text).into_response()
         }
     }
@@ -31,15 +35,21 @@ fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
 
 /// The names by which this node may be asked.
 fn names(health: &Health) -> Vec<String> {
-    let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let hostname = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok());
     hostname.into_iter().chain([health.name()]).collect()
 }
 
 /// Whether a request for this host is answered: an address, `localhost`, or a name of this node.
 fn is_ours(host: &str, names: &[String]) -> bool {
-    let Some(name) = without_port(host) else { return false };
+    let Some(name) = without_port(host) else {
+        return false;
+    };
     if let Some(inner) = name.strip_prefix('[') {
-        return inner.strip_suffix(']').is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok());
+        return inner
+            .strip_suffix(']')
+            .is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok());
     }
     let name = name.strip_suffix('.').unwrap_or(name);
     let is = |known: &str| !known.is_empty() && name.eq_ignore_ascii_case(known);
@@ -50,7 +60,9 @@ fn is_ours(host: &str, names: &[String]) -> bool {
 fn without_port(host: &str) -> Option<&str> {
     let end = host.find(']').map_or(0, |end| end + 1);
     let (_, rest) = host.split_at_checked(end)?;
-    let Some(colon) = rest.find(':') else { return Some(host) };
+    let Some(colon) = rest.find(':') else {
+        return Some(host);
+    };
     let (name, port) = host.split_at_checked(end + colon)?;
     port.strip_prefix(':')?.parse::<u16>().ok().map(|_| name)
 }
@@ -62,7 +74,11 @@ mod tests {
 
     #[test]
     fn addresses_localhost_and_this_node_are_answered() {
-        let names = ["node-1".to_owned(), "Node-1.example.com".to_owned(), String::new()];
+        let names = [
+            "node-1".to_owned(),
+            "Node-1.example.com".to_owned(),
+            String::new(),
+        ];
         for (host, ours) in [
             ("127.0.0.1", true),
             ("127.0.0.1:8474", true),

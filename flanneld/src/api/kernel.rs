@@ -20,7 +20,9 @@ static ONE: Semaphore = Semaphore::const_new(1);
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
     /// Nothing is wanted yet.
-    #[error("this node has no network yet, so nothing is wanted in its kernel; flannelctl status tells what flanneld waits for")]
+    #[error(
+        "this node has no network yet, so nothing is wanted in its kernel; flannelctl status tells what flanneld waits for"
+    )]
     NoNetwork,
     /// The loop that keeps the kernel is busy.
     #[error(
@@ -36,7 +38,11 @@ pub enum Silence {
 ///
 /// # Errors
 /// There is no network yet, or the kernel cannot be read in time.
-pub async fn routes(kernel_audit: Option<KernelAudit>, node: String, rules: Option<Rules>) -> Result<Routes, Silence> {
+pub async fn routes(
+    kernel_audit: Option<KernelAudit>,
+    node: String,
+    rules: Option<Rules>,
+) -> Result<Routes, Silence> {
     let kernel_audit = kernel_audit.ok_or(Silence::NoNetwork)?;
     let look = async {
         let _turn = ONE.acquire().await;
@@ -45,8 +51,11 @@ pub async fn routes(kernel_audit: Option<KernelAudit>, node: String, rules: Opti
     let sighting = timeout(TIMEOUT, look).await.map_err(|_| Silence::Late)??;
     let at = Timestamp::now();
     // Beside the loops that carry packets and leases: tens of thousands of objects take a while.
-    let compared = tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));
-    let Ok(Inspection { objects, foreign }) = compared.await else { return Err(Silence::Late) };
+    let compared =
+        tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));
+    let Ok(Inspection { objects, foreign }) = compared.await else {
+        return Err(Silence::Late);
+    };
     Ok(Routes {
         schema: SCHEMA.to_owned(),
         at,
@@ -64,13 +73,36 @@ fn object(object: inspect::Object) -> Object {
         inspect::State::Different => (State::Different, None),
         inspect::State::Refused(why) => (State::Refused, Some(why)),
     };
-    let holder = object.holder.map(|holder| Holder { node: holder.node, subnet: holder.subnet, address: holder.address });
-    Object { kind: kind(object.kind), text: object.text, holder, state, found: object.found, why }
+    let holder = object.holder.map(|holder| Holder {
+        node: holder.node,
+        subnet: holder.subnet,
+        address: holder.address,
+    });
+    Object {
+        kind: kind(object.kind),
+        text: object.text,
+        holder,
+        state,
+        found: object.found,
+        why,
+    }
 }
 
 fn other(foreign: inspect::Foreign) -> Foreign {
-    let inspect::Foreign { kind: is, text, by, own_subnet, in_the_way_of } = foreign;
-    Foreign { kind: kind(is), text, by, own_subnet, in_the_way_of }
+    let inspect::Foreign {
+        kind: is,
+        text,
+        by,
+        own_subnet,
+        in_the_way_of,
+    } = foreign;
+    Foreign {
+        kind: kind(is),
+        text,
+        by,
+        own_subnet,
+        in_the_way_of,
+    }
 }
 
 fn kind(kind: inspect::Kind) -> Kind {

@@ -51,7 +51,12 @@ async fn listening(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED) {
         match on_all(address.port()) {
             Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse || error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse
+                    || error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                return Err(error);
+            }
             // A kernel without IPv6.
             Err(error) => debug!("cannot listen on IPv6: {error}"),
         }

@@ -23,14 +23,23 @@ const CHECK: Duration = Duration::from_secs(1);
 const PORT_TAKEN: &str = "port-taken";
 
 /// Serves the status API's port until `stop`. The port may be another program's for a while.
-pub async fn page(address: SocketAddr, status_source: StatusSource, health: Health, stop: CancellationToken) {
+pub async fn page(
+    address: SocketAddr,
+    status_source: StatusSource,
+    health: Health,
+    stop: CancellationToken,
+) {
     let mut told: Option<String> = None;
     let open = async {
         loop {
             match listen::tcp(address).await {
                 Ok(listener) => return listener,
                 Err(error) => {
-                    let problem = Problem::from(DaemonProblem::Listen { way: WayIn::Api, address, error });
+                    let problem = Problem::from(DaemonProblem::Listen {
+                        way: WayIn::Api,
+                        address,
+                        error,
+                    });
                     let text = problem.to_string();
                     if told.as_ref() != Some(&text) {
                         warn!(code = %problem.code, "{text}");
@@ -42,22 +51,40 @@ pub async fn page(address: SocketAddr, status_source: StatusSource, health: Heal
             tokio::time::sleep(RETRY).await;
         }
     };
-    let Some(listener) = stop.run_until_cancelled(open).await else { return };
+    let Some(listener) = stop.run_until_cancelled(open).await else {
+        return;
+    };
     health.notice(PORT_TAKEN, None);
     let url = format!("http://{}/", listener.local_addr().unwrap_or(address));
     info!("the API listens on {url}");
     health.process(|node| node.page = Some(url.clone()));
-    connections::serve(Listener::Tcp(listener), routes::of_the_page(status_source), WayIn::Api.name(), Times::default(), stop).await;
+    connections::serve(
+        Listener::Tcp(listener),
+        routes::of_the_page(status_source),
+        WayIn::Api.name(),
+        Times::default(),
+        stop,
+    )
+    .await;
 }
 
 /// Serves the socket beside subnet.env until `stop`, and puts it back when somebody deletes it.
-pub async fn socket(subnet_file: &Path, status_source: StatusSource, health: Health, stop: CancellationToken) {
+pub async fn socket(
+    subnet_file: &Path,
+    status_source: StatusSource,
+    health: Health,
+    stop: CancellationToken,
+) {
     let mut socket = Socket::new(subnet_file);
     let mut told: Option<String> = None;
     let mut serving: Option<(CancellationToken, tokio::task::JoinHandle<()>)> = None;
     let keep = async {
         loop {
-            match socket.put().and_then(|listener| listener.map(|listener| adopted(&socket, listener)).transpose()) {
+            match socket.put().and_then(|listener| {
+                listener
+                    .map(|listener| adopted(&socket, listener))
+                    .transpose()
+            }) {
                 Ok(None) => {}
                 Ok(Some(listener)) => {
                     told = None;
@@ -69,8 +96,16 @@ pub async fn socket(subnet_file: &Path, status_source: StatusSource, health: Hea
                     let end = stop.child_token();
                     let router = routes::of_the_socket(status_source.clone(), health.clone());
                     let served = end.clone();
-                    let task =
-                        async move { connections::serve(Listener::Unix(listener), router, "the API's socket", Times::default(), served).await };
+                    let task = async move {
+                        connections::serve(
+                            Listener::Unix(listener),
+                            router,
+                            "the API's socket",
+                            Times::default(),
+                            served,
+                        )
+                        .await
+                    };
                     serving = Some((end, tokio::spawn(task)));
                 }
                 // The claim on subnet.env ends one of the two.
@@ -93,6 +128,12 @@ pub async fn socket(subnet_file: &Path, status_source: StatusSource, health: Hea
     }
 }
 
-fn adopted(socket: &Socket, listener: std::os::unix::net::UnixListener) -> Result<UnixListener, SocketError> {
-    UnixListener::from_std(listener).map_err(|why| SocketError::System { path: socket.path().to_owned(), why })
+fn adopted(
+    socket: &Socket,
+    listener: std::os::unix::net::UnixListener,
+) -> Result<UnixListener, SocketError> {
+    UnixListener::from_std(listener).map_err(|why| SocketError::System {
+        path: socket.path().to_owned(),
+        why,
+    })
 }

@@ -23,7 +23,10 @@ pub struct StatusSource {
 impl StatusSource {
     /// Knows nothing of a network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
-        Self { health, subnet_file }
+        Self {
+            health,
+            subnet_file,
+        }
     }
 
     /// What the kernel has beside what it should have, read now.
@@ -31,7 +34,10 @@ impl StatusSource {
     /// # Errors
     /// There is no network yet, or the kernel cannot be read in time.
     pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
-        let kernel_audit = self.health.network().and_then(|running| running.kernel_audit);
+        let kernel_audit = self
+            .health
+            .network()
+            .and_then(|running| running.kernel_audit);
         let document = self.health.document();
         kernel::routes(kernel_audit, document.node, document.rules).await
     }
@@ -54,7 +60,10 @@ impl StatusSource {
             node.unknown.clone_from(&report.unknown);
         }
         if let Some(running) = self.health.network() {
-            node.mesh = running.prober.as_ref().map(|prober| Arc::unwrap_or_clone(prober.view()));
+            node.mesh = running
+                .prober
+                .as_ref()
+                .map(|prober| Arc::unwrap_or_clone(prober.view()));
             node.lease = Some(lease(&running.held.borrow()));
             node.peers = peers(&running.leases.borrow(), &running.network.own);
             node.underlay = Some(shown(&running.underlay.borrow(), &running.why));
@@ -65,12 +74,20 @@ impl StatusSource {
                 true if subnet_env::says(&self.subnet_file, &env) => FileState::Right,
                 true => FileState::Different,
             };
-            node.subnet_env = Some(File { path: self.subnet_file.clone(), state });
+            node.subnet_env = Some(File {
+                path: self.subnet_file.clone(),
+                state,
+            });
         }
         if let Some(store) = &mut node.store {
             let counters = self.health.store();
-            store.trouble = counters.as_ref().and_then(|counters| counters.why_away()).map(|why| why.text);
-            store.heard = counters.and_then(|counters| counters.last_heard()).and_then(wall_clock);
+            store.trouble = counters
+                .as_ref()
+                .and_then(|counters| counters.why_away())
+                .map(|why| why.text);
+            store.heard = counters
+                .and_then(|counters| counters.last_heard())
+                .and_then(wall_clock);
         }
         node
     }
@@ -101,7 +118,13 @@ impl StatusSource {
 /// The underlay as the document tells it.
 pub fn shown(underlay: &backends::Underlay, why: &str) -> node_api::Underlay {
     let all = |addresses: &Addresses| -> Vec<IpAddr> {
-        addresses.v4().copied().map(IpAddr::V4).into_iter().chain(addresses.v6().copied().map(IpAddr::V6)).collect()
+        addresses
+            .v4()
+            .copied()
+            .map(IpAddr::V4)
+            .into_iter()
+            .chain(addresses.v6().copied().map(IpAddr::V6))
+            .collect()
     };
     node_api::Underlay {
         interface: underlay.name.clone(),
@@ -140,14 +163,24 @@ fn peers(leases: &LeaseTable, own: &Subnets) -> Vec<Peer> {
 }
 
 fn addresses(lease: &subnet_lease::Lease) -> Vec<IpAddr> {
-    [lease.attrs.public_ip.map(IpAddr::V4), lease.attrs.public_ipv6.map(IpAddr::V6)].into_iter().flatten().collect()
+    [
+        lease.attrs.public_ip.map(IpAddr::V4),
+        lease.attrs.public_ipv6.map(IpAddr::V6),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// A time of the boot-time clock, by the wall clock as it is now.
 fn wall_clock(time: Duration) -> Option<jiff::Timestamp> {
     let now = boot_time();
     let ahead = |by: Duration| jiff::SignedDuration::try_from(by).ok();
-    let offset = if time >= now { ahead(time - now)? } else { -ahead(now - time)? };
+    let offset = if time >= now {
+        ahead(time - now)?
+    } else {
+        -ahead(now - time)?
+    };
     jiff::Timestamp::now().checked_add(offset).ok()
 }
 

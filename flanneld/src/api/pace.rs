@@ -28,7 +28,10 @@ impl Default for Pace {
 
 impl Pace {
     fn new(period: Duration) -> Self {
-        Self { period, next: Arc::new(Mutex::new(Instant::now())) }
+        Self {
+            period,
+            next: Arc::new(Mutex::new(Instant::now())),
+        }
     }
 
     /// Waits for a turn. A client that gives up while it waits takes none.
@@ -77,9 +80,15 @@ mod tests {
         }
         let begun = Instant::now();
         for _ in 0..10 {
-            assert!(tokio::time::timeout(Duration::from_secs(1), pace.turn()).await.is_err());
+            assert!(
+                tokio::time::timeout(Duration::from_secs(1), pace.turn())
+                    .await
+                    .is_err()
+            );
         }
-        tokio::time::timeout(Duration::from_secs(3600), pace.turn()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(3600), pace.turn())
+            .await
+            .unwrap();
         assert!(begun.elapsed() <= Duration::from_secs(3601));
     }
 }

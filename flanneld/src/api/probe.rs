@@ -10,7 +10,14 @@ use node_api::probe::asked;
 /// The way to a peer or a pod.
 pub async fn probe(State(status_source): State<StatusSource>, target: Uri) -> Response {
     let Some(peer) = asked(target.query()) else {
-        return (StatusCode::BAD_REQUEST, format!("name a peer or a pod: {}?peer=10.244.2.7\n", node_api::PROBE_PATH)).into_response();
+        return (
+            StatusCode::BAD_REQUEST,
+            format!(
+                "name a peer or a pod: {}?peer=10.244.2.7\n",
+                node_api::PROBE_PATH
+            ),
+        )
+            .into_response();
     };
     let Some(tracer) = Tracer::of(status_source.health()) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this node has no lease yet, or its backend carries no packets: there is nothing to probe\n")
@@ -18,11 +25,26 @@ pub async fn probe(State(status_source): State<StatusSource>, target: Uri) -> Re
     };
     match tracer.probe(&peer).await {
         Ok(probe) => match safe(&probe) {
-            Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text).into_response(),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the document cannot be written: {error}\n")).into_response(),
+            Ok(text) => (
+                [
+                    (header::CONTENT_TYPE, "application/json"),
+                    (header::CACHE_CONTROL, "no-store"),
+                ],
+                text,
+            )
+                .into_response(),
+            Err(error) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("the document cannot be written: {error}\n"),
+            )
+                .into_response(),
         },
         Err(refusal) => {
-            let status = if refusal.is_final() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::SERVICE_UNAVAILABLE };
+            let status = if refusal.is_final() {
+                StatusCode::UNPROCESSABLE_ENTITY
+            } else {
+                StatusCode::SERVICE_UNAVAILABLE
+            };
             (status, format!("{refusal}\n")).into_response()
         }
     }

@@ -48,16 +48,33 @@ pub fn of_the_page(status_source: StatusSource) -> Router {
 
 /// What the socket answers.
 pub fn of_the_socket(status_source: StatusSource, health: Health) -> Router {
-    let kernel = Router::new().route(node_api::ROUTES, get(routes)).with_state(status_source.clone());
-    let probe = Router::new().route(node_api::PROBE_PATH, get(probe)).with_state(status_source.clone());
+    let kernel = Router::new()
+        .route(node_api::ROUTES, get(routes))
+        .with_state(status_source.clone());
+    let probe = Router::new()
+        .route(node_api::PROBE_PATH, get(probe))
+        .with_state(status_source.clone());
     // Only root reaches the socket, and root needs no limit.
-    api(status_source, get(fresh_findings), Duration::ZERO).merge(kernel).merge(probe).merge(health::of_the_socket(health)).layer(from_fn(read_only))
+    api(status_source, get(fresh_findings), Duration::ZERO)
+        .merge(kernel)
+        .merge(probe)
+        .merge(health::of_the_socket(health))
+        .layer(from_fn(read_only))
 }
 
 fn api(status_source: StatusSource, findings: MethodRouter<Answers>, pause: Duration) -> Router {
     let shared = || Shared::new(pause);
-    let answers = Answers { status_source, node: shared(), node_with_rows: shared(), findings: shared() };
-    Router::new().route(node_api::NODE, get(node)).route(node_api::FINDINGS, findings).fallback(nothing_here).with_state(answers)
+    let answers = Answers {
+        status_source,
+        node: shared(),
+        node_with_rows: shared(),
+        findings: shared(),
+    };
+    Router::new()
+        .route(node_api::NODE, get(node))
+        .route(node_api::FINDINGS, findings)
+        .fallback(nothing_here)
+        .with_state(answers)
 }
 
 /// The document. With `?rows` in the target, other nodes are asked for what they know.
@@ -66,12 +83,24 @@ async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     if rows {
         answers.status_source.look();
     }
-    let shared = if rows { &answers.node_with_rows } else { &answers.node };
+    let shared = if rows {
+        &answers.node_with_rows
+    } else {
+        &answers.node
+    };
     document(shared.get(|| answers.status_source.text(rows)).await)
 }
 
 async fn nothing_here() -> Response {
-    (StatusCode::NOT_FOUND, format!("nothing is here; ask for {} or {}\n", node_api::NODE, node_api::FINDINGS)).into_response()
+    (
+        StatusCode::NOT_FOUND,
+        format!(
+            "nothing is here; ask for {} or {}\n",
+            node_api::NODE,
+            node_api::FINDINGS
+        ),
+    )
+        .into_response()
 }
 
 /// The latest report: whoever reaches the port must not set the pace of the doctor's rounds.
@@ -102,13 +131,28 @@ fn report(report: Option<Arc<Report>>) -> Response {
 }
 
 fn none_yet() -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, "nothing has been looked at yet: ask again in a few seconds\n").into_response()
+    (
+        StatusCode::SERVICE_UNAVAILABLE,
+        "nothing has been looked at yet: ask again in a few seconds\n",
+    )
+        .into_response()
 }
 
 fn document(text: serde_json::Result<impl Into<Body>>) -> Response {
     match text {
-        Ok(text) => ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text.into()).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the document cannot be written: {error}\n")).into_response(),
+        Ok(text) => (
+            [
+                (header::CONTENT_TYPE, "application/json"),
+                (header::CACHE_CONTROL, "no-store"),
+            ],
+            text.into(),
+        )
+            .into_response(),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the document cannot be written: {error}\n"),
+        )
+            .into_response(),
     }
 }
 
@@ -116,8 +160,16 @@ fn document(text: serde_json::Result<impl Into<Body>>) -> Response {
 async fn read_only(request: Request, next: Next) -> Response {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = next.run(request).await;
-        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response.headers_mut().insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
         return response;
     }
-    (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")], "the API only reads: use GET or HEAD\n").into_response()
+    (
+        StatusCode::METHOD_NOT_ALLOWED,
+        [(header::ALLOW, "GET, HEAD")],
+        "the API only reads: use GET or HEAD\n",
+    )
+        .into_response()
 }

@@ -22,7 +22,10 @@ pub struct Shared {
 impl Shared {
     /// A document that is rendered at most once within `pause`.
     pub fn new(pause: Duration) -> Self {
-        Self { pause, last: Arc::default() }
+        Self {
+            pause,
+            last: Arc::default(),
+        }
     }
 
     /// The text. `render` makes it.
@@ -56,7 +59,10 @@ impl Shared {
     }
 }
 
-fn rendered<E>(last: &mut Option<(Instant, Bytes)>, render: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
+fn rendered<E>(
+    last: &mut Option<(Instant, Bytes)>,
+    render: impl FnOnce() -> Result<String, E>,
+) -> Result<Bytes, E> {
     let began = Instant::now();
     let text = Bytes::from(render()?);
     *last = Some((began, text.clone()));
@@ -70,7 +76,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
-    async fn loop_of_requests_renders_once_a_pause_and_never_answers_with_what_was_before_the_question() {
+    async fn loop_of_requests_renders_once_a_pause_and_never_answers_with_what_was_before_the_question()
+     {
         const PAUSE: Duration = Duration::from_millis(20);
         let (shared, rendered) = (Shared::new(PAUSE), AtomicU32::new(0));
         let render = || Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string());
@@ -94,11 +101,22 @@ mod tests {
     async fn reader_of_the_latest_waits_for_nothing_and_costs_one_rendering_a_pause() {
         let (shared, rendered) = (Shared::new(Duration::from_secs(3600)), AtomicU32::new(0));
         for _ in 0..100 {
-            let latest = shared.latest(|| Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string()));
-            assert_eq!(tokio::time::timeout(60 * DOCUMENT, latest).await.unwrap().unwrap(), "0");
+            let latest = shared.latest(|| {
+                Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string())
+            });
+            assert_eq!(
+                tokio::time::timeout(60 * DOCUMENT, latest)
+                    .await
+                    .unwrap()
+                    .unwrap(),
+                "0"
+            );
         }
         let shared = Shared::new(Duration::from_millis(1));
-        let latest = || shared.latest(|| Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string()));
+        let latest = || {
+            shared
+                .latest(|| Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string()))
+        };
         let first = latest().await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_ne!(latest().await.unwrap(), first);
@@ -110,6 +128,12 @@ mod tests {
         let get = || shared.get(|| Ok::<_, Infallible>("text".to_owned()));
         get().await.unwrap();
         assert!(tokio::time::timeout(DOCUMENT / 100, get()).await.is_err());
-        assert_eq!(tokio::time::timeout(60 * DOCUMENT, get()).await.unwrap().unwrap(), "text");
+        assert_eq!(
+            tokio::time::timeout(60 * DOCUMENT, get())
+                .await
+                .unwrap()
+                .unwrap(),
+            "text"
+        );
     }
 }

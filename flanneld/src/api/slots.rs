@@ -42,7 +42,13 @@ impl Slots {
     /// Takes a place.
     pub fn open(&mut self, now: Instant) -> u64 {
         self.last += 1;
-        self.open.insert(self.last, Open { since: now, asked: None });
+        self.open.insert(
+            self.last,
+            Open {
+                since: now,
+                asked: None,
+            },
+        );
         self.last
     }
 
@@ -69,9 +75,21 @@ impl Slots {
         if self.open.len() < CONNECTIONS {
             return Room::Free;
         }
-        let due = |open: &Open| open.asked.map_or(open.since + MINIMUM, |asked| asked + ANSWERING);
-        let is_crowded = self.open.values().filter(|open| open.asked.is_some()).count() > ANSWERS;
-        let all = self.open.iter().filter(|(_, open)| is_crowded || open.asked.is_none()).map(|(number, open)| (*number, due(open)));
+        let due = |open: &Open| {
+            open.asked
+                .map_or(open.since + MINIMUM, |asked| asked + ANSWERING)
+        };
+        let is_crowded = self
+            .open
+            .values()
+            .filter(|open| open.asked.is_some())
+            .count()
+            > ANSWERS;
+        let all = self
+            .open
+            .iter()
+            .filter(|(_, open)| is_crowded || open.asked.is_none())
+            .map(|(number, open)| (*number, due(open)));
         match all.min_by_key(|(_, due)| *due) {
             None => Room::Free,
             Some((number, due)) if due <= now => Room::Displace(number),
@@ -162,9 +180,15 @@ mod tests {
         let late = time_until_in(BACKLOG, |_| millis(9));
         let half = time_until_in(BACKLOG, |client| millis(0).filter(|_| client % 2 == 0));
         let few_are_silent = time_until_in(BACKLOG, |client| millis(0).filter(|_| client % 64 > 0));
-        let answers_first = time_until_in(BACKLOG, |client| millis(0).filter(|_| client < CONNECTIONS - 1));
+        let answers_first = time_until_in(BACKLOG, |client| {
+            millis(0).filter(|_| client < CONNECTIONS - 1)
+        });
         for time in [all_ask, late, half, few_are_silent, answers_first] {
-            assert!(time < TIMEOUT, "{:?}", [all_ask, late, half, few_are_silent, answers_first]);
+            assert!(
+                time < TIMEOUT,
+                "{:?}",
+                [all_ask, late, half, few_are_silent, answers_first]
+            );
         }
     }
 

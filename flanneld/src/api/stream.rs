@@ -46,9 +46,9 @@ impl Stream {
     /// not.
     pub fn is_local(&self) -> bool {
         match &self.inner {
-            Either::Left(tcp) => {
-                [tcp.local_addr(), tcp.peer_addr()].into_iter().all(|end| end.is_ok_and(|end| end.ip().to_canonical().is_loopback()))
-            }
+            Either::Left(tcp) => [tcp.local_addr(), tcp.peer_addr()]
+                .into_iter()
+                .all(|end| end.is_ok_and(|end| end.ip().to_canonical().is_loopback())),
             Either::Right(_) => true,
         }
     }
@@ -56,7 +56,9 @@ impl Stream {
     /// Whether the client has not acknowledged all that was written.
     fn is_owed(&self) -> bool {
         match &self.inner {
-            Either::Left(tcp) => owed(tcp.as_raw_fd()) > 0 && !matches!(tcp.take_error(), Ok(Some(_)) | Err(_)),
+            Either::Left(tcp) => {
+                owed(tcp.as_raw_fd()) > 0 && !matches!(tcp.take_error(), Ok(Some(_)) | Err(_))
+            }
             Either::Right(_) => false,
         }
     }
@@ -84,13 +86,21 @@ impl Drop for Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
@@ -101,14 +111,20 @@ impl AsyncWrite for Stream {
     /// Waits until the client has taken its answer: until then the connection keeps its place.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.is_owed() {
-            let check = self.check.get_or_insert_with(|| Box::pin(tokio::time::sleep(CHECK)));
+            let check = self
+                .check
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep(CHECK)));
             ready!(check.as_mut().poll(context));
             self.check = None;
         }
         Pin::new(&mut self.inner).poll_shutdown(context)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write_vectored(context, pieces)
     }
 

@@ -15,14 +15,18 @@ pub(super) struct Clock {
 impl Clock {
     /// By how many seconds the clock is behind what it was since this program started.
     pub fn behind(&mut self) -> Option<u64> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         self.behind_at(now.saturating_sub(boot_time()))
     }
 
     fn behind_at(&mut self, started: Duration) -> Option<u64> {
         let latest = self.latest.map_or(started, |latest| latest.max(started));
         self.latest = Some(latest);
-        Some(latest.saturating_sub(started)).filter(|behind| *behind >= STEP).map(|behind| behind.as_secs())
+        Some(latest.saturating_sub(started))
+            .filter(|behind| *behind >= STEP)
+            .map(|behind| behind.as_secs())
     }
 }
 
@@ -33,8 +37,22 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_is_noticed_until_it_is_set_forward() {
         let mut clock = Clock::default();
-        let seen = [1000, 1001, 1000, 400, 400, 999, 1001, 5000, 4000].map(|second| clock.behind_at(Duration::from_secs(second)));
-        assert_eq!(seen, [None, None, None, Some(601), Some(601), None, None, None, Some(1000)]);
+        let seen = [1000, 1001, 1000, 400, 400, 999, 1001, 5000, 4000]
+            .map(|second| clock.behind_at(Duration::from_secs(second)));
+        assert_eq!(
+            seen,
+            [
+                None,
+                None,
+                None,
+                Some(601),
+                Some(601),
+                None,
+                None,
+                None,
+                Some(1000)
+            ]
+        );
         assert_eq!(Clock::default().behind(), None);
     }
 }

@@ -46,8 +46,18 @@ pub(super) async fn facts(
 ) -> Facts {
     let network = running.map(|running| running.network.clone());
     let underlay = running.map(|running| running.underlay.borrow().name.clone());
-    let mut host = look.host(network.as_ref(), underlay.as_deref(), &targets(known, running, underlay.as_deref())).await;
-    let reasons: BTreeMap<String, Problem> = health.reasons().into_iter().map(|(condition, problem)| (condition.to_string(), problem)).collect();
+    let mut host = look
+        .host(
+            network.as_ref(),
+            underlay.as_deref(),
+            &targets(known, running, underlay.as_deref()),
+        )
+        .await;
+    let reasons: BTreeMap<String, Problem> = health
+        .reasons()
+        .into_iter()
+        .map(|(condition, problem)| (condition.to_string(), problem))
+        .collect();
     let kernel = running.and_then(|running| running.observer.status().kernel.trouble);
     let notices = health.notices();
     let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
@@ -58,8 +68,14 @@ pub(super) async fn facts(
     let (mesh, probes) = match running {
         None => (Fact::unavailable("this node has no lease yet"), Vec::new()),
         Some(running) => match &running.prober {
-            Some(prober) => (Fact::Known(mesh::mesh(prober)), mesh::taken_ports(&prober.problems())),
-            None => (Fact::unavailable("this node does not probe its peers"), Vec::new()),
+            Some(prober) => (
+                Fact::Known(mesh::mesh(prober)),
+                mesh::taken_ports(&prober.problems()),
+            ),
+            None => (
+                Fact::unavailable("this node does not probe its peers"),
+                Vec::new(),
+            ),
         },
     };
     host.ports = Fact::Known(taken.chain(probes).collect());
@@ -68,10 +84,22 @@ pub(super) async fn facts(
         running: Fact::Known(true),
         young: health.uptime() < YOUNG,
         exit_report: Fact::Absent,
-        silent: Fact::Known(health.alive().err().map(|silent| silent.0.iter().map(ToString::to_string).collect()).unwrap_or_default()),
+        silent: Fact::Known(
+            health
+                .alive()
+                .err()
+                .map(|silent| silent.0.iter().map(ToString::to_string).collect())
+                .unwrap_or_default(),
+        ),
         choice: choice(known, underlay),
         id_given: known.id_given,
-        launch: known.namespace.clone().map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace, assumed: false }),
+        launch: known
+            .namespace
+            .clone()
+            .map_or(Launch::Systemd, |namespace| Launch::Kubernetes {
+                namespace,
+                assumed: false,
+            }),
         arguments: on_command_line(std::env::args().skip(1)),
         subnet_file: subnet_file.to_owned(),
         drift: Fact::Known(drift(running)),
@@ -82,7 +110,10 @@ pub(super) async fn facts(
     };
     let pods = look.pods(&daemon, network.as_ref(), &host);
     let mut network = network;
-    let env = pods.env.known().filter(|env| env.subnets == network.as_ref().map(|network| network.own));
+    let env = pods
+        .env
+        .known()
+        .filter(|env| env.subnets == network.as_ref().map(|network| network.own));
     if let (Some(network), Some(mtu)) = (&mut network, env.and_then(|env| env.mtu)) {
         // It follows the underlay's.
         network.mtu = Some(mtu);
@@ -99,7 +130,12 @@ pub(super) async fn facts(
             place: known.store.clone(),
             addresses: known.store_addresses.clone(),
             access: known.access.clone(),
-            trouble: Fact::of(reason("store").cloned().or(silence).or_else(|| away(running))),
+            trouble: Fact::of(
+                reason("store")
+                    .cloned()
+                    .or(silence)
+                    .or_else(|| away(running)),
+            ),
             config: Fact::of(config),
         },
         leases: leases(running, health),
@@ -125,16 +161,41 @@ async fn compared(observer: &NetworkHandle) {
 }
 
 /// What is known of this node's Node, and of the API server's answers.
-fn kubernetes(known: &Known, running: Option<&RunningNetwork>, reasons: &BTreeMap<String, Problem>) -> Fact<Kubernetes> {
-    let Some(node) = &known.node else { return Fact::Absent };
+fn kubernetes(
+    known: &Known,
+    running: Option<&RunningNetwork>,
+    reasons: &BTreeMap<String, Problem>,
+) -> Fact<Kubernetes> {
+    let Some(node) = &known.node else {
+        return Fact::Absent;
+    };
     let (lease, store, away) = (reasons.get("lease"), reasons.get("store"), away(running));
-    let refused = [store, away.as_ref(), lease].into_iter().flatten().filter_map(|problem| Some((refusal(problem)?, problem)));
-    let refused = refused.min_by_key(|(refusal, _)| *refusal).map(|(_, problem)| problem.clone());
-    let by_service = std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
+    let refused = [store, away.as_ref(), lease]
+        .into_iter()
+        .flatten()
+        .filter_map(|problem| Some((refusal(problem)?, problem)));
+    let refused = refused
+        .min_by_key(|(refusal, _)| *refusal)
+        .map(|(_, problem)| problem.clone());
+    let by_service = std::env::var("KUBERNETES_SERVICE_HOST")
+        .ok()
+        .and_then(|host| host.parse().ok());
     let unassigned = lease.and_then(|problem| {
-        problem.details().find_map(|detail| if let Detail::PodCidrMissing { cluster_cidr } = detail { Some(cluster_cidr.clone()) } else { None })
+        problem.details().find_map(|detail| {
+            if let Detail::PodCidrMissing { cluster_cidr } = detail {
+                Some(cluster_cidr.clone())
+            } else {
+                None
+            }
+        })
     });
-    let unanswered = |service: &IpAddr| store.is_some_and(|problem| problem.details().any(|detail| is_silence_of(detail, *service)));
+    let unanswered = |service: &IpAddr| {
+        store.is_some_and(|problem| {
+            problem
+                .details()
+                .any(|detail| is_silence_of(detail, *service))
+        })
+    };
     let by_service_unanswered = running.is_none() && by_service.as_ref().is_some_and(unanswered);
     Fact::Known(Kubernetes {
         node: node.name.clone(),
@@ -142,7 +203,10 @@ fn kubernetes(known: &Known, running: Option<&RunningNetwork>, reasons: &BTreeMa
         cluster_cidr: unassigned.flatten(),
         internal: node.internal.clone(),
         refusal: refused,
-        server: by_service.filter(|_| by_service_unanswered).or(node.servers.first().copied()).or(by_service),
+        server: by_service
+            .filter(|_| by_service_unanswered)
+            .or(node.servers.first().copied())
+            .or(by_service),
         service: by_service,
         by_service_unanswered,
     })
@@ -159,8 +223,13 @@ enum Refusal {
 
 fn refusal(problem: &Problem) -> Option<Refusal> {
     let of = |detail: &Detail| match detail {
-        Detail::Store { status: Some(401), .. } => Some(Refusal::Unknown),
-        Detail::Store { status: Some(403), .. } | Detail::Forbidden { .. } => Some(Refusal::Forbidden),
+        Detail::Store {
+            status: Some(401), ..
+        } => Some(Refusal::Unknown),
+        Detail::Store {
+            status: Some(403), ..
+        }
+        | Detail::Forbidden { .. } => Some(Refusal::Forbidden),
         _ => None,
     };
     problem.details().filter_map(of).min()
@@ -168,13 +237,25 @@ fn refusal(problem: &Problem) -> Option<Refusal> {
 
 /// Whether a server at this address did not answer.
 fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
-    let Detail::Store { status: None, server: Some(server), .. } = detail else { return false };
+    let Detail::Store {
+        status: None,
+        server: Some(server),
+        ..
+    } = detail
+    else {
+        return false;
+    };
     server.contains(&address.to_string())
 }
 
 /// Whether it is the configuration that is missing or wrong, and not the store that is silent.
 fn is_about_config(problem: &Problem) -> bool {
-    problem.details().any(|detail| matches!(detail, Detail::ConfigMissing { .. } | Detail::ConfigInvalid { .. }))
+    problem.details().any(|detail| {
+        matches!(
+            detail,
+            Detail::ConfigMissing { .. } | Detail::ConfigInvalid { .. }
+        )
+    })
 }
 
 /// Why the store does not answer a node that has a lease already: its watch is interrupted for longer than a new connection takes.
@@ -185,7 +266,13 @@ fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
         return None;
     }
     let trouble = || running.held.borrow().trouble.clone().map(Problem::from);
-    Some(running.store.why_not_followed().or_else(trouble).unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()))
+    Some(
+        running
+            .store
+            .why_not_followed()
+            .or_else(trouble)
+            .unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()),
+    )
 }
 
 /// The interface that was chosen, under the name that it has now.
@@ -200,39 +287,90 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
 /// Where packets of other nodes come from.
 pub(super) fn surroundings(running: &RunningNetwork) -> Surroundings {
     let leases = running.leases.borrow().clone();
-    let peers = leases.others(&running.network.own, Kinds::Any).flat_map(|lease| lease.attrs.addresses());
-    Surroundings { underlay: Some(running.underlay.borrow().name.clone()), peers: peers.collect(), near: Vec::new() }
+    let peers = leases
+        .others(&running.network.own, Kinds::Any)
+        .flat_map(|lease| lease.attrs.addresses());
+    Surroundings {
+        underlay: Some(running.underlay.borrow().name.clone()),
+        peers: peers.collect(),
+        near: Vec::new(),
+    }
 }
 
 /// The objects that other programs keep changing.
 fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
-    let repaired = running.map(|running| running.observer.status().kernel.repaired).unwrap_or_default();
+    let repaired = running
+        .map(|running| running.observer.status().kernel.repaired)
+        .unwrap_or_default();
     let by = look::network_managers();
     let kind = |key: &Key| match key {
         Key::Link(_) => Drifting::Link,
         Key::Route(..) => Drifting::Route,
         _ => Drifting::Other,
     };
-    repaired.into_iter().map(|(key, times)| Drift { object: key.to_string(), kind: kind(&key), times, by: by.clone() }).collect()
+    repaired
+        .into_iter()
+        .map(|(key, times)| Drift {
+            object: key.to_string(),
+            kind: kind(&key),
+            times,
+            by: by.clone(),
+        })
+        .collect()
 }
 
 /// The addresses whose ways are of interest: the store's, the API server's, and the peers' where another way would lose their packets.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
-    let target = |to: &IpAddr, whose: String, kind| Target { to: *to, whose, kind };
-    let mut targets: Vec<Target> = known.store_addresses.iter().map(|ip| target(ip, "the store".to_owned(), LookupPurpose::Store)).collect();
+    let target = |to: &IpAddr, whose: String, kind| Target {
+        to: *to,
+        whose,
+        kind,
+    };
+    let mut targets: Vec<Target> = known
+        .store_addresses
+        .iter()
+        .map(|ip| target(ip, "the store".to_owned(), LookupPurpose::Store))
+        .collect();
     let servers = known.node.iter().flat_map(|node| &node.servers);
-    targets.extend(servers.map(|ip| target(ip, "the API server".to_owned(), LookupPurpose::ApiServer)));
-    let Some(running) = running else { return targets };
+    targets.extend(
+        servers.map(|ip| target(ip, "the API server".to_owned(), LookupPurpose::ApiServer)),
+    );
+    let Some(running) = running else {
+        return targets;
+    };
     let leases = running.leases.borrow().clone();
     let peers = || leases.others(&running.network.own, Kinds::Any);
-    let to = |lease: &Lease, address| target(&address, name(lease).to_string(), LookupPurpose::Peer);
+    let to =
+        |lease: &Lease, address| target(&address, name(lease).to_string(), LookupPurpose::Peer);
     if underlay.is_some_and(look::is_strict) {
-        targets.extend(peers().take(PEERS).filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))));
+        targets.extend(
+            peers()
+                .take(PEERS)
+                .filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))),
+        );
     }
     // To an address inside the network of pods, flannel's own route may lead.
-    let asked: BTreeSet<IpAddr> = targets.iter().filter(|target| target.kind == LookupPurpose::Peer).map(|target| target.to).collect();
-    let inside = |target: &Target| !asked.contains(&target.to) && running.network.networks.nets().any(|net| net.contains(&target.to));
-    let looped = peers().flat_map(|lease| lease.attrs.addresses().map(move |address| to(lease, address))).filter(inside);
+    let asked: BTreeSet<IpAddr> = targets
+        .iter()
+        .filter(|target| target.kind == LookupPurpose::Peer)
+        .map(|target| target.to)
+        .collect();
+    let inside = |target: &Target| {
+        !asked.contains(&target.to)
+            && running
+                .network
+                .networks
+                .nets()
+                .any(|net| net.contains(&target.to))
+    };
+    let looped = peers()
+        .flat_map(|lease| {
+            lease
+                .attrs
+                .addresses()
+                .map(move |address| to(lease, address))
+        })
+        .filter(inside);
     targets.extend(looped.take(PEERS));
     targets
 }
@@ -247,7 +385,11 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
         };
     };
     let held = running.held.borrow().clone();
-    let vtep = held.lease.as_ref().and_then(|lease| vtep(lease.attrs.data.as_ref())).map(|(vni, mac)| (format!("flannel.{vni}"), mac));
+    let vtep = held
+        .lease
+        .as_ref()
+        .and_then(|lease| vtep(lease.attrs.data.as_ref()))
+        .map(|(vni, mac)| (format!("flannel.{vni}"), mac));
     health.publishes(vtep.clone());
     let left = held.until.map(|until| until.saturating_sub(boot_time()));
     let table = running.leases.borrow().clone();
@@ -257,7 +399,9 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
         subnets: lease.subnets,
         public: lease.attrs.public(),
         vni: self::vtep(lease.attrs.data.as_ref()).map(|(vni, _)| vni),
-        silent: heard.get(&lease.subnets).map(|at| boot_time().saturating_sub(*at).as_secs()),
+        silent: heard
+            .get(&lease.subnets)
+            .map(|at| boot_time().saturating_sub(*at).as_secs()),
     };
     // Room for all of them, and no more: there may be ten thousand.
     let mut peers = Vec::with_capacity(table.others(&running.network.own, Kinds::Any).count());
@@ -265,7 +409,11 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     let refused = health
         .unused()
         .iter()
-        .map(|unused| Refused { lease: unused.lease.clone(), reason: unused.reason.to_owned(), text: unused.text.clone() })
+        .map(|unused| Refused {
+            lease: unused.lease.clone(),
+            reason: unused.reason.to_owned(),
+            text: unused.text.clone(),
+        })
         .collect();
     Leases {
         own: Fact::Known(Own {

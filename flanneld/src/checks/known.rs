@@ -33,9 +33,20 @@ pub struct Known {
 impl Known {
     /// What is known before anything was asked.
     pub fn of(store: &options::Store) -> Self {
-        let node = store.node().map(|name| NodeAddresses { name, ..NodeAddresses::default() });
-        let namespace = node.as_ref().and_then(|_| namespace_of_pod(&Places::default()));
-        Self { store: store.to_string(), access: store.access(), namespace, node, ..Self::default() }
+        let node = store.node().map(|name| NodeAddresses {
+            name,
+            ..NodeAddresses::default()
+        });
+        let namespace = node
+            .as_ref()
+            .and_then(|_| namespace_of_pod(&Places::default()));
+        Self {
+            store: store.to_string(),
+            access: store.access(),
+            namespace,
+            node,
+            ..Self::default()
+        }
     }
 }
 
@@ -52,7 +63,11 @@ pub struct NodeAddresses {
 
 impl From<&NodeInfo> for NodeAddresses {
     fn from(info: &NodeInfo) -> Self {
-        Self { name: info.id.clone(), internal: info.internal.clone(), servers: Vec::new() }
+        Self {
+            name: info.id.clone(),
+            internal: info.internal.clone(),
+            servers: Vec::new(),
+        }
     }
 }
 
@@ -72,6 +87,11 @@ impl NodeAddresses {
 
 /// A peer's name, as its lease says it.
 pub(super) fn name(lease: &Lease) -> Arc<str> {
-    let named = lease.attrs.node.as_ref().map(|node| node.name.clone()).filter(|name| !name.is_empty());
+    let named = lease
+        .attrs
+        .node
+        .as_ref()
+        .map(|node| node.name.clone())
+        .filter(|name| !name.is_empty());
     named.unwrap_or_else(|| lease.subnets.to_string().into())
 }

@@ -12,15 +12,27 @@ use types::reachability::{Impact, State};
 
 /// Each peer and family is a path.
 pub(super) fn mesh(prober: &Prober) -> Mesh {
-    Mesh { paths: prober.peers(path), port: prober.port() }
+    Mesh {
+        paths: prober.peers(path),
+        port: prober.port(),
+    }
 }
 
 /// The ports of the probes that another program has.
 pub(super) fn taken_ports(problems: &[Problem]) -> Vec<Port> {
-    let numbers: BTreeSet<u16> = problems.iter().filter(|problem| problem.taken).filter_map(|problem| Some(problem.address?.port())).collect();
+    let numbers: BTreeSet<u16> = problems
+        .iter()
+        .filter(|problem| problem.taken)
+        .filter_map(|problem| Some(problem.address?.port()))
+        .collect();
     // A socket of the kernel's vxlan is no process's.
     let owner = |number| tunnel_on(number).or_else(|| owner(number, true));
-    let port = |number| Port { number, udp: true, purpose: PortPurpose::Probes, owner: owner(number) };
+    let port = |number| Port {
+        number,
+        udp: true,
+        purpose: PortPurpose::Probes,
+        owner: owner(number),
+    };
     numbers.into_iter().map(port).collect()
 }
 
@@ -28,23 +40,50 @@ fn path(peer: Peer) -> Path {
     let verdict = peer.verdict();
     let is_heard = !matches!(verdict.state, State::CutOff | State::Unknown);
     // What they said before this began is of no use.
-    let lately: Vec<State> = peer.others.iter().filter(|said| said.age_ms <= peer.state_age_ms).map(|said| said.state).collect();
+    let lately: Vec<State> = peer
+        .others
+        .iter()
+        .filter(|said| said.age_ms <= peer.state_age_ms)
+        .map(|said| said.state)
+        .collect();
     let others = (!lately.is_empty()).then(|| {
-        let count = |is: fn(&&State) -> bool| u16::try_from(lately.iter().filter(is).count()).unwrap_or(u16::MAX);
-        (count(|state| state.passes()), count(|state| state.impact() == Impact::All))
+        let count = |is: fn(&&State) -> bool| {
+            u16::try_from(lately.iter().filter(is).count()).unwrap_or(u16::MAX)
+        };
+        (
+            count(|state| state.passes()),
+            count(|state| state.impact() == Impact::All),
+        )
     });
     // By its own words it heard us then: until then its daemon answered.
-    let spoke_ms = [peer.hears_us_age_ms, peer.hears_us_underlay_age_ms].into_iter().flatten().min();
-    let age_ms = spoke_ms.filter(|_| verdict.ping_only).map_or(peer.state_age_ms, |spoke_ms| spoke_ms.min(peer.state_age_ms));
+    let spoke_ms = [peer.hears_us_age_ms, peer.hears_us_underlay_age_ms]
+        .into_iter()
+        .flatten()
+        .min();
+    let age_ms = spoke_ms
+        .filter(|_| verdict.ping_only)
+        .map_or(peer.state_age_ms, |spoke_ms| {
+            spoke_ms.min(peer.state_age_ms)
+        });
     Path {
-        node: peer.name.filter(|name| !name.is_empty()).unwrap_or_else(|| peer.address.to_string().into()),
+        node: peer
+            .name
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| peer.address.to_string().into()),
         ours: peer.id.is_some(),
         subnet: peer.subnet,
         address: peer.address,
         verdict,
         answered_by: peer.answered_by,
         // What was heard once is not heard for ever: the verdict counts.
-        ever: [peer.answered_age_ms, peer.underlay_age_ms, peer.heard_age_ms, peer.heard_underlay_age_ms].iter().any(Option::is_some),
+        ever: [
+            peer.answered_age_ms,
+            peer.underlay_age_ms,
+            peer.heard_age_ms,
+            peer.heard_underlay_age_ms,
+        ]
+        .iter()
+        .any(Option::is_some),
         underlay: is_heard,
         refuses: peer.refuses,
         carries: peer.carries.map(u32::from),

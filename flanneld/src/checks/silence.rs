@@ -43,10 +43,20 @@ impl Book {
     /// Enters who is cut off, and forgets the others. Returns whom to ask about now.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
         self.pages.retain(|subnets, _| cut.contains_key(subnets));
-        for subnets in cut.iter().filter(|(_, age)| **age >= MIN_CUT).map(|(subnets, _)| subnets).take(PEERS) {
+        for subnets in cut
+            .iter()
+            .filter(|(_, age)| **age >= MIN_CUT)
+            .map(|(subnets, _)| subnets)
+            .take(PEERS)
+        {
             self.pages.entry(*subnets).or_insert((now, None));
         }
-        self.pages.iter().filter(|(_, (next, _))| *next <= now).map(|(subnets, _)| *subnets).take(PEERS).collect()
+        self.pages
+            .iter()
+            .filter(|(_, (next, _))| *next <= now)
+            .map(|(subnets, _)| *subnets)
+            .take(PEERS)
+            .collect()
     }
 
     /// Enters an answer: how long ago the holder was heard of.
@@ -60,11 +70,15 @@ impl Book {
         // A store that is away takes nothing back.
         let before = self.pages.get(&subnets).and_then(|(_, heard)| *heard);
         let heard = ago.map(|ago| now.saturating_sub(ago)).or(before);
-        self.pages.insert(subnets, (now + wait + self.spread, heard));
+        self.pages
+            .insert(subnets, (now + wait + self.spread, heard));
     }
 
     fn heard(&self) -> Heard {
-        self.pages.iter().filter_map(|(subnets, (_, heard))| Some((*subnets, (*heard)?))).collect()
+        self.pages
+            .iter()
+            .filter_map(|(subnets, (_, heard))| Some((*subnets, (*heard)?)))
+            .collect()
     }
 }
 
@@ -73,7 +87,10 @@ pub type Asked = Vec<(IpNet, Option<u64>)>;
 
 /// The part of a peer in [`Asked`].
 pub fn asked(peer: &Peer) -> (IpNet, Option<u64>) {
-    (peer.subnet, (peer.state == State::CutOff).then_some(peer.state_age_ms))
+    (
+        peer.subnet,
+        (peer.state == State::CutOff).then_some(peer.state_age_ms),
+    )
 }
 
 /// The peers that are cut off in every family in which they are asked, with how long they have been.
@@ -83,7 +100,10 @@ fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Du
         let ways = lease.subnets.nets().filter_map(|net| asked.get(&net));
         ways.copied().collect::<Option<Vec<_>>>()?.into_iter().min()
     };
-    leases.others(own, Kinds::Any).filter_map(|lease| Some((lease.subnets, Duration::from_millis(age(lease)?)))).collect()
+    leases
+        .others(own, Kinds::Any)
+        .filter_map(|lease| Some((lease.subnets, Duration::from_millis(age(lease)?))))
+        .collect()
 }
 
 /// Asks until it is dropped. `asked` gives nothing while nobody is cut off.
@@ -94,13 +114,20 @@ pub async fn ask(
     own: Subnets,
     heard: watch::Sender<Heard>,
 ) {
-    let mut book = Book { spread: rand::random_range(Duration::ZERO..MAX_SPREAD), ..Book::default() };
+    let mut book = Book {
+        spread: rand::random_range(Duration::ZERO..MAX_SPREAD),
+        ..Book::default()
+    };
     loop {
         let table = leases.borrow().clone();
-        let cut = asked().map(|asked| cut(asked, &table, &own)).unwrap_or_default();
+        let cut = asked()
+            .map(|asked| cut(asked, &table, &own))
+            .unwrap_or_default();
         let due = book.due(&cut, boot_time());
         for subnets in due {
-            let ago = tokio::time::timeout(TIMEOUT, manager.last_heard(&subnets)).await.unwrap_or_default();
+            let ago = tokio::time::timeout(TIMEOUT, manager.last_heard(&subnets))
+                .await
+                .unwrap_or_default();
             book.answered(subnets, ago, boot_time());
         }
         let now = book.heard();
@@ -133,14 +160,34 @@ mod tests {
         assert_eq!(book.due(&cut(15), seconds(1001)), [subnets(1)]);
         book.answered(subnets(1), Some(seconds(100)), seconds(1001));
         assert_eq!(book.heard(), BTreeMap::from([(subnets(1), seconds(901))]));
-        assert_eq!(book.due(&cut(500), seconds(1500)), [], "it was heard of lately");
+        assert_eq!(
+            book.due(&cut(500), seconds(1500)),
+            [],
+            "it was heard of lately"
+        );
         assert_eq!(book.due(&cut(501), seconds(1501)), [subnets(1)]);
         book.answered(subnets(1), Some(seconds(600)), seconds(1501));
-        assert_eq!((book.due(&cut(600), seconds(2100)), book.due(&cut(600), seconds(2101))), (vec![], vec![subnets(1)]));
+        assert_eq!(
+            (
+                book.due(&cut(600), seconds(2100)),
+                book.due(&cut(600), seconds(2101))
+            ),
+            (vec![], vec![subnets(1)])
+        );
         // The store does not answer.
         book.answered(subnets(1), None, seconds(2101));
-        assert_eq!(book.heard(), BTreeMap::from([(subnets(1), seconds(901))]), "what is known stays");
-        assert_eq!((book.due(&cut(600), seconds(2160)), book.due(&cut(600), seconds(2161))), (vec![], vec![subnets(1)]));
+        assert_eq!(
+            book.heard(),
+            BTreeMap::from([(subnets(1), seconds(901))]),
+            "what is known stays"
+        );
+        assert_eq!(
+            (
+                book.due(&cut(600), seconds(2160)),
+                book.due(&cut(600), seconds(2161))
+            ),
+            (vec![], vec![subnets(1)])
+        );
         book.answered(subnets(1), Some(seconds(700)), seconds(2161));
         assert_eq!(book.due(&BTreeMap::new(), seconds(2162)), []);
         assert_eq!(book.heard(), Heard::new(), "it answers again");
@@ -148,8 +195,16 @@ mod tests {
 
     #[test]
     fn a_cluster_without_power_is_asked_about_by_sixteens() {
-        let all: BTreeMap<Subnets, Duration> = (0..=255).map(|number| (subnets(number), seconds(60))).collect();
+        let all: BTreeMap<Subnets, Duration> = (0..=255)
+            .map(|number| (subnets(number), seconds(60)))
+            .collect();
         let mut book = Book::default();
-        assert_eq!((book.due(&all, seconds(1)).len(), book.due(&all, seconds(2)).len()), (16, 16));
+        assert_eq!(
+            (
+                book.due(&all, seconds(1)).len(),
+                book.due(&all, seconds(2)).len()
+            ),
+            (16, 16)
+        );
     }
 }

@@ -29,26 +29,51 @@ impl SysctlWriter {
     /// Reads the sysctls, and writes those that are wrong. Logs the first and second write of each, then at most one per minute.
     pub fn apply(&self, network: &Network, underlay: &str) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        for Correction { name, path, old, new, why } in corrections(network, &look::sysctls(underlay)) {
+        for Correction {
+            name,
+            path,
+            old,
+            new,
+            why,
+        } in corrections(network, &look::sysctls(underlay))
+        {
             let result = std::fs::write(path, new.to_string());
             let now = Instant::now();
             let last = written.get(&name);
             let times = last.map_or(1, |last| last.times.saturating_add(1));
             let failed = result.is_err();
             // The second write means that another program reverted the first.
-            let due = times == 2 || last.is_none_or(|last| last.failed != failed || now.duration_since(last.logged) >= LOG_INTERVAL);
-            let logged = if due { now } else { last.map_or(now, |last| last.logged) };
+            let due = times == 2
+                || last.is_none_or(|last| {
+                    last.failed != failed || now.duration_since(last.logged) >= LOG_INTERVAL
+                });
+            let logged = if due {
+                now
+            } else {
+                last.map_or(now, |last| last.logged)
+            };
             match &result {
                 Err(error) if due => {
-                    warn!("--set-sysctls: cannot set {name} to {new}: {error}; make /proc/sys writable and give the daemon CAP_NET_ADMIN");
+                    warn!(
+                        "--set-sysctls: cannot set {name} to {new}: {error}; make /proc/sys writable and give the daemon CAP_NET_ADMIN"
+                    );
                 }
-                Ok(()) if times == 1 => info!("--set-sysctls: set {name} from {old} to {new}: {why}"),
+                Ok(()) if times == 1 => {
+                    info!("--set-sysctls: set {name} from {old} to {new}: {why}")
+                }
                 Ok(()) if due => warn!(
                     "--set-sysctls: another program set {name} to {old}: set it to {new} again ({times} times in total); find out what else manages it"
                 ),
                 _ => {}
             }
-            written.insert(name, Written { times, logged, failed });
+            written.insert(
+                name,
+                Written {
+                    times,
+                    logged,
+                    failed,
+                },
+            );
         }
     }
 }

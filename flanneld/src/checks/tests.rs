@@ -10,10 +10,20 @@ use subnet_lease::Subnets;
 
 fn checks_of(health: &Health) -> (Checks, watch::Sender<Known>) {
     let (known_out, known) = watch::channel(Known::default());
-    let mut checks = Checks::new(known, "/nosuch/subnet.env".into(), health.clone(), Arc::default());
+    let mut checks = Checks::new(
+        known,
+        "/nosuch/subnet.env".into(),
+        health.clone(),
+        Arc::default(),
+    );
     // The machine that runs the tests may be a node of Kubernetes.
     let nowhere = PathBuf::from("/nosuch");
-    checks.look.places = Places { cni: nowhere.join("cni"), ipam: nowhere.join("ipam"), kubelet: nowhere, ..Places::default() };
+    checks.look.places = Places {
+        cni: nowhere.join("cni"),
+        ipam: nowhere.join("ipam"),
+        kubelet: nowhere,
+        ..Places::default()
+    };
     (checks, known_out)
 }
 
@@ -28,8 +38,14 @@ fn facts(ip_forward: i64) -> Facts {
         nftables: true,
         forward: true,
     };
-    let mut facts = Facts { network: Fact::Known(network), ..Facts::default() };
-    facts.host.sysctls = Fact::Known(Sysctls { ip_forward: Some(ip_forward), ..sysctls("lo") });
+    let mut facts = Facts {
+        network: Fact::Known(network),
+        ..Facts::default()
+    };
+    facts.host.sysctls = Fact::Known(Sysctls {
+        ip_forward: Some(ip_forward),
+        ..sysctls("lo")
+    });
     facts
 }
 
@@ -40,8 +56,16 @@ fn each_finding_is_logged_and_counted_once() {
     let (mut checks, _keep) = checks_of(&health);
     checks.report(std::time::Instant::now(), &facts(0));
     let line = |value: u8| format!("flannel_findings{{check=\"ip-forward\"}} {value}");
-    assert!(health.metrics().lines().any(|have| have == line(1)), "{}", health.metrics());
-    assert!(doctor::table::checks().all(|check| health.metrics().contains(&format!("flannel_findings{{check=\"{}\"}}", check.id))));
+    assert!(
+        health.metrics().lines().any(|have| have == line(1)),
+        "{}",
+        health.metrics()
+    );
+    assert!(doctor::table::checks().all(|check| {
+        health
+            .metrics()
+            .contains(&format!("flannel_findings{{check=\"{}\"}}", check.id))
+    }));
     assert_eq!(health.status()["findings"][0]["check"], "ip-forward");
     assert!(health.ready(), "findings never change readiness");
     checks.report(std::time::Instant::now(), &facts(1));
@@ -59,14 +83,43 @@ fn what_other_tasks_log_is_in_the_table() {
 #[tokio::test]
 async fn a_daemon_that_waits_says_for_what() {
     let health = Health::new();
-    health.fail(Condition::Store, types::Problem::in_words("etcd at http://192.0.2.1:2379: Connection refused"));
-    health.fail(Condition::Underlay, types::Problem::in_words("no interface named eth7"));
+    health.fail(
+        Condition::Store,
+        types::Problem::in_words("etcd at http://192.0.2.1:2379: Connection refused"),
+    );
+    health.fail(
+        Condition::Underlay,
+        types::Problem::in_words("no interface named eth7"),
+    );
     let (mut checks, _keep) = checks_of(&health);
     checks.pass().await;
     let report = health.report().unwrap();
-    let causes: Vec<&str> = report.causes().map(|finding| finding.check.as_str()).collect();
-    assert_eq!(causes, ["no-interface"], "without the interface there is no way to the store");
-    assert!(report.findings.iter().any(|finding| finding.check == "store-unreachable"), "{:?}", report.findings);
-    assert!(report.unknown.iter().any(|unknown| unknown.check == "mtu"), "{:?}", report.unknown);
-    assert!(report.findings.iter().all(|finding| finding.since.is_some()));
+    let causes: Vec<&str> = report
+        .causes()
+        .map(|finding| finding.check.as_str())
+        .collect();
+    assert_eq!(
+        causes,
+        ["no-interface"],
+        "without the interface there is no way to the store"
+    );
+    assert!(
+        report
+            .findings
+            .iter()
+            .any(|finding| finding.check == "store-unreachable"),
+        "{:?}",
+        report.findings
+    );
+    assert!(
+        report.unknown.iter().any(|unknown| unknown.check == "mtu"),
+        "{:?}",
+        report.unknown
+    );
+    assert!(
+        report
+            .findings
+            .iter()
+            .all(|finding| finding.since.is_some())
+    );
 }

@@ -14,19 +14,39 @@ use types::Family;
 
 /// Whether the network has peers of WireGuard.
 pub(super) fn is_used(running: &RunningNetwork) -> bool {
-    running.network.backend.is_some_and(|backend| backend.name == KIND)
+    running
+        .network
+        .backend
+        .is_some_and(|backend| backend.name == KIND)
 }
 
 /// What is known of them; nothing is looked at with another backend.
-pub(super) fn wireguard(running: Option<&RunningNetwork>, clock_behind: Option<u64>) -> Fact<Wireguard> {
-    let Some(running) = running else { return Fact::unavailable("the network of this node is not known yet") };
+pub(super) fn wireguard(
+    running: Option<&RunningNetwork>,
+    clock_behind: Option<u64>,
+) -> Fact<Wireguard> {
+    let Some(running) = running else {
+        return Fact::unavailable("the network of this node is not known yet");
+    };
     if !is_used(running) {
         return Fact::Absent;
     }
     let TunnelPeers { peers, silent } = running.observer.status().kernel.tunnels;
-    let holders = if silent.is_empty() { BTreeMap::new() } else { holders(&running.leases.borrow(), &running.network.own) };
-    let silent = silent.iter().map(|peer| told(peer, &running.listens, &holders)).collect();
-    Fact::Known(Wireguard { peers, silent, clock_behind, has_tool: has_program("wg") })
+    let holders = if silent.is_empty() {
+        BTreeMap::new()
+    } else {
+        holders(&running.leases.borrow(), &running.network.own)
+    };
+    let silent = silent
+        .iter()
+        .map(|peer| told(peer, &running.listens, &holders))
+        .collect();
+    Fact::Known(Wireguard {
+        peers,
+        silent,
+        clock_behind,
+        has_tool: has_program("wg"),
+    })
 }
 
 /// The silent peers, to see whether there are others than before.
@@ -34,10 +54,22 @@ pub(super) fn silent(running: &RunningNetwork) -> BTreeSet<String> {
     if !is_used(running) {
         return BTreeSet::new();
     }
-    running.observer.status().kernel.tunnels.silent.iter().map(|peer| format!("{} {}", peer.link, peer.key)).collect()
+    running
+        .observer
+        .status()
+        .kernel
+        .tunnels
+        .silent
+        .iter()
+        .map(|peer| format!("{} {}", peer.link, peer.key))
+        .collect()
 }
 
-fn told(peer: &tunnels::Silent, listens: &BTreeMap<String, u16>, holders: &BTreeMap<String, Holder>) -> Silent {
+fn told(
+    peer: &tunnels::Silent,
+    listens: &BTreeMap<String, u16>,
+    holders: &BTreeMap<String, Holder>,
+) -> Silent {
     let (key, device) = (peer.key.to_string(), peer.link.to_string());
     Silent {
         port: listens.get(&device).copied(),
@@ -53,9 +85,19 @@ fn told(peer: &tunnels::Silent, listens: &BTreeMap<String, u16>, holders: &BTree
 
 /// The nodes by their keys.
 fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
-    let holder = |lease: &Lease| Holder { name: name(lease).to_string(), subnets: lease.subnets, public: lease.attrs.addresses().collect() };
-    let of = |lease: &Lease| Family::ALL.map(|family| identity_of(&lease.attrs, family).map(|key| (key, holder(lease))));
-    leases.others(own, Kinds::Only(KIND)).flat_map(of).flatten().collect()
+    let holder = |lease: &Lease| Holder {
+        name: name(lease).to_string(),
+        subnets: lease.subnets,
+        public: lease.attrs.addresses().collect(),
+    };
+    let of = |lease: &Lease| {
+        Family::ALL.map(|family| identity_of(&lease.attrs, family).map(|key| (key, holder(lease))))
+    };
+    leases
+        .others(own, Kinds::Only(KIND))
+        .flat_map(of)
+        .flatten()
+        .collect()
 }
 
 /// Whether a program is on the path of searches.
@@ -82,7 +124,15 @@ mod tests {
             data: RawJson::parse(&format!(r#"{{"PublicKey":"{key}"}}"#)).ok(),
             ..LeaseAttrs::default()
         };
-        let leases = LeaseTable::of([Lease { subnets, attrs, term: Term::Leased, since: 1 }], BTreeSet::new());
+        let leases = LeaseTable::of(
+            [Lease {
+                subnets,
+                attrs,
+                term: Term::Leased,
+                since: 1,
+            }],
+            BTreeSet::new(),
+        );
         let holders = holders(&leases, &Subnets::V4("10.244.1.0/24".parse().unwrap()));
         let peer = tunnels::Silent {
             link: LinkName::parse("flannel-wg").unwrap(),
@@ -94,9 +144,23 @@ mod tests {
         };
         let listens = BTreeMap::from([("flannel-wg".to_owned(), 51820)]);
         let silent = told(&peer, &listens, &holders);
-        assert_eq!((silent.port, silent.handshake, silent.silence, silent.initiates), (Some(51820), Some(300), 31, true));
-        assert_eq!(silent.holder.as_ref().map(|holder| holder.subnets), Some(subnets));
-        let other = tunnels::Silent { key: PublicKey([8; 32]), ..peer };
+        assert_eq!(
+            (
+                silent.port,
+                silent.handshake,
+                silent.silence,
+                silent.initiates
+            ),
+            (Some(51820), Some(300), 31, true)
+        );
+        assert_eq!(
+            silent.holder.as_ref().map(|holder| holder.subnets),
+            Some(subnets)
+        );
+        let other = tunnels::Silent {
+            key: PublicKey([8; 32]),
+            ..peer
+        };
         assert_eq!(told(&other, &listens, &holders).holder, None);
     }
 }

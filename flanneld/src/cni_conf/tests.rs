@@ -11,8 +11,14 @@ impl Bed {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("net.d")).unwrap();
-        let conf = CniConf { source: root.path().join("cni-conf.json"), destination: root.path().join("net.d/10-flannel.conflist") };
-        Self { keeper: CniConfKeeper::new(conf, Health::new()), root }
+        let conf = CniConf {
+            source: root.path().join("cni-conf.json"),
+            destination: root.path().join("net.d/10-flannel.conflist"),
+        };
+        Self {
+            keeper: CniConfKeeper::new(conf, Health::new()),
+            root,
+        }
     }
 
     fn wants(&self, text: &str) {
@@ -26,7 +32,11 @@ impl Bed {
 }
 
 fn refused(bed: &Bed) -> bool {
-    bed.keeper.health.reasons().iter().any(|(condition, _)| *condition == Condition::CniConf)
+    bed.keeper
+        .health
+        .reasons()
+        .iter()
+        .any(|(condition, _)| *condition == Condition::CniConf)
 }
 
 #[test]
@@ -37,7 +47,11 @@ fn it_follows_its_source() {
     bed.wants("{\"a\":2}");
     assert_eq!(bed.has().as_deref(), Some("{\"a\":2}"));
     std::fs::remove_file(&bed.keeper.conf.destination).unwrap();
-    assert_eq!(bed.has().as_deref(), Some("{\"a\":2}"), "what is missing comes back");
+    assert_eq!(
+        bed.has().as_deref(),
+        Some("{\"a\":2}"),
+        "what is missing comes back"
+    );
     assert!(bed.keeper.trouble.is_empty());
 }
 
@@ -58,8 +72,18 @@ fn what_was_there_before_is_replaced_and_what_comes_later_stays() {
 fn what_cannot_be_installed_keeps_the_node_from_being_ready() {
     let mut bed = Bed::new();
     assert_eq!(bed.has(), None);
-    assert!(bed.keeper.trouble.contains("cannot read the CNI configuration"), "{}", bed.keeper.trouble);
-    for (text, part) in [("[]", "is not a JSON object"), ("{\"a\":", "is not JSON"), ("", "is not JSON")] {
+    assert!(
+        bed.keeper
+            .trouble
+            .contains("cannot read the CNI configuration"),
+        "{}",
+        bed.keeper.trouble
+    );
+    for (text, part) in [
+        ("[]", "is not a JSON object"),
+        ("{\"a\":", "is not JSON"),
+        ("", "is not JSON"),
+    ] {
         bed.wants(text);
         assert_eq!(bed.has(), None);
         assert!(bed.keeper.trouble.contains(part), "{}", bed.keeper.trouble);
@@ -68,7 +92,11 @@ fn what_cannot_be_installed_keeps_the_node_from_being_ready() {
     bed.wants("{}");
     std::fs::remove_dir(bed.root.path().join("net.d")).unwrap();
     assert_eq!(bed.has(), None);
-    assert!(bed.keeper.trouble.ends_with("is the volume mounted?"), "{}", bed.keeper.trouble);
+    assert!(
+        bed.keeper.trouble.ends_with("is the volume mounted?"),
+        "{}",
+        bed.keeper.trouble
+    );
     std::fs::create_dir(bed.root.path().join("net.d")).unwrap();
     assert_eq!(bed.has().as_deref(), Some("{}"));
     assert!(!refused(&bed));

@@ -28,18 +28,33 @@ pub fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
 /// since a cluster's network may well lie inside a wide corporate network.
 pub fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |address: &IpAddr| {
-        underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address) || underlay.addresses.v6().map(|v6| IpAddr::V6(*v6)) == Some(*address)
+        underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address)
+            || underlay.addresses.v6().map(|v6| IpAddr::V6(*v6)) == Some(*address)
     };
     let nets = underlay.local.iter().filter(|net| own(&net.addr()));
     nets.map(|net| {
-        let inside = config.pools.v4().into_iter().chain(config.pools.v6()).any(|pool| pool.network.contains(&net.trunc()));
-        if inside { net.trunc() } else { IpNet::from(net.addr()) }
+        let inside = config
+            .pools
+            .v4()
+            .into_iter()
+            .chain(config.pools.v6())
+            .any(|pool| pool.network.contains(&net.trunc()));
+        if inside {
+            net.trunc()
+        } else {
+            IpNet::from(net.addr())
+        }
     })
     .collect()
 }
 
 fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
-    public.v4().copied().map(IpAddr::V4).into_iter().chain(public.v6().copied().map(IpAddr::V6))
+    public
+        .v4()
+        .copied()
+        .map(IpAddr::V4)
+        .into_iter()
+        .chain(public.v6().copied().map(IpAddr::V6))
 }
 
 /// Which leases the backend can use.
@@ -60,7 +75,12 @@ pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, whose: &W
         config: config.clone(),
         own: Some(own.clone()),
         // The published address is ours too, even if another host translates it; unless nodes may share it.
-        local: underlay.local.iter().map(IpNet::addr).chain(addresses_of(underlay.public).filter(|_| !whose.shared_address)).collect(),
+        local: underlay
+            .local
+            .iter()
+            .map(IpNet::addr)
+            .chain(addresses_of(underlay.public).filter(|_| !whose.shared_address))
+            .collect(),
         underlay: underlay_networks(config, underlay),
         links: whose.needs_links.then(|| underlay.links.clone()),
         accepts: Arc::new(move |lease| accepts(lease).map_err(types::Problem::from)),
@@ -105,17 +125,51 @@ pub struct Ends {
 impl Following {
     /// Starts from the state in which the node got its lease.
     pub fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
-        let Node { config, announced, lease, found, backend, held, .. } = node;
+        let Node {
+            config,
+            announced,
+            lease,
+            found,
+            backend,
+            held,
+            ..
+        } = node;
         let present = &found.chosen.underlay;
-        let whose =
-            Whose { accepts: backend.accepts(), shared_address: backend.profile().shares_address, needs_links: backend.profile().needs_links };
+        let whose = Whose {
+            accepts: backend.accepts(),
+            shared_address: backend.profile().shares_address,
+            needs_links: backend.profile().needs_links,
+        };
         let (underlay_out, underlay) = watch::channel(present.clone());
         let (announced_out, announced_in) = watch::channel(announced.clone());
         let (attrs, attrs_in) = watch::channel(of(announced, present));
         let (terms, terms_in) = watch::channel(Arc::new(terms(config, lease, present, &whose)));
-        let (env, env_in) = watch::channel(SubnetEnv { networks: config.networks, subnets: lease.subnets, mtu: announced.mtu, ip_masq });
-        let following = Self { config: config.clone(), announced: announced_in, underlay, held: held.1.clone(), attrs, terms, env, whose };
-        (following, Ends { underlay: underlay_out, announced: announced_out, attrs: attrs_in, terms: terms_in, env: env_in })
+        let (env, env_in) = watch::channel(SubnetEnv {
+            networks: config.networks,
+            subnets: lease.subnets,
+            mtu: announced.mtu,
+            ip_masq,
+        });
+        let following = Self {
+            config: config.clone(),
+            announced: announced_in,
+            underlay,
+            held: held.1.clone(),
+            attrs,
+            terms,
+            env,
+            whose,
+        };
+        (
+            following,
+            Ends {
+                underlay: underlay_out,
+                announced: announced_out,
+                attrs: attrs_in,
+                terms: terms_in,
+                env: env_in,
+            },
+        )
     }
 
     /// Runs until `stop`.
@@ -131,7 +185,10 @@ impl Following {
             if let Some(own) = own {
                 let now = terms(&self.config, &own, &underlay, &self.whose);
                 self.terms.send_if_modified(|present| {
-                    let same = present.own == now.own && present.local == now.local && present.underlay == now.underlay && present.links == now.links;
+                    let same = present.own == now.own
+                        && present.local == now.local
+                        && present.underlay == now.underlay
+                        && present.links == now.links;
                     if !same {
                         *present = Arc::new(now);
                     }

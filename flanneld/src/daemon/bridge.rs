@@ -13,17 +13,27 @@ use tracing::{info, warn};
 pub async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String> {
     let mut released = Vec::new();
     let found = match NetlinkKernel::open() {
-        Ok(mut kernel) => kernel.bridges().await.map(|bridges| (stale_gateways(&bridges, previous, present), kernel)),
+        Ok(mut kernel) => kernel
+            .bridges()
+            .await
+            .map(|bridges| (stale_gateways(&bridges, previous, present), kernel)),
         Err(error) => Err(error),
     };
     let (stale, mut kernel) = match found {
         Ok(found) => found,
         Err(error) => {
-            warn!("cannot look for bridges with an address of this node's previous subnet: {error}");
+            warn!(
+                "cannot look for bridges with an address of this node's previous subnet: {error}"
+            );
             return released;
         }
     };
-    for StaleGateway { bridge, address, beside } in stale {
+    for StaleGateway {
+        bridge,
+        address,
+        beside,
+    } in stale
+    {
         let remedy = format!("remove it (ip address del {address} dev {bridge})");
         if let Some(beside) = beside {
             warn!(
@@ -32,7 +42,11 @@ pub async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String> {
             );
             continue;
         }
-        match kernel.apply(&[Op::Delete(Key::Address(bridge, address), Value::Address)]).await.pop() {
+        match kernel
+            .apply(&[Op::Delete(Key::Address(bridge, address), Value::Address)])
+            .await
+            .pop()
+        {
             None => {
                 info!(
                     "removed {address} from the bridge {bridge}: it was the gateway of this node's previous subnet, and its subnet is {present} now"

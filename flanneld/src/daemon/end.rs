@@ -38,7 +38,10 @@ impl End {
     /// The reason.
     pub fn problem(&self) -> &Problem {
         match self {
-            End::Failed(problem) | End::LeaseLost(problem) | End::StartOver(problem) | End::Moved(problem) => problem,
+            End::Failed(problem)
+            | End::LeaseLost(problem)
+            | End::StartOver(problem)
+            | End::Moved(problem) => problem,
         }
     }
 

@@ -27,10 +27,25 @@ pub struct Host {
 
 impl Daemon {
     /// Reads the configuration and claims its network, before anything on the host is changed.
-    pub(super) async fn claim_host(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<Host, End> {
+    pub(super) async fn claim_host(
+        &mut self,
+        manager: &Arc<dyn SubnetManager>,
+    ) -> Result<Host, End> {
         let (config, info) = self.find_node_info(manager).await?;
-        info!("network {}, backend {}", config.networks, if config.backend.is_empty() { "(none)" } else { config.backend.as_str() });
-        let node = identity::node(info.as_ref().map(|info| info.id.as_str()).or(self.settings.node_id.as_deref()));
+        info!(
+            "network {}, backend {}",
+            config.networks,
+            if config.backend.is_empty() {
+                "(none)"
+            } else {
+                config.backend.as_str()
+            }
+        );
+        let node = identity::node(
+            info.as_ref()
+                .map(|info| info.id.as_str())
+                .or(self.settings.node_id.as_deref()),
+        );
         self.health.node(|document| {
             if let Some(info) = &info {
                 document.node.clone_from(&info.id);
@@ -39,7 +54,12 @@ impl Daemon {
             document.networks = config.networks.nets().collect();
             document.backend = Some(config.backend.clone());
         });
-        requirement::check(&self.settings.require_backend, &config, &self.settings.store).map_err(End::failed)?;
+        requirement::check(
+            &self.settings.require_backend,
+            &config,
+            &self.settings.store,
+        )
+        .map_err(End::failed)?;
         let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         let guard = self.settings.rules.guard.is_some() && !backend.guarded().is_none();
         let wants = rights::wants(&*backend).await;
@@ -51,21 +71,33 @@ impl Daemon {
             Some(subnets) => self.forget_another_subnet(&previous, &subnets).await,
             None => Vec::new(),
         };
-        Ok(Host { config, info, node, backend, previous, released })
+        Ok(Host {
+            config,
+            info,
+            node,
+            backend,
+            previous,
+            released,
+        })
     }
 
     /// The store gave this node another subnet, perhaps while no daemon ran: no pod may get an address of the old one, and no bridge may keep
     /// its gateway. Where nodes choose their subnets, one that loses its subnet ends, and its operator decides what becomes of its pods.
     async fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) -> Vec<String> {
         let was: Vec<IpNet> = previous.subnets().iter().flat_map(Subnets::nets).collect();
-        if was.iter().all(|net| subnets.nets().any(|now| now == net.trunc())) {
+        if was
+            .iter()
+            .all(|net| subnets.nets().any(|now| now == net.trunc()))
+        {
             return Vec::new();
         }
         if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
             warn!(code = error.code(), "{error}");
         }
         let released = bridge::release(&was, subnets).await;
-        self.health.figures(|figures| figures.bridge_addresses_removed += u64::try_from(released.len()).unwrap_or(0));
+        self.health.figures(|figures| {
+            figures.bridge_addresses_removed += u64::try_from(released.len()).unwrap_or(0)
+        });
         released
     }
 
@@ -77,7 +109,10 @@ impl Daemon {
             config: config.clone(),
             node_id: node.id.to_string(),
             route_protocol: self.settings.route_protocol,
-            options: Options { audit: self.settings.audit, blackhole: self.settings.blackhole },
+            options: Options {
+                audit: self.settings.audit,
+                blackhole: self.settings.blackhole,
+            },
             files: self.inherited.files(),
             left_behind: left_behind::devices(config.networks, former).await,
             former,

@@ -24,7 +24,10 @@ impl Left {
     /// Those that are not taken again yet.
     pub fn recent(&self, now: Instant) -> BTreeSet<IpAddr> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter(|(_, since)| now.duration_since(*since) < NOT_BACK).map(|(ip, _)| *ip).collect()
+        all.iter()
+            .filter(|(_, since)| now.duration_since(*since) < NOT_BACK)
+            .map(|(ip, _)| *ip)
+            .collect()
     }
 }
 
@@ -34,9 +37,16 @@ mod tests {
 
     #[test]
     fn address_is_taken_again_after_ten_minutes() {
-        let (left, ip, start) = (Left::default(), IpAddr::from([10, 0, 2, 15]), Instant::now());
+        let (left, ip, start) = (
+            Left::default(),
+            IpAddr::from([10, 0, 2, 15]),
+            Instant::now(),
+        );
         left.note([ip], start);
-        assert!(left.recent(start + NOT_BACK - Duration::from_secs(1)).contains(&ip));
+        assert!(
+            left.recent(start + NOT_BACK - Duration::from_secs(1))
+                .contains(&ip)
+        );
         assert!(left.recent(start + NOT_BACK).is_empty());
     }
 }

@@ -10,9 +10,14 @@ use tracing::{info, warn};
 
 /// The devices of flannel's with an address inside our networks, except those that another running daemon uses.
 pub async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
-    let ours: Vec<IpNet> = networks.nets().chain(former.iter().flat_map(Subnets::nets)).collect();
+    let ours: Vec<IpNet> = networks
+        .nets()
+        .chain(former.iter().flat_map(Subnets::nets))
+        .collect();
     if running::foreign_flanneld() {
-        info!("another implementation of flanneld runs on this host: devices of earlier backends stay");
+        info!(
+            "another implementation of flanneld runs on this host: devices of earlier backends stay"
+        );
         return Vec::new();
     }
     let found = match NetlinkKernel::open() {

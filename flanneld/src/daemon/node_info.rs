@@ -33,13 +33,19 @@ pub(super) const SETTLE: Duration = Duration::from_millis(500);
 
 impl Daemon {
     /// Reads the configuration, and waits until the store knows this node; `None` from a store that knows no nodes.
-    pub(super) async fn find_node_info(&self, manager: &Arc<dyn SubnetManager>) -> Result<(NetworkConfig, Option<NodeInfo>), End> {
+    pub(super) async fn find_node_info(
+        &self,
+        manager: &Arc<dyn SubnetManager>,
+    ) -> Result<(NetworkConfig, Option<NodeInfo>), End> {
         let mut changes = manager.node_info_changes();
         let mut told = LogOnce::default();
         let mut failures = 0;
         loop {
             // An operator may correct it meanwhile.
-            let config = retry::until_available(&self.health, Condition::Config, || manager.network_config()).await?;
+            let config = retry::until_available(&self.health, Condition::Config, || {
+                manager.network_config()
+            })
+            .await?;
             match manager.node_info(&config).await {
                 Ok(info) => {
                     self.health.clear(Condition::Lease);
@@ -49,7 +55,9 @@ impl Daemon {
                 Err(Error::Refused(why)) => return Err(End::failed(why)),
                 Err(Error::Unavailable(why)) => {
                     let (is, is_not) = match why.problem.detail {
-                        Detail::Store { .. } | Detail::Forbidden { .. } => (Condition::Store, Condition::Lease),
+                        Detail::Store { .. } | Detail::Forbidden { .. } => {
+                            (Condition::Store, Condition::Lease)
+                        }
                         _ => (Condition::Lease, Condition::Store),
                     };
                     self.health.fail(is, why.problem.clone());
@@ -84,7 +92,14 @@ impl Daemon {
         let mut told = None;
         loop {
             let subnets = info.subnets.unwrap_or(whole.networks);
-            let (wish, local) = wish_of(manager, &self.settings, &info, families(&subnets), self.left.recent(Instant::now())).await;
+            let (wish, local) = wish_of(
+                manager,
+                &self.settings,
+                &info,
+                families(&subnets),
+                self.left.recent(Instant::now()),
+            )
+            .await;
             withdraw(manager, &wish, &info, &local).await;
             let found = tokio::select! {
                 found = self.wait_for_families(manager, &wish, &mut told) => found.map_err(End::failed)?,
@@ -101,8 +116,17 @@ impl Daemon {
                 () = tokio::time::sleep(RESELECT_INTERVAL) => continue,
             };
             let present = found.chosen.underlay.addresses;
-            let config = whole.only(&subnets).only(&subnets.only(|family| present.has(family)).unwrap_or(subnets));
-            for net in subnets.nets().filter(|net| !config.networks.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())) {
+            let config = whole.only(&subnets).only(
+                &subnets
+                    .only(|family| present.has(family))
+                    .unwrap_or(subnets),
+            );
+            for net in subnets.nets().filter(|net| {
+                !config
+                    .networks
+                    .nets()
+                    .any(|other| other.max_prefix_len() == net.max_prefix_len())
+            }) {
                 let family = if net.addr().is_ipv6() { "IPv6" } else { "IPv4" };
                 warn!(
                     "{} has no {family} address: this node works without {family}, and its pods get no address of {net}, until it has one",
@@ -116,7 +140,12 @@ impl Daemon {
 
     /// Waits for an interface with both families for a moment, then for one with either.
     /// What was reported last is not reported again, however often other Nodes change.
-    async fn wait_for_families(&self, manager: &Arc<dyn SubnetManager>, wish: &Wish, told: &mut Option<SelectError>) -> Result<Found, SelectError> {
+    async fn wait_for_families(
+        &self,
+        manager: &Arc<dyn SubnetManager>,
+        wish: &Wish,
+        told: &mut Option<SelectError>,
+    ) -> Result<Found, SelectError> {
         let waiting = |why: &SelectError| {
             if told.as_ref() == Some(why) {
                 return;
@@ -127,7 +156,10 @@ impl Daemon {
             tokio::spawn(async move { manager.tell_operator(&why).await });
         };
         if wish.families == Dual::Both((), ()) {
-            let both = Wish { wait: Some(SECOND_FAMILY), ..wish.clone() };
+            let both = Wish {
+                wait: Some(SECOND_FAMILY),
+                ..wish.clone()
+            };
             match wait_for(&both, |_| ()).await {
                 Ok(found) => return Ok(found),
                 // An address that is everybody's is no missing address.
@@ -135,7 +167,11 @@ impl Daemon {
                 Err(_) => {}
             }
             for families in [Dual::V4(()), Dual::V6(())] {
-                let one = Wish { families, wait: Some(Duration::ZERO), ..wish.clone() };
+                let one = Wish {
+                    families,
+                    wait: Some(Duration::ZERO),
+                    ..wish.clone()
+                };
                 match wait_for(&one, |_| ()).await {
                     Ok(found) => return Ok(found),
                     Err(error) if error.shared().is_some() => break,
@@ -156,15 +192,37 @@ pub(super) async fn wish_of(
     left: BTreeSet<IpAddr>,
 ) -> (Wish, Vec<IpAddr>) {
     let bare = Wish::of(settings, families);
-    let wish = bare.clone().for_node(info).knowing(left.clone(), Vec::new());
-    let Ok((_, facts)) = bare.look().await else { return (wish, Vec::new()) };
-    let local = facts.interfaces.iter().flat_map(|interface| &interface.addresses).map(Address::ip).collect();
-    let needed = wish.known.as_ref().is_some_and(|known| needs_servers(known, &facts));
-    if needed { (wish.knowing(left, manager.servers().await), local) } else { (wish, local) }
+    let wish = bare
+        .clone()
+        .for_node(info)
+        .knowing(left.clone(), Vec::new());
+    let Ok((_, facts)) = bare.look().await else {
+        return (wish, Vec::new());
+    };
+    let local = facts
+        .interfaces
+        .iter()
+        .flat_map(|interface| &interface.addresses)
+        .map(Address::ip)
+        .collect();
+    let needed = wish
+        .known
+        .as_ref()
+        .is_some_and(|known| needs_servers(known, &facts));
+    if needed {
+        (wish.knowing(left, manager.servers().await), local)
+    } else {
+        (wish, local)
+    }
 }
 
 /// Withdraws an address that this node published and no longer has, unless flags or annotations decide what it publishes.
-async fn withdraw(manager: &Arc<dyn SubnetManager>, wish: &Wish, info: &NodeInfo, local: &[IpAddr]) {
+async fn withdraw(
+    manager: &Arc<dyn SubnetManager>,
+    wish: &Wish,
+    info: &NodeInfo,
+    local: &[IpAddr],
+) {
     let decided = wish.public.is_some();
     // A host whose addresses could not be read has them still.
     if !decided && !local.is_empty() && info.published.iter().any(|ip| !local.contains(ip)) {
@@ -185,7 +243,9 @@ async fn another(
     local: &[IpAddr],
     changes: &mut Option<watch::Receiver<u64>>,
 ) -> NodeInfo {
-    let Some(changes) = changes else { return std::future::pending().await };
+    let Some(changes) = changes else {
+        return std::future::pending().await;
+    };
     while changes.changed().await.is_ok() {
         tokio::time::sleep(SETTLE).await;
         changes.borrow_and_update();
@@ -200,6 +260,14 @@ async fn another(
 
 /// What the choice of this host's interface depends on: of the claims of other Nodes those of its own addresses, and whether there are others.
 fn concerning(info: &NodeInfo, local: &[IpAddr]) -> (NodeInfo, bool) {
-    let own = NodeInfo { taken: info.taken.iter().filter(|(ip, _)| local.contains(ip)).map(|(ip, by)| (*ip, by.clone())).collect(), ..info.clone() };
+    let own = NodeInfo {
+        taken: info
+            .taken
+            .iter()
+            .filter(|(ip, _)| local.contains(ip))
+            .map(|(ip, by)| (*ip, by.clone()))
+            .collect(),
+        ..info.clone()
+    };
     (own, info.taken.keys().any(|ip| !local.contains(ip)))
 }

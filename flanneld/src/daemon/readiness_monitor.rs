@@ -58,7 +58,10 @@ impl ReadinessMonitor {
             }
             self.health.heartbeat("vitals");
             if let Some(lines) = logging::lost() {
-                warn!("{lines} log lines could not be written and are lost ({} in total)", logging::dropped());
+                warn!(
+                    "{lines} log lines could not be written and are lost ({} in total)",
+                    logging::dropped()
+                );
             }
             // A loop that audits runs a pass now and then; one that only waits for events may be silent forever.
             let kernel = self.network.observer.status().kernel;
@@ -66,27 +69,41 @@ impl ReadinessMonitor {
                 self.health.heartbeat("kernel");
                 seen = kernel.passes;
             }
-            self.health.figures(|figures| figures.put_back.note(kernel.repairs));
-            self.programmed.send_if_modified(|present| std::mem::replace(present, kernel.in_step) != kernel.in_step);
+            self.health
+                .figures(|figures| figures.put_back.note(kernel.repairs));
+            self.programmed.send_if_modified(|present| {
+                std::mem::replace(present, kernel.in_step) != kernel.in_step
+            });
             if kernel.in_step {
                 in_sync_at = Instant::now();
             }
             let late = in_sync_at.elapsed() > OUT_OF_SYNC;
-            self.health.condition(Condition::Kernel, kernel.trouble.filter(|_| late));
+            self.health
+                .condition(Condition::Kernel, kernel.trouble.filter(|_| late));
             let reading = self.network.readings.borrow().clone();
-            let stale = reading.interrupted.map(|since| boot_time().saturating_sub(since)).filter(|since| *since > MAX_AGE);
-            self.health.condition(Condition::Watch, stale.map(|since| DaemonProblem::NoNews { since }.into()));
+            let stale = reading
+                .interrupted
+                .map(|since| boot_time().saturating_sub(since))
+                .filter(|since| *since > MAX_AGE);
+            self.health.condition(
+                Condition::Watch,
+                stale.map(|since| DaemonProblem::NoNews { since }.into()),
+            );
             if reading.cut_off.is_none() {
                 in_touch_at = Instant::now();
             }
             let cut_off = reading.cut_off.filter(|_| in_touch_at.elapsed() > CUT_OFF);
-            self.health.condition(Condition::Peers, cut_off.map(|nodes| DaemonProblem::CutOff { nodes }.into()));
+            self.health.condition(
+                Condition::Peers,
+                cut_off.map(|nodes| DaemonProblem::CutOff { nodes }.into()),
+            );
             let now = self.unused(&reading);
             if now != *unused {
                 unused = Arc::new(now);
                 self.health.set_unused(unused.clone());
             }
-            self.health.condition(Condition::Store, self.network.store.why_away());
+            self.health
+                .condition(Condition::Store, self.network.store.why_away());
             let held = self.network.held.borrow().clone();
             if held.trouble.is_none() {
                 well_at = Instant::now();
@@ -97,17 +114,21 @@ impl ReadinessMonitor {
                     Some(why) => warn!(code = %why.problem.code, "the lease: {why}"),
                 }
             }
-            self.health.condition(Condition::Lease, self.lease_trouble(&held, well_at));
+            self.health
+                .condition(Condition::Lease, self.lease_trouble(&held, well_at));
             if ready != self.health.ready() {
                 ready = self.health.ready();
                 if ready {
                     info!("ready");
                 } else {
-                    let tell = |(condition, reason): (Condition, Problem)| match condition.is_logged_by_its_finder() {
+                    let tell = |(condition, reason): (Condition, Problem)| match condition
+                        .is_logged_by_its_finder()
+                    {
                         true => condition.to_string(),
                         false => format!("{condition}: {reason}"),
                     };
-                    let reasons: Vec<String> = self.health.reasons().into_iter().map(tell).collect();
+                    let reasons: Vec<String> =
+                        self.health.reasons().into_iter().map(tell).collect();
                     warn!("not ready: {}", reasons.join("; "));
                 }
             }
@@ -118,11 +139,27 @@ impl ReadinessMonitor {
         let trouble = held.trouble.clone().map(Problem::from);
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.network.margin) {
-            return Some(DaemonProblem::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
+            return Some(
+                DaemonProblem::LeaseEnds {
+                    left,
+                    trouble: trouble.map(Box::new),
+                }
+                .into(),
+            );
         }
         // Peers that send to an address that is gone do not reach this node, even if all else works.
-        if let Some(unpublished) = held.unpublished.as_ref().filter(|unpublished| boot_time().saturating_sub(unpublished.since) >= UNPUBLISHED) {
-            return Some(DaemonProblem::Unpublished { what: Box::new(unpublished.what.clone()), trouble: trouble.map(Box::new) }.into());
+        if let Some(unpublished) = held
+            .unpublished
+            .as_ref()
+            .filter(|unpublished| boot_time().saturating_sub(unpublished.since) >= UNPUBLISHED)
+        {
+            return Some(
+                DaemonProblem::Unpublished {
+                    what: Box::new(unpublished.what.clone()),
+                    trouble: trouble.map(Box::new),
+                }
+                .into(),
+            );
         }
         trouble.filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE)
     }
@@ -130,12 +167,19 @@ impl ReadinessMonitor {
     /// Leases in the store that this node does not use: refused, or unreadable.
     fn unused(&self, reading: &Reading) -> Vec<Unused> {
         let refused = reading.refused.iter();
-        let refused =
-            refused.map(|refused| Unused { lease: refused.subnets.to_string(), reason: refused.reason().label(), text: refused.to_string() });
+        let refused = refused.map(|refused| Unused {
+            lease: refused.subnets.to_string(),
+            reason: refused.reason().label(),
+            text: refused.to_string(),
+        });
         let unreadable = self.network.store.unreadable_keys().into_iter();
         let unreadable = unreadable.map(|(key, why)| {
             let key = excerpt(&key);
-            Unused { text: format!("the key {key} cannot be read: {why}"), lease: key, reason: UNREADABLE }
+            Unused {
+                text: format!("the key {key} cannot be read: {why}"),
+                lease: key,
+                reason: UNREADABLE,
+            }
         });
         refused.chain(unreadable).collect()
     }

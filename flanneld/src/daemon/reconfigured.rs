@@ -12,13 +12,20 @@ const CONFIGURATION: Duration = Duration::from_secs(2);
 
 /// Returns when the configuration of a store that knows its nodes is another one than this: while the node waits for its lease, the present one
 /// applies. A file that cannot be used changes nothing.
-pub async fn another_configuration(manager: &Arc<dyn SubnetManager>, waiting_with: &NetworkConfig) -> End {
+pub async fn another_configuration(
+    manager: &Arc<dyn SubnetManager>,
+    waiting_with: &NetworkConfig,
+) -> End {
     if manager.node_info_changes().is_none() {
         return std::future::pending().await;
     }
     loop {
         tokio::time::sleep(CONFIGURATION).await;
-        if manager.network_config().await.is_ok_and(|now| now != *waiting_with) {
+        if manager
+            .network_config()
+            .await
+            .is_ok_and(|now| now != *waiting_with)
+        {
             return End::start_over(DaemonProblem::ConfigChanged);
         }
     }

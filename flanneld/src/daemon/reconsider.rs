@@ -70,11 +70,15 @@ impl Reconsider {
             }
             looked = Instant::now();
             changes.borrow_and_update();
-            let Ok(Some(info)) = self.manager.node_info(&self.config).await else { continue };
+            let Ok(Some(info)) = self.manager.node_info(&self.config).await else {
+                continue;
+            };
             NodeAddresses::from(&info).tell(&self.known);
             match self.better(&info, silent).await {
                 Outcome::Stays => told = None,
-                Outcome::Better(why) => return Err(End::start_over(DaemonProblem::BetterInterface(why))),
+                Outcome::Better(why) => {
+                    return Err(End::start_over(DaemonProblem::BetterInterface(why)));
+                }
                 Outcome::Wanted(why) => {
                     if told.as_ref() != Some(&why) {
                         warn!(code = why.code(), "{why}");
@@ -89,26 +93,51 @@ impl Reconsider {
 
     /// Whether nothing has come in for long enough.
     async fn is_silent(&self, silence: &mut Silence) -> bool {
-        let Some(prober) = self.network.prober.as_ref().filter(|_| !self.chosen.named) else { return false };
+        let Some(prober) = self.network.prober.as_ref().filter(|_| !self.chosen.named) else {
+            return false;
+        };
         // What cannot be read is no silence.
-        let Ok(received) = received(&self.devices).await else { return false };
-        silence.look(Received { answers: prober.figures().0.answered, received }, Instant::now()) && !self.meets_a_peer().await
+        let Ok(received) = received(&self.devices).await else {
+            return false;
+        };
+        silence.look(
+            Received {
+                answers: prober.figures().0.answered,
+                received,
+            },
+            Instant::now(),
+        ) && !self.meets_a_peer().await
     }
 
     /// Whether a peer is on the interface's own link: packets to it may go past the tunnel, which then tells nothing.
     async fn meets_a_peer(&self) -> bool {
         let leases = self.network.leases.borrow().clone();
         let peers = leases.iter().flat_map(|lease| lease.attrs.addresses());
-        let (peers, index): (BTreeSet<IpAddr>, u32) = (peers.collect(), self.network.underlay.borrow().index);
+        let (peers, index): (BTreeSet<IpAddr>, u32) =
+            (peers.collect(), self.network.underlay.borrow().index);
         // What cannot be read is no silence.
-        neighbours(index).await.map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))
+        neighbours(index)
+            .await
+            .map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))
     }
 
     async fn better(&self, info: &NodeInfo, silent: bool) -> Outcome {
         let present = self.network.underlay.borrow().clone();
-        let Some(subnets) = info.subnets else { return Outcome::Stays };
+        let Some(subnets) = info.subnets else {
+            return Outcome::Stays;
+        };
         let all = families(&subnets);
-        let wish = async |families| wish_of(&self.manager, &self.settings, info, families, self.left.recent(Instant::now())).await.0;
+        let wish = async |families| {
+            wish_of(
+                &self.manager,
+                &self.settings,
+                info,
+                families,
+                self.left.recent(Instant::now()),
+            )
+            .await
+            .0
+        };
         if !present.addresses.same_families(&all) && wish(all).await.choose().await.is_ok() {
             return Outcome::Better(Better::OtherFamily);
         }
@@ -116,23 +145,48 @@ impl Reconsider {
             return Outcome::Stays;
         }
         let wish = wish(present.addresses.map(|_| (), |_| ())).await;
-        let Some(known) = wish.known.clone() else { return Outcome::Stays };
+        let Some(known) = wish.known.clone() else {
+            return Outcome::Stays;
+        };
         // What this node published is what is in doubt.
-        let wish = Wish { known: Some(crate::underlay::KnownAddresses { published: Vec::new(), ..known.clone() }), ..wish };
-        let Ok((request, facts)) = wish.look().await else { return Outcome::Stays };
+        let wish = Wish {
+            known: Some(crate::underlay::KnownAddresses {
+                published: Vec::new(),
+                ..known.clone()
+            }),
+            ..wish
+        };
+        let Ok((request, facts)) = wish.look().await else {
+            return Outcome::Stays;
+        };
         let doubt = doubt(&present, &known, &facts);
         let claimed = doubt.claimed.iter().find(|(_, claimant)| claimant.served);
         let against = match (claimed, doubt.is_nat) {
-            (Some((ip, claimant)), _) => Against::Claimed { ip: *ip, node: claimant.node.clone() },
+            (Some((ip, claimant)), _) => Against::Claimed {
+                ip: *ip,
+                node: claimant.node.clone(),
+            },
             (None, true) => Against::Nat,
             (None, false) => return Outcome::Stays,
         };
-        let unheard = Unheard { interface: present.name.clone(), silence: SILENCE, against };
+        let unheard = Unheard {
+            interface: present.name.clone(),
+            silence: SILENCE,
+            against,
+        };
         match select(&request, &facts) {
             Ok(chosen) if chosen.underlay.addresses != present.addresses => {
-                let addresses = [present.addresses.v4().copied().map(IpAddr::V4), present.addresses.v6().copied().map(IpAddr::V6)];
-                self.left.note(addresses.into_iter().flatten(), Instant::now());
-                Outcome::Better(Better::Than { unheard, interface: chosen.underlay.name, why: chosen.why })
+                let addresses = [
+                    present.addresses.v4().copied().map(IpAddr::V4),
+                    present.addresses.v6().copied().map(IpAddr::V6),
+                ];
+                self.left
+                    .note(addresses.into_iter().flatten(), Instant::now());
+                Outcome::Better(Better::Than {
+                    unheard,
+                    interface: chosen.underlay.name,
+                    why: chosen.why,
+                })
             }
             _ if claimed.is_none() => Outcome::Stays,
             Ok(_) => Outcome::Wanted(NoBetter::Same(unheard)),

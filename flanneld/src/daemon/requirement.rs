@@ -8,12 +8,21 @@ use subnet_lease::NetworkConfig;
 ///
 /// # Errors
 /// It names another one: what was found, where, and what to do.
-pub fn check(required: &[String], config: &NetworkConfig, store: &Store) -> Result<(), DaemonProblem> {
+pub fn check(
+    required: &[String],
+    config: &NetworkConfig,
+    store: &Store,
+) -> Result<(), DaemonProblem> {
     if required.is_empty() || required.contains(&config.backend) {
         return Ok(());
     }
     let (place, at) = store.config_place();
-    Err(DaemonProblem::BackendNotTaken { found: config.backend.clone(), required: required.to_vec(), place, at })
+    Err(DaemonProblem::BackendNotTaken {
+        found: config.backend.clone(),
+        required: required.to_vec(),
+        place,
+        at,
+    })
 }
 
 #[cfg(test)]
@@ -28,7 +37,10 @@ mod tests {
 
     fn said(required: &[&str], backend: &str, store: &Store) -> String {
         let required: Vec<String> = required.iter().map(|name| (*name).to_owned()).collect();
-        check(&required, &config(backend), store).err().map(|problem| problem.to_string()).unwrap_or_default()
+        check(&required, &config(backend), store)
+            .err()
+            .map(|problem| problem.to_string())
+            .unwrap_or_default()
     }
 
     #[test]
@@ -46,25 +58,54 @@ mod tests {
             (&["wireguard"], "", false),
             (&["wireguard"], r#","Backend":{}"#, false),
         ] {
-            assert_eq!(said(required, backend, &store).is_empty(), taken, "{required:?} {backend}");
+            assert_eq!(
+                said(required, backend, &store).is_empty(),
+                taken,
+                "{required:?} {backend}"
+            );
         }
     }
 
     #[test]
     fn the_text_names_what_was_found_where_and_what_to_do() {
-        let text = said(&["wireguard", "ipip"], r#","Backend":{"Type":"vxlan"}"#, &Store::Dir("/leases".into()));
+        let text = said(
+            &["wireguard", "ipip"],
+            r#","Backend":{"Type":"vxlan"}"#,
+            &Store::Dir("/leases".into()),
+        );
         assert_eq!(
             text,
             "backend type vxlan is not one that this node takes (--require-backend=wireguard,ipip); set Backend.Type in the network configuration to \
              wireguard or ipip, in the file /leases/config; if vxlan is meant, change --require-backend on this node"
         );
-        let problem = check(&["ipip".to_owned()], &config(""), &Store::Dir("/leases".into())).unwrap_err();
+        let problem = check(
+            &["ipip".to_owned()],
+            &config(""),
+            &Store::Dir("/leases".into()),
+        )
+        .unwrap_err();
         let place = Some(ConfigPlace::File("/leases/config".into()));
-        assert_eq!(types::Problem::of(&problem).detail, types::Detail::ConfigInvalid { place }, "by this the doctor knows it for what it is");
+        assert_eq!(
+            types::Problem::of(&problem).detail,
+            types::Detail::ConfigInvalid { place },
+            "by this the doctor knows it for what it is"
+        );
         let endpoints = vec![options::Endpoint::parse("http://10.0.0.1:2379", false).unwrap()];
-        let etcd = Store::Etcd(Etcd { endpoints, prefix: "/n".to_owned(), tls: None, user: None });
-        assert!(said(&["ipip"], "", &etcd).contains("in the key /n/config of etcd at http://10.0.0.1:2379"));
-        let hostile = said(&["ipip"], ",\"Backend\":{\"Type\":\"a\\u001b[31m\\nb\"}", &etcd);
+        let etcd = Store::Etcd(Etcd {
+            endpoints,
+            prefix: "/n".to_owned(),
+            tls: None,
+            user: None,
+        });
+        assert!(
+            said(&["ipip"], "", &etcd)
+                .contains("in the key /n/config of etcd at http://10.0.0.1:2379")
+        );
+        let hostile = said(
+            &["ipip"],
+            ",\"Backend\":{\"Type\":\"a\\u001b[31m\\nb\"}",
+            &etcd,
+        );
         assert!(!hostile.chars().any(char::is_control), "{hostile:?}");
     }
 }

@@ -17,12 +17,16 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 ///
 /// # Errors
 /// The error of the last attempt.
-pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(attempt: impl Fn() -> F) -> Result<T, E> {
+pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
+    attempt: impl Fn() -> F,
+) -> Result<T, E> {
     const LIMIT: Duration = Duration::from_secs(2);
     let begun = tokio::time::Instant::now();
     loop {
         match attempt().await {
-            Err(_) if begun.elapsed() <= LIMIT => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(_) if begun.elapsed() <= LIMIT => {
+                tokio::time::sleep(Duration::from_millis(50)).await
+            }
             result => return result,
         }
     }
@@ -32,7 +36,11 @@ pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(attempt: impl Fn() 
 ///
 /// # Errors
 /// The store refuses permanently.
-pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &Health, condition: Condition, ask: impl Fn() -> F) -> Result<T, End> {
+pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(
+    health: &Health,
+    condition: Condition,
+    ask: impl Fn() -> F,
+) -> Result<T, End> {
     let mut told = LogOnce::default();
     let mut failures = 0;
     loop {
@@ -50,7 +58,12 @@ pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(health: &H
                 }
             }
         }
-        tokio::time::sleep(RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>() / 2.0)).await;
+        tokio::time::sleep(
+            RETRY
+                .after(failures)
+                .mul_f64(1.0 + rand::random::<f64>() / 2.0),
+        )
+        .await;
         failures += 1;
     }
 }

@@ -20,19 +20,45 @@ pub struct Rights {
 ///
 /// # Errors
 /// Names the process that holds one of them.
-pub async fn claim(config: &NetworkConfig, wants: &Wants, guard: bool, subnet_file: &Path) -> Result<Rights, InstanceError> {
+pub async fn claim(
+    config: &NetworkConfig,
+    wants: &Wants,
+    guard: bool,
+    subnet_file: &Path,
+) -> Result<Rights, InstanceError> {
     let instance = instance::claim(&config.networks.to_string(), &config.backend, subnet_file)?;
     let taken = taken::take(&config.networks, wants)?;
-    let guard = if guard { Some(taken::take_guard_slot()?) } else { None };
-    Ok(Rights { _instance: Some(instance), _taken: Some(taken), guard, devices: wants.devices.clone() })
+    let guard = if guard {
+        Some(taken::take_guard_slot()?)
+    } else {
+        None
+    };
+    Ok(Rights {
+        _instance: Some(instance),
+        _taken: Some(taken),
+        guard,
+        devices: wants.devices.clone(),
+    })
 }
 
 /// The resources that the network needs exclusively.
 pub async fn wants(backend: &dyn Backend) -> Wants {
-    let Takes { devices, tunnels, ports, shares_ports } = match NetlinkKernel::open() {
+    let Takes {
+        devices,
+        tunnels,
+        ports,
+        shares_ports,
+    } = match NetlinkKernel::open() {
         // Needed only where the choice is left to the kernel.
-        Ok(mut kernel) if backend.takes(true) != backend.takes(false) => backend.takes(kernel.supports_vxlan().await.unwrap_or(true)),
+        Ok(mut kernel) if backend.takes(true) != backend.takes(false) => {
+            backend.takes(kernel.supports_vxlan().await.unwrap_or(true))
+        }
         _ => backend.takes(true),
     };
-    Wants { devices, tunnels, ports, shares_ports }
+    Wants {
+        devices,
+        tunnels,
+        ports,
+        shares_ports,
+    }
 }

@@ -20,7 +20,10 @@ pub struct Run {
 impl Run {
     /// No task yet. The process's stop ends the run, too.
     pub fn until(stop: &CancellationToken) -> Self {
-        Self { stop: stop.child_token(), tasks: JoinSet::new() }
+        Self {
+            stop: stop.child_token(),
+            tasks: JoinSet::new(),
+        }
     }
 
     /// Starts a task that cannot fail.
@@ -42,7 +45,11 @@ impl Run {
                 None => return Ok(()),
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(end))) => return Err(end),
-                Some(Err(error)) => return Err(End::failed(DaemonProblem::TaskFailed { error: error.to_string() })),
+                Some(Err(error)) => {
+                    return Err(End::failed(DaemonProblem::TaskFailed {
+                        error: error.to_string(),
+                    }));
+                }
             }
         }
     }
@@ -50,7 +57,10 @@ impl Run {
     /// Ends all tasks.
     pub async fn end(mut self) {
         self.stop.cancel();
-        let _ = tokio::time::timeout(FAREWELL, async { while self.tasks.join_next().await.is_some() {} }).await;
+        let _ = tokio::time::timeout(FAREWELL, async {
+            while self.tasks.join_next().await.is_some() {}
+        })
+        .await;
         self.tasks.shutdown().await;
     }
 }

@@ -60,27 +60,67 @@ impl Daemon {
     }
 
     /// Brings up the data plane, reports readiness, and starts the tasks that maintain it.
-    pub(super) async fn serve(&mut self, node: Node, following: Following, ends: Ends, leases: Leases) -> Result<(), End> {
-        let Node { manager, whole, config, claim, found, announced, lease, backend, held } = node;
+    pub(super) async fn serve(
+        &mut self,
+        node: Node,
+        following: Following,
+        ends: Ends,
+        leases: Leases,
+    ) -> Result<(), End> {
+        let Node {
+            manager,
+            whole,
+            config,
+            claim,
+            found,
+            announced,
+            lease,
+            backend,
+            held,
+        } = node;
         let env = ends.env;
         let underlay = following.underlay.clone();
-        let (profile, encapsulation, guarded) = (backend.profile(), backend.encapsulation(), backend.guarded());
+        let (profile, encapsulation, guarded) = (
+            backend.profile(),
+            backend.encapsulation(),
+            backend.guarded(),
+        );
         let takes = backend.takes(false);
         let devices = takes.devices.clone();
         self.health.carried_by(takes.devices.clone());
-        let listens = takes.devices.into_iter().zip(takes.ports.iter().copied()).collect();
+        let listens = takes
+            .devices
+            .into_iter()
+            .zip(takes.ports.iter().copied())
+            .collect();
         let ports = takes.ports;
         let renewal = backend.renewal();
         // The tunnel needs its port more.
-        let probe_port = self.settings.probe_port.filter(|port| !ports.contains(port));
+        let probe_port = self
+            .settings
+            .probe_port
+            .filter(|port| !ports.contains(port));
         if let (None, Some(port)) = (probe_port, self.settings.probe_port) {
-            warn!("no probes between nodes: UDP port {port} is the backend's; name another one with --probe-port on all nodes");
+            warn!(
+                "no probes between nodes: UDP port {port} is the backend's; name another one with --probe-port on all nodes"
+            );
         }
         let overlay = backend.overlay();
         let mesh = probe_port.zip(overlay.clone());
-        let mesh = mesh.map(|(port, overlay)| Mesh::new(port, &claim.node.id, lease.subnets, overlay, underlay.clone(), self.health.clone()));
+        let mesh = mesh.map(|(port, overlay)| {
+            Mesh::new(
+                port,
+                &claim.node.id,
+                lease.subnets,
+                overlay,
+                underlay.clone(),
+                self.health.clone(),
+            )
+        });
 
-        let running = self.first_pass(backend, &lease, &underlay, &leases.table).await?;
+        let running = self
+            .first_pass(backend, &lease, &underlay, &leases.table)
+            .await?;
         memory::trim();
 
         // Rules before subnet.env: pods start once it exists, and rely on the rules.
@@ -88,7 +128,11 @@ impl Daemon {
             networks: config.networks,
             own: lease.subnets,
             options: RuleOptions {
-                non_masquerade: [config.non_masquerade.clone(), self.settings.rules.non_masquerade.clone()].concat(),
+                non_masquerade: [
+                    config.non_masquerade.clone(),
+                    self.settings.rules.non_masquerade.clone(),
+                ]
+                .concat(),
                 ..self.settings.rules.clone()
             },
             nftables: config.nftables,
@@ -100,9 +144,15 @@ impl Daemon {
             others: OtherDaemons::default(),
         };
         if wanted.options.guard.is_some() && wanted.encapsulation.is_none() {
-            warn!("the backend {} has no tunnels to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing", config.backend);
+            warn!(
+                "the backend {} has no tunnels to guard: --encap-notrack, --encap-peers and --encap-bar-pods do nothing",
+                config.backend
+            );
         }
-        let nodes = Nodes { leases: leases.table.clone(), underlay: underlay.clone() };
+        let nodes = Nodes {
+            leases: leases.table.clone(),
+            underlay: underlay.clone(),
+        };
         let written = self.keep_rules(wanted, nodes).await;
 
         let (heard_out, heard) = watch::channel(silence::Heard::new());
@@ -136,7 +186,8 @@ impl Daemon {
         };
         if network.set_sysctls {
             // Before the first pods, and without waiting.
-            self.sysctls.apply(&network.network, &underlay.borrow().name);
+            self.sysctls
+                .apply(&network.network, &underlay.borrow().name);
         }
         self.health.serves(network.clone());
 
@@ -155,26 +206,45 @@ impl Daemon {
         if let (Some(mesh), Some(prober)) = (mesh, prober) {
             let asks = silence::ask(
                 manager.clone(),
-                move || prober.anybody_cut_off().then(|| prober.peers(|peer| silence::asked(&peer))),
+                move || {
+                    prober
+                        .anybody_cut_off()
+                        .then(|| prober.peers(|peer| silence::asked(&peer)))
+                },
                 leases.table.clone(),
                 lease.subnets,
                 heard_out,
             );
             let stop = self.run.stop.clone();
-            self.run.spawn(async move { stop.run_until_cancelled(asks).await.unwrap_or_default() });
-            self.run.spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));
+            self.run
+                .spawn(async move { stop.run_until_cancelled(asks).await.unwrap_or_default() });
+            self.run
+                .spawn(mesh.run(leases.table.clone(), self.run.stop.clone()));
         }
         if let Some(renewal) = renewal {
             let renew = renew_identity(leases.readings, renewal);
             let stop = self.run.stop.clone();
-            self.run.spawn(async move { stop.run_until_cancelled(renew).await.unwrap_or_default() });
+            self.run
+                .spawn(async move { stop.run_until_cancelled(renew).await.unwrap_or_default() });
         }
-        let (programmed_out, programmed) = watch::channel(running.observer().status().kernel.in_step);
-        systemd::ready(&format!("subnet {}, {} peers", lease.subnets, leases.table.borrow().len()));
-        self.run.spawn(subnet_env_keeper::keep(self.settings.subnet_file.clone(), env.clone(), self.health.clone(), self.run.stop.clone()));
+        let (programmed_out, programmed) =
+            watch::channel(running.observer().status().kernel.in_step);
+        systemd::ready(&format!(
+            "subnet {}, {} peers",
+            lease.subnets,
+            leases.table.borrow().len()
+        ));
+        self.run.spawn(subnet_env_keeper::keep(
+            self.settings.subnet_file.clone(),
+            env.clone(),
+            self.health.clone(),
+            self.run.stop.clone(),
+        ));
 
         let told = self.health.clone();
-        let tell = move |trouble: Option<&UnderlayTrouble>| told.condition(Condition::Underlay, trouble.map(Problem::of));
+        let tell = move |trouble: Option<&UnderlayTrouble>| {
+            told.condition(Condition::Underlay, trouble.map(Problem::of))
+        };
         if let Some(changes) = manager.node_info_changes() {
             let reconsider = Reconsider {
                 manager: manager.clone(),
@@ -187,23 +257,52 @@ impl Daemon {
                 known: self.known.clone(),
             };
             let stop = self.run.stop.clone();
-            self.run.tasks.spawn(async move { stop.run_until_cancelled(reconsider.watch(changes)).await.unwrap_or(Ok(())) });
+            self.run.tasks.spawn(async move {
+                stop.run_until_cancelled(reconsider.watch(changes))
+                    .await
+                    .unwrap_or(Ok(()))
+            });
         }
-        self.run.spawn(follow(found.chosen, profile.needs_links, ends.underlay, tell, self.run.stop.clone()));
-        self.run.spawn(report_addresses(manager.clone(), underlay.clone(), self.run.stop.clone()));
+        self.run.spawn(follow(
+            found.chosen,
+            profile.needs_links,
+            ends.underlay,
+            tell,
+            self.run.stop.clone(),
+        ));
+        self.run.spawn(report_addresses(
+            manager.clone(),
+            underlay.clone(),
+            self.run.stop.clone(),
+        ));
         let monitor = readiness_monitor::ReadinessMonitor {
             network,
-            audits: self.settings.audit.is_some_and(|audit| audit <= FREQUENT_AUDIT),
+            audits: self
+                .settings
+                .audit
+                .is_some_and(|audit| audit <= FREQUENT_AUDIT),
             programmed: programmed_out,
             health: self.health.clone(),
         };
         self.run.spawn(monitor.watch(self.run.stop.clone()));
-        let inputs = Inputs { leases: leases.table, underlay, stop: self.run.stop.clone() };
+        let inputs = Inputs {
+            leases: leases.table,
+            underlay,
+            stop: self.run.stop.clone(),
+        };
         let announcements = ends.announced;
-        self.run.tasks.spawn(async move { running.run(inputs, announcements).await.map_err(End::failed) });
+        self.run.tasks.spawn(async move {
+            running
+                .run(inputs, announcements)
+                .await
+                .map_err(End::failed)
+        });
         self.run.spawn(following.run(self.run.stop.clone()));
         let stop = self.run.stop.clone();
-        let state = NodeState { attrs: ends.attrs, programmed };
+        let state = NodeState {
+            attrs: ends.attrs,
+            programmed,
+        };
         let health = self.health.clone();
         self.run.tasks.spawn(async move {
             tokio::select! {
@@ -239,9 +338,18 @@ impl Daemon {
             self.inherited.release();
         }
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
-        let network = backend.join(lease.clone(), &present, &table).await.map_err(End::failed)?;
+        let network = backend
+            .join(lease.clone(), &present, &table)
+            .await
+            .map_err(End::failed)?;
         self.inherited.release();
-        info!("leases of other nodes: {}", table.iter().filter(|other| other.subnets != lease.subnets).count());
+        info!(
+            "leases of other nodes: {}",
+            table
+                .iter()
+                .filter(|other| other.subnets != lease.subnets)
+                .count()
+        );
         Ok(network)
     }
 
@@ -250,10 +358,17 @@ impl Daemon {
     async fn keep_rules(&mut self, wanted: Wanted, nodes: Nodes) -> watch::Receiver<u64> {
         let previous = subnet_env::last_served(&self.settings.subnet_file);
         let before = previous.networks().iter().flat_map(Subnets::nets).collect();
-        let keeper = Keeper::new(wanted, nodes, before, self.rights.devices.clone(), self.health.clone());
+        let keeper = Keeper::new(
+            wanted,
+            nodes,
+            before,
+            self.rights.devices.clone(),
+            self.health.clone(),
+        );
         let written = keeper.written();
         let (applied_out, applied) = oneshot::channel();
-        self.run.spawn(keeper.keep(applied_out, self.run.stop.clone()));
+        self.run
+            .spawn(keeper.keep(applied_out, self.run.stop.clone()));
         let _ = tokio::time::timeout(traffic::START_TIMEOUT, applied).await;
         written
     }
@@ -264,12 +379,24 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
     /// The new identity has to reach the store and come back.
     const TIMEOUT: Duration = Duration::from_secs(60);
     loop {
-        let older = readings.borrow_and_update().refused.iter().find(|refused| refused.reason() == Reason::OurIdentity).cloned();
+        let older = readings
+            .borrow_and_update()
+            .refused
+            .iter()
+            .find(|refused| refused.reason() == Reason::OurIdentity)
+            .cloned();
         if let Some(older) = older {
-            warn!("this node's key is that of an older node, as of a cloned disk ({older}): making another one");
+            warn!(
+                "this node's key is that of an older node, as of a cloned disk ({older}): making another one"
+            );
             renewal.ask();
             tokio::time::sleep(TIMEOUT).await;
-            if readings.borrow().refused.iter().any(|refused| refused.reason() == Reason::OurIdentity) {
+            if readings
+                .borrow()
+                .refused
+                .iter()
+                .any(|refused| refused.reason() == Reason::OurIdentity)
+            {
                 continue;
             }
         }
@@ -280,10 +407,19 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
 }
 
 /// Reports this host's addresses to the store's client, so that it need not wait for answers to an address that is gone.
-async fn report_addresses(manager: Arc<dyn SubnetManager>, mut underlay: watch::Receiver<Underlay>, stop: CancellationToken) {
+async fn report_addresses(
+    manager: Arc<dyn SubnetManager>,
+    mut underlay: watch::Receiver<Underlay>,
+    stop: CancellationToken,
+) {
     let follow = async {
         while underlay.changed().await.is_ok() {
-            let local: Vec<_> = underlay.borrow_and_update().local.iter().map(IpNet::addr).collect();
+            let local: Vec<_> = underlay
+                .borrow_and_update()
+                .local
+                .iter()
+                .map(IpNet::addr)
+                .collect();
             manager.readdressed(&local);
         }
         std::future::pending::<()>().await;

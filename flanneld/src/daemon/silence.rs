@@ -25,7 +25,10 @@ pub struct Silence {
 impl Silence {
     /// Begins now.
     pub fn new(now: Instant) -> Self {
-        Self { since: now, last: Received::default() }
+        Self {
+            since: now,
+            last: Received::default(),
+        }
     }
 
     /// Takes the counters as they are now. Returns whether nothing has come in for [`SILENCE`].

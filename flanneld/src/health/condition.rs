@@ -64,12 +64,18 @@ impl Condition {
 
     /// Whether a new pod would not work under it. The store and the watch are not needed to start a pod.
     pub const fn stops_new_pods(self) -> bool {
-        matches!(self, Condition::Kernel | Condition::Rules | Condition::SubnetEnv | Condition::Underlay)
+        matches!(
+            self,
+            Condition::Kernel | Condition::Rules | Condition::SubnetEnv | Condition::Underlay
+        )
     }
 
     /// Whether the code that sets the condition also logs it with its reason.
     pub const fn is_logged_by_its_finder(self) -> bool {
-        matches!(self, Condition::Rules | Condition::Underlay | Condition::SubnetEnv | Condition::CniConf)
+        matches!(
+            self,
+            Condition::Rules | Condition::Underlay | Condition::SubnetEnv | Condition::CniConf
+        )
     }
 }
 
@@ -85,7 +91,12 @@ mod tests {
 
     #[test]
     fn all_have_names_of_their_own_in_order() {
-        assert!(Condition::ALL.iter().map(|condition| condition.as_str()).is_sorted_by(|a, b| a < b));
+        assert!(
+            Condition::ALL
+                .iter()
+                .map(|condition| condition.as_str())
+                .is_sorted_by(|a, b| a < b)
+        );
         assert!(Condition::ALL.is_sorted());
     }
 }

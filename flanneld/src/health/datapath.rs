@@ -12,11 +12,23 @@ type Labels = Vec<(&'static str, String)>;
 
 /// The counters of each direction: name and help text.
 const COUNTED: [(&str, &str); 5] = [
-    ("packets", "Packets forwarded by the packet engine, by direction"),
-    ("bytes", "Bytes forwarded by the packet engine, including inner headers, by direction"),
+    (
+        "packets",
+        "Packets forwarded by the packet engine, by direction",
+    ),
+    (
+        "bytes",
+        "Bytes forwarded by the packet engine, including inner headers, by direction",
+    ),
     ("batches", "System calls that moved at least one packet"),
-    ("units", "Super-packets (GSO/GRO) and single packets forwarded"),
-    ("read_errors", "Failed reads; the thread backs off after each"),
+    (
+        "units",
+        "Super-packets (GSO/GRO) and single packets forwarded",
+    ),
+    (
+        "read_errors",
+        "Failed reads; the thread backs off after each",
+    ),
 ];
 
 fn directions(engine: &EngineStatus) -> [(&'static str, &Traffic); 2] {
@@ -24,7 +36,13 @@ fn directions(engine: &EngineStatus) -> [(&'static str, &Traffic); 2] {
 }
 
 fn counted(traffic: &Traffic) -> [u64; 5] {
-    [traffic.packets, traffic.bytes, traffic.batches, traffic.units, traffic.read_errors]
+    [
+        traffic.packets,
+        traffic.bytes,
+        traffic.batches,
+        traffic.units,
+        traffic.read_errors,
+    ]
 }
 
 /// A label value: one line that the exposition format can hold.
@@ -39,36 +57,75 @@ pub fn register(registry: &mut Registry, engines: &[EngineStatus]) {
         for engine in engines {
             for (direction, counts) in directions(engine) {
                 let value = counted(counts).get(index).copied().unwrap_or(0);
-                family.get_or_create(&vec![("device", label(&engine.device)), ("direction", direction.to_owned())]).inc_by(value);
+                family
+                    .get_or_create(&vec![
+                        ("device", label(&engine.device)),
+                        ("direction", direction.to_owned()),
+                    ])
+                    .inc_by(value);
             }
         }
         registry.register(format!("datapath_{name}"), help, family);
     }
     let dropped = Family::<Labels, Counter>::default();
     let info = Family::<Labels, Gauge>::default();
-    let (icmp, unsegmented) = (Family::<Labels, Counter>::default(), Family::<Labels, Counter>::default());
+    let (icmp, unsegmented) = (
+        Family::<Labels, Counter>::default(),
+        Family::<Labels, Counter>::default(),
+    );
     for engine in engines {
         for (direction, counts) in directions(engine) {
             for (reason, drops) in &counts.dropped {
-                let labels = vec![("device", label(&engine.device)), ("direction", direction.to_owned()), ("reason", (*reason).to_owned())];
+                let labels = vec![
+                    ("device", label(&engine.device)),
+                    ("direction", direction.to_owned()),
+                    ("reason", (*reason).to_owned()),
+                ];
                 dropped.get_or_create(&labels).inc_by(*drops);
             }
         }
         let labels = vec![("device", label(&engine.device))];
         icmp.get_or_create(&labels).inc_by(engine.icmp_errors);
-        unsegmented.get_or_create(&labels).inc_by(engine.unsegmented_sends);
-        info.get_or_create(&vec![("device", label(&engine.device)), ("mode", label(&engine.mode))]).set(1);
+        unsegmented
+            .get_or_create(&labels)
+            .inc_by(engine.unsegmented_sends);
+        info.get_or_create(&vec![
+            ("device", label(&engine.device)),
+            ("mode", label(&engine.mode)),
+        ])
+        .set(1);
     }
     let handshakes = Family::<Labels, Counter>::default();
     for engine in engines {
         for (event, count) in engine.handshakes.into_iter().flatten() {
-            handshakes.get_or_create(&vec![("device", label(&engine.device)), ("event", event.to_owned())]).inc_by(count);
+            handshakes
+                .get_or_create(&vec![
+                    ("device", label(&engine.device)),
+                    ("event", event.to_owned()),
+                ])
+                .inc_by(count);
         }
     }
-    registry.register("datapath_handshakes", "Handshakes of WireGuard in user space, by event", handshakes);
-    registry.register("datapath_dropped_packets", "Packets dropped by the packet engine, by direction and reason", dropped);
-    registry.register("datapath_icmp_errors", "ICMP errors sent to pods whose packets could not be forwarded", icmp);
-    registry.register("datapath_unsegmented_sends", "Sends of several packets that had to be sent one by one", unsegmented);
+    registry.register(
+        "datapath_handshakes",
+        "Handshakes of WireGuard in user space, by event",
+        handshakes,
+    );
+    registry.register(
+        "datapath_dropped_packets",
+        "Packets dropped by the packet engine, by direction and reason",
+        dropped,
+    );
+    registry.register(
+        "datapath_icmp_errors",
+        "ICMP errors sent to pods whose packets could not be forwarded",
+        icmp,
+    );
+    registry.register(
+        "datapath_unsegmented_sends",
+        "Sends of several packets that had to be sent one by one",
+        unsegmented,
+    );
     registry.register("datapath_info", "Mode of the packet engine", info);
 }
 
@@ -76,17 +133,28 @@ pub fn register(registry: &mut Registry, engines: &[EngineStatus]) {
 ///
 /// # Errors
 /// Those of the serializer.
-pub fn serialize<S: Serializer>(engines: &[EngineStatus], serializer: S) -> Result<S::Ok, S::Error> {
+pub fn serialize<S: Serializer>(
+    engines: &[EngineStatus],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     json(engines).serialize(serializer)
 }
 
 fn json(engines: &[EngineStatus]) -> serde_json::Value {
     let direction = |direction: &Traffic| {
-        let mut out: serde_json::Map<_, _> =
-            COUNTED.into_iter().zip(counted(direction)).map(|((name, _), value)| (name.to_owned(), value.into())).collect();
+        let mut out: serde_json::Map<_, _> = COUNTED
+            .into_iter()
+            .zip(counted(direction))
+            .map(|((name, _), value)| (name.to_owned(), value.into()))
+            .collect();
         out.insert(
             "dropped".to_owned(),
-            direction.dropped.iter().map(|(reason, drops)| ((*reason).to_owned(), (*drops).into())).collect::<serde_json::Map<_, _>>().into(),
+            direction
+                .dropped
+                .iter()
+                .map(|(reason, drops)| ((*reason).to_owned(), (*drops).into()))
+                .collect::<serde_json::Map<_, _>>()
+                .into(),
         );
         serde_json::Value::from(out)
     };
@@ -99,10 +167,17 @@ fn json(engines: &[EngineStatus]) -> serde_json::Value {
             "unsegmented_sends": engine.unsegmented_sends,
         });
         if let (Some(counts), Some(fields)) = (engine.handshakes, value.as_object_mut()) {
-            let counts: serde_json::Map<_, _> = counts.into_iter().map(|(event, count)| (event.to_owned(), count.into())).collect();
+            let counts: serde_json::Map<_, _> = counts
+                .into_iter()
+                .map(|(event, count)| (event.to_owned(), count.into()))
+                .collect();
             fields.insert("handshakes".to_owned(), counts.into());
         }
         (engine.device.clone(), value)
     };
-    engines.iter().map(engine).collect::<serde_json::Map<_, _>>().into()
+    engines
+        .iter()
+        .map(engine)
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }

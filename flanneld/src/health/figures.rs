@@ -57,7 +57,10 @@ pub struct Counts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<Wireguard>,
     /// The packet engines.
-    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "datapath::serialize")]
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "datapath::serialize"
+    )]
     pub datapath: Vec<EngineStatus>,
     /// See [`Figures::unknown_senders`].
     #[serde(skip)]
@@ -105,23 +108,38 @@ pub struct KernelCounts {
 
 impl Figures {
     /// The document.
-    pub(super) fn counts(&self, network: Option<&RunningNetwork>, store: Option<&Counters>, unused: &[Unused]) -> Counts {
+    pub(super) fn counts(
+        &self,
+        network: Option<&RunningNetwork>,
+        store: Option<&Counters>,
+        unused: &[Unused],
+    ) -> Counts {
         let counts = Counts {
             refused: refused_by_reason(unused),
             unreadable: store.map_or(0, |store| number(store.unreadable_keys().len())),
             store_requests: store.into_iter().flat_map(Counters::calls).collect(),
-            rules: RuleCounts { writes: self.rule_writes, repairs: self.rule_repairs, at_war: self.rules_contended },
+            rules: RuleCounts {
+                writes: self.rule_writes,
+                repairs: self.rule_repairs,
+                at_war: self.rules_contended,
+            },
             unknown_senders: self.unknown_senders,
             bridge_addresses_removed: self.bridge_addresses_removed,
             findings: self.findings.clone(),
             ..Counts::default()
         };
-        let Some(network) = network else { return counts };
+        let Some(network) = network else {
+            return counts;
+        };
         let status = network.observer.status();
         Counts {
             peers: number(network.leases.borrow().len()),
             leases: number(network.readings.borrow().seen),
-            lease_expiry_seconds: network.held.borrow().until.map(|end| end.saturating_sub(boot_time()).as_secs()),
+            lease_expiry_seconds: network
+                .held
+                .borrow()
+                .until
+                .map(|end| end.saturating_sub(boot_time()).as_secs()),
             mtu: network.env.borrow().mtu,
             wireguard: wireguard(&status),
             kernel: Some(KernelCounts {
@@ -147,11 +165,22 @@ fn number(many: usize) -> u64 {
 /// A peer that the kernel refuses, as the documents show it.
 pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     let backends::FailedPeer { peer, why } = failed;
-    FailedPeer { node: peer.node.clone(), subnet: peer.subnet, address: peer.address, text: why.to_string() }
+    FailedPeer {
+        node: peer.node.clone(),
+        subnet: peer.subnet,
+        address: peer.address,
+        text: why.to_string(),
+    }
 }
 
 /// The peers of WireGuard; `None` where there are none, as with another backend.
 pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
-    let (peers, silent) = (number(status.kernel.tunnels.peers), number(status.kernel.tunnels.silent.len()));
-    (peers > 0).then(|| Wireguard { peers, silent: silent.min(peers) })
+    let (peers, silent) = (
+        number(status.kernel.tunnels.peers),
+        number(status.kernel.tunnels.silent.len()),
+    );
+    (peers > 0).then(|| Wireguard {
+        peers,
+        silent: silent.min(peers),
+    })
 }

@@ -19,11 +19,19 @@ impl LastHour {
     }
 
     fn note_at(&mut self, now: Duration, value: u64) {
-        if self.0.back().is_none_or(|(last, _)| now.saturating_sub(*last) >= STEP) {
+        if self
+            .0
+            .back()
+            .is_none_or(|(last, _)| now.saturating_sub(*last) >= STEP)
+        {
             self.0.push_back((now, value));
         }
         // The last one before the hour is what the hour began with.
-        while self.0.get(1).is_some_and(|(second, _)| now.saturating_sub(*second) >= HOUR) {
+        while self
+            .0
+            .get(1)
+            .is_some_and(|(second, _)| now.saturating_sub(*second) >= HOUR)
+        {
             self.0.pop_front();
         }
     }
@@ -31,7 +39,11 @@ impl LastHour {
     /// By how much the counter is above what it was an hour ago, or when it was noted first.
     pub fn within(&self, value: u64) -> u64 {
         // It begins with 0.
-        let begun = self.0.front().filter(|_| self.0.len() > 1).map_or(0, |(_, value)| *value);
+        let begun = self
+            .0
+            .front()
+            .filter(|_| self.0.len() > 1)
+            .map_or(0, |(_, value)| *value);
         value.saturating_sub(begun)
     }
 }

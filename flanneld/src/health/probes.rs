@@ -15,21 +15,45 @@ pub fn register(registry: &mut Registry, traffic: &Traffic, counts: &BTreeMap<St
     for (name, help, value) in [
         ("probe_sent", "Questions sent to peers", traffic.sent),
         ("probe_pings", "Pings sent to peers", traffic.pings),
-        ("probe_answered", "Questions and pings that were answered", traffic.answered),
-        ("probe_questions", "Questions of other nodes that were answered", traffic.questions),
+        (
+            "probe_answered",
+            "Questions and pings that were answered",
+            traffic.answered,
+        ),
+        (
+            "probe_questions",
+            "Questions of other nodes that were answered",
+            traffic.questions,
+        ),
     ] {
         let counter: Counter = Counter::default();
         counter.inc_by(value);
         registry.register(name, help, counter);
     }
     let dropped = Family::<Labels, Counter>::default();
-    for (reason, value) in [("junk", traffic.junk), ("limit", traffic.limited), ("stranger", traffic.strangers)] {
-        dropped.get_or_create(&vec![("reason", reason)]).inc_by(value);
+    for (reason, value) in [
+        ("junk", traffic.junk),
+        ("limit", traffic.limited),
+        ("stranger", traffic.strangers),
+    ] {
+        dropped
+            .get_or_create(&vec![("reason", reason)])
+            .inc_by(value);
     }
-    registry.register("probe_dropped", "Datagrams on the probe port that got no answer, by reason", dropped);
+    registry.register(
+        "probe_dropped",
+        "Datagrams on the probe port that got no answer, by reason",
+        dropped,
+    );
     let peers = Family::<Labels, Gauge>::default();
     for state in State::ALL {
-        peers.get_or_create(&vec![("state", state.name())]).set(counts.get(&state).copied().unwrap_or(0).into());
+        peers
+            .get_or_create(&vec![("state", state.name())])
+            .set(counts.get(&state).copied().unwrap_or(0).into());
     }
-    registry.register("probe_peers", "Peers, one for each address family, by what probes tell of them", peers);
+    registry.register(
+        "probe_peers",
+        "Peers, one for each address family, by what probes tell of them",
+        peers,
+    );
 }

@@ -18,19 +18,37 @@ use tokio_util::sync::CancellationToken;
 
 async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    stream
+        .write_all(
+            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                .as_bytes(),
+        )
+        .await
+        .unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
 }
 
 fn lease(subnet: &str) -> Lease {
-    Lease { subnets: Subnets::V4(subnet.parse().unwrap()), attrs: LeaseAttrs::default(), term: Term::Leased, since: 1 }
+    Lease {
+        subnets: Subnets::V4(subnet.parse().unwrap()),
+        attrs: LeaseAttrs::default(),
+        term: Term::Leased,
+        since: 1,
+    }
 }
 
 fn refused(subnet: &str) -> Refused {
-    Refused { subnets: Subnets::V4(subnet.parse().unwrap()), half: None, why: Why::OverlapsOlder("10.5.0.0/16".parse().unwrap()) }
+    Refused {
+        subnets: Subnets::V4(subnet.parse().unwrap()),
+        half: None,
+        why: Why::OverlapsOlder("10.5.0.0/16".parse().unwrap()),
+    }
 }
 
 /// Five peers of WireGuard, one of which completes no handshake.
@@ -43,53 +61,108 @@ fn tunnels() -> TunnelPeers {
         silence: Duration::from_secs(30),
         initiates: false,
     };
-    TunnelPeers { peers: 5, silent: vec![silent] }
+    TunnelPeers {
+        peers: 5,
+        silent: vec![silent],
+    }
 }
 
 #[test]
 fn other_backends_have_no_peers_of_wireguard() {
     let health = Health::new();
-    health.serves(RunningNetwork { observer: NetworkHandle::new(Status::default), ..RunningNetwork::idle() });
-    assert!(!health.metrics().contains("wireguard") && health.status()["figures"].get("wireguard").is_none());
-    assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), None);
+    health.serves(RunningNetwork {
+        observer: NetworkHandle::new(Status::default),
+        ..RunningNetwork::idle()
+    });
+    assert!(
+        !health.metrics().contains("wireguard")
+            && health.status()["figures"].get("wireguard").is_none()
+    );
+    assert_eq!(
+        health.document().kernel.and_then(|kernel| kernel.wireguard),
+        None
+    );
 }
 
 #[tokio::test]
 async fn answers() {
     let health = Health::new();
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone()).await.unwrap();
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone())
+        .await
+        .unwrap();
     let address = server.address().unwrap();
     let stop = CancellationToken::new();
     let task = tokio::spawn(server.serve(stop.clone()));
 
     for method in ["GET", "POST"] {
         for path in ["/healthz", "/livez"] {
-            assert_eq!(get(address, method, path).await, (200, "flanneld is running".to_owned()));
+            assert_eq!(
+                get(address, method, path).await,
+                (200, "flanneld is running".to_owned())
+            );
         }
     }
     health.fail(Condition::Lease, Problem::in_words("the pool is exhausted"));
-    assert_eq!(get(address, "GET", "/readyz").await, (503, "flanneld is not ready yet\nlease: the pool is exhausted\nstart: starting\n".to_owned()));
+    assert_eq!(
+        get(address, "GET", "/readyz").await,
+        (
+            503,
+            "flanneld is not ready yet\nlease: the pool is exhausted\nstart: starting\n".to_owned()
+        )
+    );
     health.clear(Condition::Lease);
     health.clear(Condition::Start);
-    assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
-    let unused = |number: usize| Unused { lease: format!("10.5.{number}.0/24"), reason: "overlap", text: format!("10.5.{number}.0/24 overlaps") };
+    assert_eq!(
+        get(address, "GET", "/readyz").await,
+        (200, "flanneld is ready".to_owned())
+    );
+    let unused = |number: usize| Unused {
+        lease: format!("10.5.{number}.0/24"),
+        reason: "overlap",
+        text: format!("10.5.{number}.0/24 overlaps"),
+    };
     health.set_unused(Arc::new(vec![unused(3)]));
-    assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready\nrefused: 10.5.3.0/24 overlaps\n".to_owned()));
+    assert_eq!(
+        get(address, "GET", "/readyz").await,
+        (
+            200,
+            "flanneld is ready\nrefused: 10.5.3.0/24 overlaps\n".to_owned()
+        )
+    );
     health.set_unused(Arc::new((0..25).map(unused).collect()));
     let (code, text) = get(address, "GET", "/readyz").await;
-    assert!(code == 200 && text.lines().count() == 22 && text.ends_with("refused: 5 more, listed in /status\n"), "{code} {text}");
-    assert_eq!(health.status()["refused"].as_array().map(Vec::len), Some(25));
+    assert!(
+        code == 200
+            && text.lines().count() == 22
+            && text.ends_with("refused: 5 more, listed in /status\n"),
+        "{code} {text}"
+    );
+    assert_eq!(
+        health.status()["refused"].as_array().map(Vec::len),
+        Some(25)
+    );
     health.fail(Condition::Lease, Problem::in_words("ends"));
-    assert!(get(address, "GET", "/readyz").await.1.starts_with("flanneld is not ready yet\nlease: ends\nrefused: 10.5.0.0/24 overlaps\n"));
+    assert!(
+        get(address, "GET", "/readyz")
+            .await
+            .1
+            .starts_with("flanneld is not ready yet\nlease: ends\nrefused: 10.5.0.0/24 overlaps\n")
+    );
     health.clear(Condition::Lease);
     health.set_unused(Arc::default());
-    assert_eq!(get(address, "GET", "/readyz").await, (200, "flanneld is ready".to_owned()));
+    assert_eq!(
+        get(address, "GET", "/readyz").await,
+        (200, "flanneld is ready".to_owned())
+    );
     assert_eq!(get(address, "GET", "/nosuch").await.0, 404);
 
     health.heartbeat_within("network", Duration::ZERO);
     tokio::time::sleep(Duration::from_millis(5)).await;
     let (code, text) = get(address, "GET", "/healthz").await;
-    assert!(code == 500 && text.contains("no heartbeat from network"), "{code} {text}");
+    assert!(
+        code == 500 && text.contains("no heartbeat from network"),
+        "{code} {text}"
+    );
     health.forget_heartbeat("network");
     health.heartbeat("network");
     assert_eq!(get(address, "GET", "/healthz").await.0, 200);
@@ -97,29 +170,63 @@ async fn answers() {
     let engine = EngineStatus {
         device: "flannel0".to_owned(),
         mode: "offload (TSO; 1 queues)".to_owned(),
-        sent: Traffic { packets: 64, units: 2, ..Traffic::default() },
-        received: Traffic { dropped: vec![("unknown_peer", 5)], ..Traffic::default() },
+        sent: Traffic {
+            packets: 64,
+            units: 2,
+            ..Traffic::default()
+        },
+        received: Traffic {
+            dropped: vec![("unknown_peer", 5)],
+            ..Traffic::default()
+        },
         icmp_errors: 4,
         unsegmented_sends: 0,
-        handshakes: Some([("initiated", 3), ("answered", 2), ("completed", 4), ("failed", 1), ("cookies", 0)]),
+        handshakes: Some([
+            ("initiated", 3),
+            ("answered", 2),
+            ("completed", 4),
+            ("failed", 1),
+            ("cookies", 0),
+        ]),
     };
-    let status = Status { kernel: Snapshot { repairs: 3, tunnels: tunnels(), ..Snapshot::default() }, engines: vec![engine] };
+    let status = Status {
+        kernel: Snapshot {
+            repairs: 3,
+            tunnels: tunnels(),
+            ..Snapshot::default()
+        },
+        engines: vec![engine],
+    };
     health.node(|node| node.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
     let counters = Counters::default();
     counters.call("txn");
     counters.call("txn");
-    counters.unreadable("10.5.1.0-24", subnet_lease::wire::ValueError::PublicIp.into());
+    counters.unreadable(
+        "10.5.1.0-24",
+        subnet_lease::wire::ValueError::PublicIp.into(),
+    );
     health.stores(Arc::new(counters));
     let refused = (3..5).map(|number| refused(&format!("10.5.{number}.0/24")));
-    let unused =
-        refused.clone().map(|refused| Unused { lease: refused.subnets.to_string(), reason: refused.reason().label(), text: refused.to_string() });
+    let unused = refused.clone().map(|refused| Unused {
+        lease: refused.subnets.to_string(),
+        reason: refused.reason().label(),
+        text: refused.to_string(),
+    });
     health.set_unused(Arc::new(unused.collect()));
     let peers = (10..17).map(|number| lease(&format!("10.5.{number}.0/24")));
     health.serves(RunningNetwork {
         observer: NetworkHandle::new(move || status.clone()),
         leases: watch::channel(Arc::new(LeaseTable::of(peers, BTreeSet::new()))).1,
-        readings: watch::channel(Reading { refused: Arc::new(refused.collect()), ..Reading::default() }).1,
-        held: watch::channel(Held { until: Some(boot_time() + Duration::from_secs(86_400)), ..Held::default() }).1,
+        readings: watch::channel(Reading {
+            refused: Arc::new(refused.collect()),
+            ..Reading::default()
+        })
+        .1,
+        held: watch::channel(Held {
+            until: Some(boot_time() + Duration::from_secs(86_400)),
+            ..Held::default()
+        })
+        .1,
         ..RunningNetwork::idle()
     });
     let (_, metrics) = get(address, "GET", "/metrics").await;
@@ -145,37 +252,75 @@ async fn answers() {
         "flannel_datapath_info{device=\"flannel0\",mode=\"offload (TSO; 1 queues)\"} 1",
         "# EOF",
     ] {
-        assert!(metrics.lines().any(|have| have == line), "{line} in\n{metrics}");
+        assert!(
+            metrics.lines().any(|have| have == line),
+            "{line} in\n{metrics}"
+        );
     }
     assert!(metrics.contains("flannel_build_info{version="), "{metrics}");
-    assert!(metrics.contains("flannel_lease_expiry_seconds 86"), "{metrics}");
+    assert!(
+        metrics.contains("flannel_lease_expiry_seconds 86"),
+        "{metrics}"
+    );
     let (_, text) = get(address, "GET", "/status").await;
     let status: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(status["ready"], true);
     assert_eq!(status["subnet"], "10.5.72.0/24");
     assert_eq!(status["figures"]["kernel"]["repairs"], 3);
-    assert_eq!(status["figures"]["wireguard"], serde_json::json!({ "peers": 5, "silent": 1 }));
-    assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), Some(node_api::Wireguard { peers: 5, silent: 1 }));
+    assert_eq!(
+        status["figures"]["wireguard"],
+        serde_json::json!({ "peers": 5, "silent": 1 })
+    );
+    assert_eq!(
+        health.document().kernel.and_then(|kernel| kernel.wireguard),
+        Some(node_api::Wireguard {
+            peers: 5,
+            silent: 1
+        })
+    );
     let engine = &status["figures"]["datapath"]["flannel0"];
-    assert_eq!((&engine["sent"]["packets"], &engine["received"]["dropped"]["unknown_peer"]), (&64.into(), &5.into()));
+    assert_eq!(
+        (
+            &engine["sent"]["packets"],
+            &engine["received"]["dropped"]["unknown_peer"]
+        ),
+        (&64.into(), &5.into())
+    );
 
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(2), task).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(2), task)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 /// A page of another site can point its own name at this host; kubelet and Prometheus use whatever name they have.
 #[tokio::test]
 async fn foreign_host_gets_the_probes_and_no_status() {
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new()).await.unwrap();
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
+        .await
+        .unwrap();
     let address = server.address().unwrap();
     let stop = CancellationToken::new();
     let task = tokio::spawn(server.serve(stop.clone()));
-    for (path, code) in [("/healthz", 200), ("/livez", 200), ("/readyz", 503), ("/metrics", 200), ("/status", 421)] {
+    for (path, code) in [
+        ("/healthz", 200),
+        ("/livez", 200),
+        ("/readyz", 503),
+        ("/metrics", 200),
+        ("/status", 421),
+    ] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
-        assert!(text.starts_with(&format!("HTTP/1.1 {code} ")), "{path}: {text}");
+        assert!(
+            text.starts_with(&format!("HTTP/1.1 {code} ")),
+            "{path}: {text}"
+        );
     }
     stop.cancel();
     task.await.unwrap();
@@ -183,29 +328,53 @@ async fn foreign_host_gets_the_probes_and_no_status() {
 
 #[tokio::test]
 async fn a_request_that_never_ends_holds_the_end_for_three_seconds_only() {
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new()).await.unwrap();
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
+        .await
+        .unwrap();
     let mut stream = TcpStream::connect(server.address().unwrap()).await.unwrap();
     let stop = CancellationToken::new();
     let task = tokio::spawn(server.serve(stop.clone()));
-    stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\n")
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(30), task)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_taken_port_is_told_with_the_remedy() {
-    let first = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new()).await.unwrap();
+    let first = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
+        .await
+        .unwrap();
     let address = first.address().unwrap();
-    let error = Server::bind(address, Health::new()).await.unwrap_err().to_string();
-    assert!(error.contains(&address.to_string()) && error.contains("--healthz-port"), "{error}");
-    let error = Server::bind("192.0.2.1:1".parse().unwrap(), Health::new()).await.unwrap_err().to_string();
+    let error = Server::bind(address, Health::new())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(&address.to_string()) && error.contains("--healthz-port"),
+        "{error}"
+    );
+    let error = Server::bind("192.0.2.1:1".parse().unwrap(), Health::new())
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("--healthz-ip"), "{error}");
 }
 
 fn text() -> impl proptest::strategy::Strategy<Value = String> {
     use proptest::prelude::*;
-    let piece = prop_oneof![any::<String>(), "[\\p{C}\\p{Z}\n\r]{0,6}", "\u{1b}\\[[0-9;]{0,4}[mJH]", "[ -~]{0,8}"];
+    let piece = prop_oneof![
+        any::<String>(),
+        "[\\p{C}\\p{Z}\n\r]{0,6}",
+        "\u{1b}\\[[0-9;]{0,4}[mJH]",
+        "[ -~]{0,8}"
+    ];
     prop::collection::vec(piece, 1..5).prop_map(|pieces| pieces.concat())
 }
 
@@ -272,15 +441,25 @@ proptest::proptest! {
 
 #[tokio::test]
 async fn every_address_means_both_families() {
-    let server = Server::bind("0.0.0.0:0".parse().unwrap(), Health::new()).await.unwrap();
+    let server = Server::bind("0.0.0.0:0".parse().unwrap(), Health::new())
+        .await
+        .unwrap();
     let port = server.address().unwrap().port();
     let stop = CancellationToken::new();
     let task = tokio::spawn(server.serve(stop.clone()));
     for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
-        assert_eq!(get(address.parse().unwrap(), "GET", "/healthz").await.0, 200, "{address}");
+        assert_eq!(
+            get(address.parse().unwrap(), "GET", "/healthz").await.0,
+            200,
+            "{address}"
+        );
     }
     // It is taken then.
-    assert!(Server::bind(format!("0.0.0.0:{port}").parse().unwrap(), Health::new()).await.is_err());
+    assert!(
+        Server::bind(format!("0.0.0.0:{port}").parse().unwrap(), Health::new())
+            .await
+            .is_err()
+    );
     stop.cancel();
     task.await.unwrap();
 }

@@ -18,7 +18,11 @@ pub struct Unused {
 
 impl Unused {
     pub(super) fn shown(&self) -> node_api::Unused {
-        node_api::Unused { lease: self.lease.clone(), reason: self.reason.to_owned(), text: self.text.clone() }
+        node_api::Unused {
+            lease: self.lease.clone(),
+            reason: self.reason.to_owned(),
+            text: self.text.clone(),
+        }
     }
 }
 

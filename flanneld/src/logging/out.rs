@@ -64,7 +64,12 @@ struct State {
 
 impl Sink {
     const fn new() -> Self {
-        Self(Mutex::new(State { dropped: 0, untold: 0, stuck: false, torn: false }))
+        Self(Mutex::new(State {
+            dropped: 0,
+            untold: 0,
+            stuck: false,
+            torn: false,
+        }))
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -73,9 +78,17 @@ impl Sink {
 
     fn line(&self, out: BorrowedFd<'_>, line: &[u8]) {
         let mut state = self.state();
-        let patience = if state.stuck { PollTimeout::ZERO } else { PollTimeout::from(TIMEOUT) };
+        let patience = if state.stuck {
+            PollTimeout::ZERO
+        } else {
+            PollTimeout::from(TIMEOUT)
+        };
         let mut written = 0;
-        let begun = if state.torn { piecewise(out, b"\n", patience, &mut 0) } else { Ok(()) };
+        let begun = if state.torn {
+            piecewise(out, b"\n", patience, &mut 0)
+        } else {
+            Ok(())
+        };
         match begun.and_then(|()| piecewise(out, line, patience, &mut written)) {
             Ok(()) => (state.stuck, state.torn) = (false, false),
             Err(_) => {
@@ -94,7 +107,12 @@ impl Sink {
 }
 
 /// Writes without waiting for a reader longer than the limit. Counts the bytes written even if it fails.
-fn piecewise(out: BorrowedFd<'_>, line: &[u8], patience: PollTimeout, written: &mut usize) -> nix::Result<()> {
+fn piecewise(
+    out: BorrowedFd<'_>,
+    line: &[u8],
+    patience: PollTimeout,
+    written: &mut usize,
+) -> nix::Result<()> {
     while let Some(rest) = line.get(*written..).filter(|rest| !rest.is_empty()) {
         let mut polled = [PollFd::new(out, PollFlags::POLLOUT)];
         match poll(&mut polled, patience) {
@@ -147,7 +165,11 @@ mod tests {
         for _ in 0..200 {
             sink.line(writer.as_fd(), &line);
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "each line was waited for: {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "each line was waited for: {:?}",
+            begun.elapsed()
+        );
         assert!(count(&sink) > 190, "{}", count(&sink));
         // It reads again: what comes next begins on a line of its own.
         let mut reader = std::fs::File::from(reader);
@@ -156,6 +178,10 @@ mod tests {
         sink.line(writer.as_fd(), b"again\n");
         assert!(sink.lost().is_some());
         let count = reader.read(&mut buffer).unwrap();
-        assert!(buffer[..count].ends_with(b"\nagain\n"), "{:?}", String::from_utf8_lossy(&buffer[..count.min(20)]));
+        assert!(
+            buffer[..count].ends_with(b"\nagain\n"),
+            "{:?}",
+            String::from_utf8_lossy(&buffer[..count.min(20)])
+        );
     }
 }

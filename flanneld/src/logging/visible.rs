@@ -27,12 +27,18 @@ pub(super) struct Visible<F> {
 impl<F> Visible<F> {
     /// For people.
     pub(super) fn text(inner: F, colours: bool) -> Self {
-        Self { inner, kind: Kind::Text { colours } }
+        Self {
+            inner,
+            kind: Kind::Text { colours },
+        }
     }
 
     /// For machines.
     pub(super) fn json(inner: F) -> Self {
-        Self { inner, kind: Kind::Json }
+        Self {
+            inner,
+            kind: Kind::Json,
+        }
     }
 }
 
@@ -42,9 +48,15 @@ where
     N: for<'a> FormatFields<'a> + 'static,
     F: FormatEvent<S, N>,
 {
-    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut line = String::new();
-        self.inner.format_event(context, Writer::new(&mut line), event)?;
+        self.inner
+            .format_event(context, Writer::new(&mut line), event)?;
         let line = line.strip_suffix('\n').unwrap_or(&line);
         match self.kind {
             // No value contains colours of its own: all have passed through `field`.
@@ -66,15 +78,23 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
     let value = printable::line(&value);
     match field.name() {
         "message" => write!(writer, "{value}"),
-        name if writer.has_ansi_escapes() => write!(writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m{value}"),
+        name if writer.has_ansi_escapes() => {
+            write!(writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m{value}")
+        }
         name => write!(writer, "{name}={value}"),
     }
 }
 
 /// Cuts the long strings of a JSON line that is too long.
 fn bounded(line: &str) -> String {
-    let document = if line.len() > printable::LINE { serde_json::from_str(line).ok() } else { None };
-    let Some(mut document) = document else { return line.to_owned() };
+    let document = if line.len() > printable::LINE {
+        serde_json::from_str(line).ok()
+    } else {
+        None
+    };
+    let Some(mut document) = document else {
+        return line.to_owned();
+    };
     printable::bound(&mut document);
     document.to_string()
 }
@@ -118,7 +138,10 @@ mod tests {
         let error = Foreign(text.to_owned());
         tracing::info!("{text}");
         tracing::warn!(plain = text, shown = %text, debug = ?text, "a peer");
-        tracing::error!(error = &error as &dyn std::error::Error, "key {text}: {error}");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "key {text}: {error}"
+        );
     }
 
     fn written(text: &str, kind: Kind) -> String {
@@ -126,11 +149,20 @@ mod tests {
         let builder = tracing_subscriber::fmt().with_writer(page.clone());
         match kind {
             Kind::Json => {
-                tracing::subscriber::with_default(builder.json().flatten_event(true).map_event_format(Visible::json).finish(), || log(text));
+                tracing::subscriber::with_default(
+                    builder
+                        .json()
+                        .flatten_event(true)
+                        .map_event_format(Visible::json)
+                        .finish(),
+                    || log(text),
+                );
             }
             Kind::Text { colours } => {
-                let builder =
-                    builder.with_ansi(colours).fmt_fields(fields()).map_event_format(|format| Visible::text(format.with_ansi(colours), colours));
+                let builder = builder
+                    .with_ansi(colours)
+                    .fmt_fields(fields())
+                    .map_event_format(|format| Visible::text(format.with_ansi(colours), colours));
                 tracing::subscriber::with_default(builder.finish(), || log(text));
             }
         }
@@ -140,11 +172,19 @@ mod tests {
 
     /// The text without the colours that tracing-subscriber sets.
     fn uncoloured(text: &str) -> String {
-        regex::Regex::new("\u{1b}\\[[0-9;]*m").unwrap().replace_all(text, "").into_owned()
+        regex::Regex::new("\u{1b}\\[[0-9;]*m")
+            .unwrap()
+            .replace_all(text, "")
+            .into_owned()
     }
 
     fn text() -> impl Strategy<Value = String> {
-        let piece = prop_oneof![any::<String>(), "[\\p{C}\\p{Z}\n\r]{0,6}", "\u{1b}\\[[0-9;]{0,4}[mJH]", "[ -~]{0,8}"];
+        let piece = prop_oneof![
+            any::<String>(),
+            "[\\p{C}\\p{Z}\n\r]{0,6}",
+            "\u{1b}\\[[0-9;]{0,4}[mJH]",
+            "[ -~]{0,8}"
+        ];
         prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat())
     }
 
@@ -168,9 +208,18 @@ mod tests {
     #[test]
     fn colours_are_ours_alone() {
         let coloured = written("\u{1b}[8mred", Kind::Text { colours: true });
-        assert!(coloured.contains("\u{1b}[32m INFO") && !coloured.contains("\u{1b}[8m"), "{coloured:?}");
+        assert!(
+            coloured.contains("\u{1b}[32m INFO") && !coloured.contains("\u{1b}[8m"),
+            "{coloured:?}"
+        );
         let plain = written("\u{1b}[8mred", Kind::Text { colours: false });
-        assert_eq!(uncoloured(&coloured).lines().map(after_time).collect::<Vec<_>>(), plain.lines().map(after_time).collect::<Vec<_>>());
+        assert_eq!(
+            uncoloured(&coloured)
+                .lines()
+                .map(after_time)
+                .collect::<Vec<_>>(),
+            plain.lines().map(after_time).collect::<Vec<_>>()
+        );
     }
 
     fn after_time(line: &str) -> &str {

@@ -15,7 +15,11 @@ const LOCAL: RouteKind = RouteKind::Other(2);
 /// Whether a packet to it stays in the subnet: it goes to a bridge, with no gateway.
 pub fn bridged(local: &Local) -> Option<&Hop> {
     match &local.fate {
-        Ok(Fate::Sent(hop)) if hop.kind != LOCAL && hop.via.is_none() && local.subnet.contains(&hop.net) => Some(hop),
+        Ok(Fate::Sent(hop))
+            if hop.kind != LOCAL && hop.via.is_none() && local.subnet.contains(&hop.net) =>
+        {
+            Some(hop)
+        }
         _ => None,
     }
 }
@@ -27,64 +31,143 @@ fn is_own(local: &Local) -> bool {
 
 /// All steps.
 pub fn steps(local: &Local) -> Vec<Step> {
-    let step = |name, (outcome, text)| Step { name, outcome, text, questions: Vec::new() };
+    let step = |name, (outcome, text)| Step {
+        name,
+        outcome,
+        text,
+        questions: Vec::new(),
+    };
     let (pod, subnet) = (local.pod, local.subnet);
     if is_own(local) {
-        return vec![step(StepName::Bridge, (Outcome::Ok, format!("{pod} is an address of this node itself")))];
+        return vec![step(
+            StepName::Bridge,
+            (
+                Outcome::Ok,
+                format!("{pod} is an address of this node itself"),
+            ),
+        )];
     }
     let bridge = match (&local.fate, bridged(local)) {
         (Err(why), _) => (Outcome::NotAsked, format!("not known: {why}")),
         (_, Some(hop)) => {
-            let source = hop.source.map(|source| format!(" from {source}")).unwrap_or_default();
+            let source = hop
+                .source
+                .map(|source| format!(" from {source}"))
+                .unwrap_or_default();
             (Outcome::Ok, format!("{} dev {}{source}", hop.net, hop.dev))
         }
-        (Ok(Fate::Sent(hop)), None) => (Outcome::Failed, format!("no bridge has {subnet}: {pod} leaves by {}", shown(hop))),
+        (Ok(Fate::Sent(hop)), None) => (
+            Outcome::Failed,
+            format!("no bridge has {subnet}: {pod} leaves by {}", shown(hop)),
+        ),
         (Ok(Fate::Dropped(hop)), None) => {
-            let by = hop.as_ref().map(|hop| format!(" by the route {}", shown(hop))).unwrap_or_default();
-            (Outcome::Failed, format!("no bridge has {subnet}: packets to {pod} are dropped{by}"))
+            let by = hop
+                .as_ref()
+                .map(|hop| format!(" by the route {}", shown(hop)))
+                .unwrap_or_default();
+            (
+                Outcome::Failed,
+                format!("no bridge has {subnet}: packets to {pod} are dropped{by}"),
+            )
         }
-        (Ok(Fate::NoRoute), None) => (Outcome::Failed, format!("no bridge has {subnet}: no route leads to {pod}")),
+        (Ok(Fate::NoRoute), None) => (
+            Outcome::Failed,
+            format!("no bridge has {subnet}: no route leads to {pod}"),
+        ),
     };
     let mut steps = vec![step(StepName::Bridge, bridge)];
-    let Some(hop) = bridged(local) else { return steps };
+    let Some(hop) = bridged(local) else {
+        return steps;
+    };
     let neighbour = match &local.neighbour {
         Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
         Ok(Neighbour::Known(mac)) => (Outcome::Ok, format!("{pod} is {mac} on {}", hop.dev)),
-        Ok(Neighbour::Silent) => (Outcome::Failed, format!("nobody on {} answers for {pod}", hop.dev)),
-        Ok(Neighbour::Absent) => (Outcome::NotAsked, format!("the kernel has not asked for {pod} on {}", hop.dev)),
+        Ok(Neighbour::Silent) => (
+            Outcome::Failed,
+            format!("nobody on {} answers for {pod}", hop.dev),
+        ),
+        Ok(Neighbour::Absent) => (
+            Outcome::NotAsked,
+            format!("the kernel has not asked for {pod} on {}", hop.dev),
+        ),
     };
     let absent = neighbour.0 == Outcome::Failed;
     steps.push(step(StepName::Neighbour, neighbour));
     let (found, tally) = match &local.pinged {
-        _ if absent => ((Outcome::NotAsked, "not reached".to_owned()), Tally::default()),
-        None => ((Outcome::NotAsked, "not asked".to_owned()), Tally::default()),
-        Some(Err(why)) => ((Outcome::NotAsked, format!("not asked: {why}")), Tally::default()),
+        _ if absent => (
+            (Outcome::NotAsked, "not reached".to_owned()),
+            Tally::default(),
+        ),
+        None => (
+            (Outcome::NotAsked, "not asked".to_owned()),
+            Tally::default(),
+        ),
+        Some(Err(why)) => (
+            (Outcome::NotAsked, format!("not asked: {why}")),
+            Tally::default(),
+        ),
         Some(Ok(tally)) => (answer(pod, *tally), *tally),
     };
-    steps.push(Step { questions: questions(&[(QuestionKind::Ping, tally)]), ..step(StepName::Pod, found) });
+    steps.push(Step {
+        questions: questions(&[(QuestionKind::Ping, tally)]),
+        ..step(StepName::Pod, found)
+    });
     steps
 }
 
 /// Where it ends.
 pub fn end(local: &Local, steps: &[Step]) -> End {
-    let at = steps.iter().find(|step| step.outcome == Outcome::Failed).map(|step| step.name);
-    let is_ok = |name| steps.iter().any(|step| step.name == name && step.outcome == Outcome::Ok);
+    let at = steps
+        .iter()
+        .find(|step| step.outcome == Outcome::Failed)
+        .map(|step| step.name);
+    let is_ok = |name| {
+        steps
+            .iter()
+            .any(|step| step.name == name && step.outcome == Outcome::Ok)
+    };
     let pod = local.pod;
     let here = |command: String| Next { on: None, command };
     let (sentence, next) = match at {
         Some(StepName::Bridge) => {
-            let text = format!("It ends here: no bridge of this node has {}, so no pod runs here, or its bridge lost its address.", local.subnet);
-            (text, vec![here("ip address".to_owned()), here("flannelctl doctor".to_owned())])
+            let text = format!(
+                "It ends here: no bridge of this node has {}, so no pod runs here, or its bridge lost its address.",
+                local.subnet
+            );
+            (
+                text,
+                vec![
+                    here("ip address".to_owned()),
+                    here("flannelctl doctor".to_owned()),
+                ],
+            )
         }
         Some(_) => {
-            let dev = bridged(local).map(|hop| doctor::shell::word(hop.dev.as_str())).unwrap_or_default();
-            let next = vec![here(format!("ip neighbour show dev {dev}")), here(format!("bridge link show master {dev}"))];
-            (format!("It ends on this node's bridge: there is no pod {pod}."), next)
+            let dev = bridged(local)
+                .map(|hop| doctor::shell::word(hop.dev.as_str()))
+                .unwrap_or_default();
+            let next = vec![
+                here(format!("ip neighbour show dev {dev}")),
+                here(format!("bridge link show master {dev}")),
+            ];
+            (
+                format!("It ends on this node's bridge: there is no pod {pod}."),
+                next,
+            )
         }
         None if is_own(local) => (format!("{pod} is this node's own address."), Vec::new()),
-        None if is_ok(StepName::Pod) => (format!("All is well: packets reach the pod {pod} on this node."), Vec::new()),
-        None if is_ok(StepName::Neighbour) => (format!("The pod {pod} is there and does not answer ping, which is no fault."), Vec::new()),
-        None => (format!("Nothing is wrong as far as {pod} could be asked."), Vec::new()),
+        None if is_ok(StepName::Pod) => (
+            format!("All is well: packets reach the pod {pod} on this node."),
+            Vec::new(),
+        ),
+        None if is_ok(StepName::Neighbour) => (
+            format!("The pod {pod} is there and does not answer ping, which is no fault."),
+            Vec::new(),
+        ),
+        None => (
+            format!("Nothing is wrong as far as {pod} could be asked."),
+            Vec::new(),
+        ),
     };
     End { at, sentence, next }
 }

@@ -74,10 +74,16 @@ impl Refusal {
     /// Whether it names nobody who can be asked: asking again does not help.
     pub const fn is_final(&self) -> bool {
         match self {
-            Refusal::Ambiguous { .. } | Refusal::Itself { .. } | Refusal::Unused { .. } | Refusal::NoPeers { .. } | Refusal::NoSuchPeer { .. } => {
-                true
-            }
-            Refusal::Busy | Refusal::Overtime(_) | Refusal::Ended(_) | Refusal::Kernel(_) | Refusal::LeaseEnded(_) => false,
+            Refusal::Ambiguous { .. }
+            | Refusal::Itself { .. }
+            | Refusal::Unused { .. }
+            | Refusal::NoPeers { .. }
+            | Refusal::NoSuchPeer { .. } => true,
+            Refusal::Busy
+            | Refusal::Overtime(_)
+            | Refusal::Ended(_)
+            | Refusal::Kernel(_)
+            | Refusal::LeaseEnded(_) => false,
         }
     }
 }
@@ -104,26 +110,64 @@ impl fmt::Display for Refusal {
         text(f, self, |f| match self {
             Refusal::Ambiguous { asked, subnets } => {
                 let listed: Vec<String> = subnets.iter().map(IpNet::to_string).collect();
-                write!(f, "{} nodes are named {}: name the subnet of one, {}", subnets.len(), printable::value(asked), listed.join(" or "))
+                write!(
+                    f,
+                    "{} nodes are named {}: name the subnet of one, {}",
+                    subnets.len(),
+                    printable::value(asked),
+                    listed.join(" or ")
+                )
             }
-            Refusal::Itself { asked } => write!(f, "{} is this node: name a peer, or the address of a pod", printable::value(asked)),
+            Refusal::Itself { asked } => write!(
+                f,
+                "{} is this node: name a peer, or the address of a pod",
+                printable::value(asked)
+            ),
             Refusal::Unused { asked, lease, why } => {
                 let (asked, lease) = (printable::value(asked), printable::value(lease));
-                write!(f, "{asked} is in a lease that this node does not use, {lease}: {}", printable::line(why))
+                write!(
+                    f,
+                    "{asked} is in a lease that this node does not use, {lease}: {}",
+                    printable::line(why)
+                )
             }
             Refusal::NoPeers { asked } => {
-                write!(f, "{} is no peer's: no other node has a lease that is in force here", printable::value(asked))
+                write!(
+                    f,
+                    "{} is no peer's: no other node has a lease that is in force here",
+                    printable::value(asked)
+                )
             }
             Refusal::NoSuchPeer { asked, some, more } => {
-                let listed: Vec<String> = some.iter().map(|one| format!("{} ({}, {})", one.title, one.subnet, one.address)).collect();
-                write!(f, "{} is neither a peer nor in a peer's subnet: there are {}", printable::value(asked), listed.join(", "))?;
-                if *more > 0 { write!(f, " and {more} more; flannelctl peers lists them") } else { Ok(()) }
+                let listed: Vec<String> = some
+                    .iter()
+                    .map(|one| format!("{} ({}, {})", one.title, one.subnet, one.address))
+                    .collect();
+                write!(
+                    f,
+                    "{} is neither a peer nor in a peer's subnet: there are {}",
+                    printable::value(asked),
+                    listed.join(", ")
+                )?;
+                if *more > 0 {
+                    write!(f, " and {more} more; flannelctl peers lists them")
+                } else {
+                    Ok(())
+                }
             }
-            Refusal::Busy => f.write_str("other probes are under way on this node: try again in a few seconds"),
-            Refusal::Overtime(time) => write!(f, "the probe was not over within {time:?}: this node is overloaded, or its kernel does not answer"),
+            Refusal::Busy => {
+                f.write_str("other probes are under way on this node: try again in a few seconds")
+            }
+            Refusal::Overtime(time) => write!(
+                f,
+                "the probe was not over within {time:?}: this node is overloaded, or its kernel does not answer"
+            ),
             Refusal::Ended(error) => write!(f, "the probe failed: {error}"),
             Refusal::Kernel(error) => write!(f, "the kernel cannot be asked: {error}"),
-            Refusal::LeaseEnded(subnet) => write!(f, "the lease of {subnet} ended meanwhile, or this node stops"),
+            Refusal::LeaseEnded(subnet) => write!(
+                f,
+                "the lease of {subnet} ended meanwhile, or this node stops"
+            ),
         })
     }
 }

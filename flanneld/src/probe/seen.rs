@@ -84,10 +84,16 @@ impl Wanted {
         let mut wanted = Self::default();
         for object in objects {
             match object {
-                (Key::Route(net, _), Value::Route(route)) => wanted.route = wanted.route.or(Some((*net, *route))),
-                (Key::Neighbor(dev, ip), Value::Neighbor(mac)) => wanted.neighbour = Some((*dev, *ip, *mac)),
+                (Key::Route(net, _), Value::Route(route)) => {
+                    wanted.route = wanted.route.or(Some((*net, *route)))
+                }
+                (Key::Neighbor(dev, ip), Value::Neighbor(mac)) => {
+                    wanted.neighbour = Some((*dev, *ip, *mac))
+                }
                 (Key::Fdb(dev, mac), Value::Fdb(ip)) => wanted.fdb = Some((*dev, *mac, *ip)),
-                (Key::AllowedIp(dev, net), Value::AllowedIp(key)) => wanted.tunnelled = Some((*dev, *net, *key)),
+                (Key::AllowedIp(dev, net), Value::AllowedIp(key)) => {
+                    wanted.tunnelled = Some((*dev, *net, *key))
+                }
                 _ => {}
             }
         }
@@ -98,7 +104,14 @@ impl Wanted {
     #[must_use]
     pub fn in_network(mut self, network: IpNet) -> Self {
         if let (None, Some((dev, ..))) = (&self.route, self.tunnelled) {
-            let route = RouteSpec { via: None, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 0 };
+            let route = RouteSpec {
+                via: None,
+                dev,
+                onlink: false,
+                kind: RouteKind::Unicast,
+                scope: 0,
+                protocol: 0,
+            };
             self.route = Some((network, route));
         }
         self
@@ -163,21 +176,30 @@ impl ProbeReplies {
 
     /// As the prober takes it: a host that refuses a question is as good as one that answers a ping.
     fn evidence(&self) -> Evidence {
-        let or_refused = |ping: Tally, question: Tally| if question.refused > 0 { verdict::ProbeResult::Answered } else { ping.heard() };
+        let or_refused = |ping: Tally, question: Tally| {
+            if question.refused > 0 {
+                verdict::ProbeResult::Answered
+            } else {
+                ping.heard()
+            }
+        };
         let full_ping = or_refused(self.full_ping, self.full);
         Evidence {
             full: self.full.heard(),
             small: self.small.heard(),
             ping: or_refused(self.ping, self.small),
             // Kernels limit how often they refuse: that a long question was not refused says nothing.
-            full_ping: if self.is_refused() && full_ping == verdict::ProbeResult::Lost { verdict::ProbeResult::NotAsked } else { full_ping },
+            full_ping: if self.is_refused() && full_ping == verdict::ProbeResult::Lost {
+                verdict::ProbeResult::NotAsked
+            } else {
+                full_ping
+            },
             underlay: self.underlay.heard(),
             underlay_ping: or_refused(self.underlay_ping, self.underlay),
             // Both were asked at the same time.
-            hears_us_ms: self
-                .hears_us
-                .zip(self.hears_us_on_underlay)
-                .and_then(|(through, underlay)| u32::try_from(through.saturating_sub(underlay)).ok()),
+            hears_us_ms: self.hears_us.zip(self.hears_us_on_underlay).and_then(
+                |(through, underlay)| u32::try_from(through.saturating_sub(underlay)).ok(),
+            ),
             other: self.answered_by.is_some(),
         }
     }
@@ -192,7 +214,11 @@ impl ProbeReplies {
         } else {
             self.ping.lost()
         };
-        let lost_on_underlay = match (self.underlay.answered, self.underlay_ping.answered, self.underlay.refused) {
+        let lost_on_underlay = match (
+            self.underlay.answered,
+            self.underlay_ping.answered,
+            self.underlay.refused,
+        ) {
             (1.., ..) => self.underlay.lost(),
             (_, 0, 1..) => 0,
             _ => self.underlay_ping.lost(),
@@ -200,9 +226,17 @@ impl ProbeReplies {
         let underlay = judge_rounds(&evidence.only_underlay(), lost_on_underlay.into());
         if evidence.other || evidence.asked_through() {
             let overlay = judge_rounds(&evidence, lost.into());
-            Judged { whole: overlay, overlay, underlay }
+            Judged {
+                whole: overlay,
+                overlay,
+                underlay,
+            }
         } else {
-            Judged { whole: underlay, overlay: Verdict::default(), underlay }
+            Judged {
+                whole: underlay,
+                overlay: Verdict::default(),
+                underlay,
+            }
         }
     }
 }
@@ -221,18 +255,30 @@ pub enum Rules {
 }
 
 /// The checks that are about packets which this node forwards or takes in, for each family.
-const CHECKS: [&str; 5] = ["rp-filter", "ufw", "firewalld", "forward-policy", "forward-reject"];
+const CHECKS: [&str; 5] = [
+    "rp-filter",
+    "ufw",
+    "firewalld",
+    "forward-policy",
+    "forward-reject",
+];
 
 impl Rules {
     /// From the doctor's report.
     pub fn of(report: Option<&Report>, family: Family) -> Self {
-        let Some(report) = report else { return Rules::NotLooked };
+        let Some(report) = report else {
+            return Rules::NotLooked;
+        };
         let forwarding = family.pick("ip-forward", "ipv6-forwarding");
         let is_one = |check: &str| check == forwarding || CHECKS.contains(&check);
         let broken: Vec<Finding> = report
             .findings
             .iter()
-            .filter(|finding| finding.severity == Severity::Broken && is_one(&finding.check) && finding.family.is_none_or(|its| its == family))
+            .filter(|finding| {
+                finding.severity == Severity::Broken
+                    && is_one(&finding.check)
+                    && finding.family.is_none_or(|its| its == family)
+            })
             .cloned()
             .collect();
         if !broken.is_empty() {

@@ -28,30 +28,57 @@ pub fn steps(seen: &Seen, judged: &Judged) -> Vec<Step> {
 }
 
 fn step(name: StepName, (outcome, text): (Outcome, String)) -> Step {
-    Step { name, outcome, text, questions: Vec::new() }
+    Step {
+        name,
+        outcome,
+        text,
+        questions: Vec::new(),
+    }
 }
 
 fn route(seen: &Seen) -> Step {
     let to = seen.to;
     let wanted = seen.wanted.route.as_ref();
-    let wants = wanted.map(|(_, route)| format!("; the lease wants {}", spec(route))).unwrap_or_default();
+    let wants = wanted
+        .map(|(_, route)| format!("; the lease wants {}", spec(route)))
+        .unwrap_or_default();
     let found = match (&seen.fate, wanted) {
         (Err(why), _) => (Outcome::NotAsked, format!("not known: {why}")),
         (Ok(Fate::NoRoute), _) => (Outcome::Failed, format!("no route leads to {to}{wants}")),
-        (Ok(Fate::Dropped(Some(hop))), _) => (Outcome::Failed, format!("packets to {to} are dropped by the route {}{wants}", shown(hop))),
-        (Ok(Fate::Dropped(None)), _) => (Outcome::Failed, format!("packets to {to} are dropped by a rule or a route{wants}")),
+        (Ok(Fate::Dropped(Some(hop))), _) => (
+            Outcome::Failed,
+            format!(
+                "packets to {to} are dropped by the route {}{wants}",
+                shown(hop)
+            ),
+        ),
+        (Ok(Fate::Dropped(None)), _) => (
+            Outcome::Failed,
+            format!("packets to {to} are dropped by a rule or a route{wants}"),
+        ),
         (Ok(Fate::Sent(hop)), None) => (
             Outcome::Failed,
-            format!("{to} leaves by {}; this node wants no route to {}: the lease does not fit its network", shown(hop), seen.target.subnet),
+            format!(
+                "{to} leaves by {}; this node wants no route to {}: the lease does not fit its network",
+                shown(hop),
+                seen.target.subnet
+            ),
         ),
-        (Ok(Fate::Sent(hop)), Some((net, route))) if hop.dev == route.dev && hop.via == route.via => (Outcome::Ok, format!("{net} {}", spec(route))),
+        (Ok(Fate::Sent(hop)), Some((net, route)))
+            if hop.dev == route.dev && hop.via == route.via =>
+        {
+            (Outcome::Ok, format!("{net} {}", spec(route)))
+        }
         (Ok(Fate::Sent(hop)), Some((net, _))) => {
             let why = match hop.net.prefix_len() {
                 _ if by_rule(hop) => format!(": a rule leads to table {}", hop.table),
                 0 => format!(": there is no route to {net}"),
                 _ => String::new(),
             };
-            (Outcome::Failed, format!("{to} leaves by {}{why}{wants}", shown(hop)))
+            (
+                Outcome::Failed,
+                format!("{to} leaves by {}{why}{wants}", shown(hop)),
+            )
         }
     };
     step(StepName::Route, found)
@@ -61,9 +88,17 @@ fn neighbour(seen: &Seen) -> Option<Step> {
     let (dev, ip, mac) = seen.wanted.neighbour?;
     let found = match seen.neighbour.as_ref()? {
         Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
-        Ok(Neighbour::Known(known)) if *known == mac => (Outcome::Ok, format!("{ip} is {mac}, as leased")),
-        Ok(Neighbour::Known(other)) => (Outcome::Failed, format!("{ip} is {other} on {dev}; the lease says {mac}")),
-        Ok(Neighbour::Silent | Neighbour::Absent) => (Outcome::Failed, format!("{ip} is not known on {dev}; the lease says {mac}")),
+        Ok(Neighbour::Known(known)) if *known == mac => {
+            (Outcome::Ok, format!("{ip} is {mac}, as leased"))
+        }
+        Ok(Neighbour::Known(other)) => (
+            Outcome::Failed,
+            format!("{ip} is {other} on {dev}; the lease says {mac}"),
+        ),
+        Ok(Neighbour::Silent | Neighbour::Absent) => (
+            Outcome::Failed,
+            format!("{ip} is not known on {dev}; the lease says {mac}"),
+        ),
     };
     Some(step(StepName::Neighbour, found))
 }
@@ -72,9 +107,17 @@ fn fdb(seen: &Seen) -> Option<Step> {
     let (dev, mac, ip) = seen.wanted.fdb?;
     let found = match seen.fdb.as_ref()? {
         Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
-        Ok(Some(known)) if *known == ip => (Outcome::Ok, format!("{mac} is behind {ip}, as leased")),
-        Ok(Some(other)) => (Outcome::Failed, format!("{mac} is behind {other} on {dev}; the lease says {ip}")),
-        Ok(None) => (Outcome::Failed, format!("{mac} is not known on {dev}; the lease says that it is behind {ip}")),
+        Ok(Some(known)) if *known == ip => {
+            (Outcome::Ok, format!("{mac} is behind {ip}, as leased"))
+        }
+        Ok(Some(other)) => (
+            Outcome::Failed,
+            format!("{mac} is behind {other} on {dev}; the lease says {ip}"),
+        ),
+        Ok(None) => (
+            Outcome::Failed,
+            format!("{mac} is not known on {dev}; the lease says that it is behind {ip}"),
+        ),
     };
     Some(step(StepName::Fdb, found))
 }
@@ -84,16 +127,32 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     let (dev, net, key) = seen.wanted.tunnelled?;
     let found = match seen.tunnelled.as_ref()? {
         Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
-        Ok(None) => (Outcome::Failed, format!("no peer on {dev} is allowed {net}; the lease says {key}")),
-        Ok(Some(other)) if other.key != key => (Outcome::Failed, format!("{net} is allowed to {} on {dev}; the lease says {key}", other.key)),
+        Ok(None) => (
+            Outcome::Failed,
+            format!("no peer on {dev} is allowed {net}; the lease says {key}"),
+        ),
+        Ok(Some(other)) if other.key != key => (
+            Outcome::Failed,
+            format!(
+                "{net} is allowed to {} on {dev}; the lease says {key}",
+                other.key
+            ),
+        ),
         Ok(Some(found)) => {
-            let endpoint = found.endpoint.map_or_else(|| "without an endpoint".to_owned(), |endpoint| format!("at {endpoint}"));
-            let handshake = found.handshake.map_or_else(|| "no handshake yet".to_owned(), |ago| format!("last handshake {} s ago", ago.as_secs()));
-            let outcome = match found.handshake.is_some_and(|ago| ago < SESSION) || seen.heard.through() {
-                true => Outcome::Ok,
-                false if address_fails => Outcome::NotAsked,
-                false => Outcome::Failed,
-            };
+            let endpoint = found.endpoint.map_or_else(
+                || "without an endpoint".to_owned(),
+                |endpoint| format!("at {endpoint}"),
+            );
+            let handshake = found.handshake.map_or_else(
+                || "no handshake yet".to_owned(),
+                |ago| format!("last handshake {} s ago", ago.as_secs()),
+            );
+            let outcome =
+                match found.handshake.is_some_and(|ago| ago < SESSION) || seen.heard.through() {
+                    true => Outcome::Ok,
+                    false if address_fails => Outcome::NotAsked,
+                    false => Outcome::Failed,
+                };
             (outcome, format!("{key} {endpoint}, {handshake}"))
         }
     };
@@ -119,36 +178,72 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     let found = match &seen.underlay {
         Ok(Fate::NoRoute) if !works => (Outcome::Failed, format!("no route leads to {place}")),
         Ok(Fate::Dropped(hop)) if !works => {
-            let by = hop.as_ref().map(|hop| format!(" by the route {}", shown(hop))).unwrap_or_default();
-            (Outcome::Failed, format!("packets to {place} are dropped{by}"))
+            let by = hop
+                .as_ref()
+                .map(|hop| format!(" by the route {}", shown(hop)))
+                .unwrap_or_default();
+            (
+                Outcome::Failed,
+                format!("packets to {place} are dropped{by}"),
+            )
         }
         _ if !verdict.state.passes() && works && asked.asked + ping.asked > 0 => (
             Outcome::NotAsked,
-            format!("{place}: nothing answers beside the overlay, and through it all is well: a firewall lets the tunnel in alone"),
+            format!(
+                "{place}: nothing answers beside the overlay, and through it all is well: a firewall lets the tunnel in alone"
+            ),
         ),
         _ => {
             let text = match verdict.state {
                 _ if asked.asked + ping.asked == 0 => {
-                    format!("{place}: not asked{}", heard.silenced.as_ref().map(|why| format!(": {why}")).unwrap_or_default())
+                    format!(
+                        "{place}: not asked{}",
+                        heard
+                            .silenced
+                            .as_ref()
+                            .map(|why| format!(": {why}"))
+                            .unwrap_or_default()
+                    )
                 }
                 state if !state.passes() && ping.asked == 0 => {
-                    format!("{place}: {} answered; this node cannot ping (CAP_NET_RAW), and UDP {port} may be filtered", count(asked))
+                    format!(
+                        "{place}: {} answered; this node cannot ping (CAP_NET_RAW), and UDP {port} may be filtered",
+                        count(asked)
+                    )
                 }
-                state if !state.passes() && asked.asked == 0 => format!("{place}: {} pings answered", count(ping)),
-                state if !state.passes() => format!("{place}: {} answered, ping neither", count(asked)),
-                _ if !verdict.ping_only => format!("{place}: {} answered{}", count(asked), rtt(asked.rtt_us)),
-                _ if ping.answered > 0 => format!("{place}: {} pings answered{}{}", count(ping), rtt(ping.rtt_us), unanswered(asked, port)),
+                state if !state.passes() && asked.asked == 0 => {
+                    format!("{place}: {} pings answered", count(ping))
+                }
+                state if !state.passes() => {
+                    format!("{place}: {} answered, ping neither", count(asked))
+                }
+                _ if !verdict.ping_only => {
+                    format!("{place}: {} answered{}", count(asked), rtt(asked.rtt_us))
+                }
+                _ if ping.answered > 0 => format!(
+                    "{place}: {} pings answered{}{}",
+                    count(ping),
+                    rtt(ping.rtt_us),
+                    unanswered(asked, port)
+                ),
                 _ => format!("{place} refuses UDP {port}, so packets get there"),
             };
             (outcome(verdict), text)
         }
     };
-    Step { questions: questions(&kinds), ..step(StepName::Underlay, found) }
+    Step {
+        questions: questions(&kinds),
+        ..step(StepName::Underlay, found)
+    }
 }
 
 /// Why ping alone is answered.
 fn unanswered(asked: Tally, port: u16) -> String {
-    if asked.asked > 0 { format!("; UDP {port} is not: Go flannel, or the port is filtered") } else { String::new() }
+    if asked.asked > 0 {
+        format!("; UDP {port} is not: Go flannel, or the port is filtered")
+    } else {
+        String::new()
+    }
 }
 
 fn rules(seen: &Seen) -> Step {
@@ -157,13 +252,33 @@ fn rules(seen: &Seen) -> Step {
             let port = seen
                 .own
                 .tunnel
-                .map(|tunnel| format!("nothing refuses {}; ", tunnel.port().map_or_else(|| named(tunnel), |port| format!("UDP {port}"))))
+                .map(|tunnel| {
+                    format!(
+                        "nothing refuses {}; ",
+                        tunnel
+                            .port()
+                            .map_or_else(|| named(tunnel), |port| format!("UDP {port}"))
+                    )
+                })
                 .unwrap_or_default();
-            (Outcome::Ok, format!("{port}FORWARD lets {} pass", seen.own.network))
+            (
+                Outcome::Ok,
+                format!("{port}FORWARD lets {} pass", seen.own.network),
+            )
         }
-        Rules::Broken(findings) => (Outcome::Failed, findings.iter().map(|finding| finding.what.as_str()).collect::<Vec<_>>().join("; ")),
+        Rules::Broken(findings) => (
+            Outcome::Failed,
+            findings
+                .iter()
+                .map(|finding| finding.what.as_str())
+                .collect::<Vec<_>>()
+                .join("; "),
+        ),
         Rules::Unknown(check) => (Outcome::NotAsked, format!("not looked at: {}", check.why)),
-        Rules::NotLooked => (Outcome::NotAsked, "not looked at: the doctor has not looked yet".to_owned()),
+        Rules::NotLooked => (
+            Outcome::NotAsked,
+            "not looked at: the doctor has not looked yet".to_owned(),
+        ),
     };
     step(StepName::Rules, found)
 }
@@ -171,8 +286,19 @@ fn rules(seen: &Seen) -> Step {
 fn overlay(seen: &Seen, verdict: Verdict) -> Step {
     use QuestionKind::{LongPing, LongQuestion, Ping, Question};
     let heard = &seen.heard;
-    let kinds = [(Question, heard.small), (LongQuestion, heard.full), (Ping, heard.ping), (LongPing, heard.full_ping)];
-    Step { questions: questions(&kinds), ..step(StepName::Overlay, (outcome(verdict), through(seen, verdict))) }
+    let kinds = [
+        (Question, heard.small),
+        (LongQuestion, heard.full),
+        (Ping, heard.ping),
+        (LongPing, heard.full_ping),
+    ];
+    Step {
+        questions: questions(&kinds),
+        ..step(
+            StepName::Overlay,
+            (outcome(verdict), through(seen, verdict)),
+        )
+    }
 }
 
 /// What came back through the overlay network.
@@ -184,26 +310,57 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
     match verdict.state {
         State::WrongNode => {
             let other = heard.answered_by.as_deref().unwrap_or_default();
-            format!("{} answers in the place of {peer}", subnet_lease::printable::value(other))
+            format!(
+                "{} answers in the place of {peer}",
+                subnet_lease::printable::value(other)
+            )
         }
         State::Unknown if !heard.asked_through() => match &heard.silenced {
             Some(why) => format!("not asked: {why}"),
-            None if !heard.overlay => format!("not asked: host-gw has an address to ask there once pods run on this node and on {peer}"),
+            None if !heard.overlay => format!(
+                "not asked: host-gw has an address to ask there once pods run on this node and on {peer}"
+            ),
             None => "not asked: there is no socket to ask from".to_owned(),
         },
         // Where nothing can be pinged, a filtered port is as silent as a cut.
-        State::Unknown => format!("{} answered; this node cannot ping (CAP_NET_RAW), and UDP {} may be filtered", count(asked), seen.own.probes),
-        State::OneWay | State::OverlayCut | State::CutOff => format!("{} answered, ping neither{}", count(asked), said(seen)),
-        State::Well | State::Slow | State::LosesSome | State::SmallMtu if !verdict.ping_only => {
-            format!("{} answered, {} of {mtu} bytes{}{}", count(small), count(full), rtt(small.rtt_us), said(seen))
+        State::Unknown => format!(
+            "{} answered; this node cannot ping (CAP_NET_RAW), and UDP {} may be filtered",
+            count(asked),
+            seen.own.probes
+        ),
+        State::OneWay | State::OverlayCut | State::CutOff => {
+            format!("{} answered, ping neither{}", count(asked), said(seen))
         }
-        State::Well | State::Slow | State::LosesSome | State::SmallMtu => match ping.answered + heard.full_ping.answered {
-            0 => format!("{peer} refuses UDP {}, so packets get there and back", seen.own.probes),
-            _ => {
-                let long = if heard.full_ping.asked > 0 { format!(", {} of {mtu} bytes", count(heard.full_ping)) } else { String::new() };
-                format!("{} pings answered{long}{}{}", count(ping), rtt(ping.rtt_us), unanswered(small, seen.own.probes))
+        State::Well | State::Slow | State::LosesSome | State::SmallMtu if !verdict.ping_only => {
+            format!(
+                "{} answered, {} of {mtu} bytes{}{}",
+                count(small),
+                count(full),
+                rtt(small.rtt_us),
+                said(seen)
+            )
+        }
+        State::Well | State::Slow | State::LosesSome | State::SmallMtu => {
+            match ping.answered + heard.full_ping.answered {
+                0 => format!(
+                    "{peer} refuses UDP {}, so packets get there and back",
+                    seen.own.probes
+                ),
+                _ => {
+                    let long = if heard.full_ping.asked > 0 {
+                        format!(", {} of {mtu} bytes", count(heard.full_ping))
+                    } else {
+                        String::new()
+                    };
+                    format!(
+                        "{} pings answered{long}{}{}",
+                        count(ping),
+                        rtt(ping.rtt_us),
+                        unanswered(small, seen.own.probes)
+                    )
+                }
             }
-        },
+        }
     }
 }
 
@@ -219,25 +376,54 @@ fn said(seen: &Seen) -> String {
         Some(time) if time < Duration::from_secs(10) => format!("{:.1} s ago", time.as_secs_f64()),
         Some(time) => format!("{} s ago", time.as_secs()),
     };
-    let underlay = heard.hears_us_on_underlay.map(|ms| format!(", beside it {}", ago(Some(ms)))).unwrap_or_default();
-    format!("; {} says: heard through the overlay {}{underlay}", title(&seen.target), ago(heard.hears_us))
+    let underlay = heard
+        .hears_us_on_underlay
+        .map(|ms| format!(", beside it {}", ago(Some(ms))))
+        .unwrap_or_default();
+    format!(
+        "; {} says: heard through the overlay {}{underlay}",
+        title(&seen.target),
+        ago(heard.hears_us)
+    )
 }
 
 fn pod(seen: &Seen) -> Option<Step> {
     let pod = seen.pod?;
     let (found, tally) = match &seen.pinged {
-        None => ((Outcome::NotAsked, "not asked: nothing came back through the overlay".to_owned()), Tally::default()),
-        Some(Err(why)) => ((Outcome::NotAsked, format!("not asked: {why}")), Tally::default()),
+        None => (
+            (
+                Outcome::NotAsked,
+                "not asked: nothing came back through the overlay".to_owned(),
+            ),
+            Tally::default(),
+        ),
+        Some(Err(why)) => (
+            (Outcome::NotAsked, format!("not asked: {why}")),
+            Tally::default(),
+        ),
         Some(Ok(tally)) => (answer(pod, *tally), *tally),
     };
-    Some(Step { questions: questions(&[(QuestionKind::Ping, tally)]), ..step(StepName::Pod, found) })
+    Some(Step {
+        questions: questions(&[(QuestionKind::Ping, tally)]),
+        ..step(StepName::Pod, found)
+    })
 }
 
 /// What pings of a pod tell: their silence proves nothing.
 pub fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
     if tally.answered > 0 {
-        (Outcome::Ok, format!("{pod}: {} pings answered{}", count(tally), rtt(tally.rtt_us)))
+        (
+            Outcome::Ok,
+            format!(
+                "{pod}: {} pings answered{}",
+                count(tally),
+                rtt(tally.rtt_us)
+            ),
+        )
     } else {
-        (Outcome::NotAsked, format!("{pod} does not answer ping: no such pod, or it refuses ping"))
+        (
+            Outcome::NotAsked,
+            format!("{pod} does not answer ping: no such pod, or it refuses ping"),
+        )
     }
 }

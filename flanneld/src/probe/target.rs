@@ -54,12 +54,22 @@ pub fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Ok(net) = asked.parse::<IpNet>() {
         return by_subnet(asked, net, around);
     }
-    let named: Vec<&Target> = around.targets.iter().filter(|target| target.name.as_deref() == Some(asked)).collect();
+    let named: Vec<&Target> = around
+        .targets
+        .iter()
+        .filter(|target| target.name.as_deref() == Some(asked))
+        .collect();
     // A node has a target in each family, and one of them is the first.
     let nodes: Vec<&&Target> = named.iter().filter(|target| target.primary).collect();
     match (nodes.as_slice(), named.first()) {
-        ([_, _, ..], _) => Err(Refusal::Ambiguous { asked: asked.to_owned(), subnets: nodes.iter().map(|target| target.subnet).collect() }),
-        (_, Some(first)) => Ok(ProbeTarget::Peer { target: Target::clone(nodes.first().unwrap_or(&first)), pod: None }),
+        ([_, _, ..], _) => Err(Refusal::Ambiguous {
+            asked: asked.to_owned(),
+            subnets: nodes.iter().map(|target| target.subnet).collect(),
+        }),
+        (_, Some(first)) => Ok(ProbeTarget::Peer {
+            target: Target::clone(nodes.first().unwrap_or(&first)),
+            pod: None,
+        }),
         (_, None) if around.names.iter().any(|name| name == asked) => Err(this_node(asked)),
         (_, None) => Err(nobody(asked, None, around)),
     }
@@ -67,12 +77,22 @@ pub fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
 
 fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Some(target) = around.targets.iter().find(|target| target.address == ip) {
-        return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
+        return Ok(ProbeTarget::Peer {
+            target: target.clone(),
+            pod: None,
+        });
     }
-    if let Some(target) = around.targets.iter().find(|target| target.subnet.contains(&ip)) {
+    if let Some(target) = around
+        .targets
+        .iter()
+        .find(|target| target.subnet.contains(&ip))
+    {
         // The device and the bridge are the node's own.
         let pod = Some(ip).filter(|ip| !target.overlay_addresses().contains(ip));
-        return Ok(ProbeTarget::Peer { target: target.clone(), pod });
+        return Ok(ProbeTarget::Peer {
+            target: target.clone(),
+            pod,
+        });
     }
     if let Some(subnet) = around.own.nets().find(|subnet| subnet.contains(&ip)) {
         return Ok(ProbeTarget::Here { pod: ip, subnet });
@@ -84,8 +104,15 @@ fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarge
 }
 
 fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
-    if let Some(target) = around.targets.iter().find(|target| target.subnet == net.trunc()) {
-        return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
+    if let Some(target) = around
+        .targets
+        .iter()
+        .find(|target| target.subnet == net.trunc())
+    {
+        return Ok(ProbeTarget::Peer {
+            target: target.clone(),
+            pod: None,
+        });
     }
     if around.own.nets().any(|own| own == net.trunc()) {
         return Err(this_node(asked));
@@ -97,22 +124,44 @@ fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget
 }
 
 fn this_node(asked: &str) -> Refusal {
-    Refusal::Itself { asked: asked.to_owned() }
+    Refusal::Itself {
+        asked: asked.to_owned(),
+    }
 }
 
 fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
     let asked = asked.to_owned();
-    let holds =
-        |lease: &str| lease.split([',', ' ']).filter_map(|part| part.parse::<IpNet>().ok()).any(|part| net.is_some_and(|net| part.contains(&net)));
+    let holds = |lease: &str| {
+        lease
+            .split([',', ' '])
+            .filter_map(|part| part.parse::<IpNet>().ok())
+            .any(|part| net.is_some_and(|net| part.contains(&net)))
+    };
     if let Some((lease, why)) = around.unused.iter().find(|(lease, _)| holds(lease)) {
-        return Refusal::Unused { asked, lease: lease.clone(), why: why.clone() };
+        return Refusal::Unused {
+            asked,
+            lease: lease.clone(),
+            why: why.clone(),
+        };
     }
-    let nodes: Vec<&Target> = around.targets.iter().filter(|target| target.primary).collect();
+    let nodes: Vec<&Target> = around
+        .targets
+        .iter()
+        .filter(|target| target.primary)
+        .collect();
     if nodes.is_empty() {
         return Refusal::NoPeers { asked };
     }
-    let candidate = |target: &&Target| Candidate { title: title(target), subnet: target.subnet, address: target.address };
-    Refusal::NoSuchPeer { asked, some: nodes.iter().take(LISTED).map(candidate).collect(), more: nodes.len().saturating_sub(LISTED) }
+    let candidate = |target: &&Target| Candidate {
+        title: title(target),
+        subnet: target.subnet,
+        address: target.address,
+    };
+    Refusal::NoSuchPeer {
+        asked,
+        some: nodes.iter().take(LISTED).map(candidate).collect(),
+        more: nodes.len().saturating_sub(LISTED),
+    }
 }
 
 /// A peer's name, or its address if it has none, fit for a line.
@@ -131,7 +180,13 @@ mod tests {
 
     fn target(name: &str, subnet: &str, address: &str, primary: bool) -> Target {
         let name = Some(Arc::from(name)).filter(|name: &Arc<str>| !name.is_empty());
-        Target { id: name.clone(), name, subnet: subnet.parse().unwrap(), address: address.parse().unwrap(), primary }
+        Target {
+            id: name.clone(),
+            name,
+            subnet: subnet.parse().unwrap(),
+            address: address.parse().unwrap(),
+            primary,
+        }
     }
 
     /// What is found, in short: the subnet, and the pod.
@@ -148,13 +203,22 @@ mod tests {
         ];
         let around = Around {
             targets: &targets,
-            own: &Dual::Both("10.244.1.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()),
+            own: &Dual::Both(
+                "10.244.1.0/24".parse().unwrap(),
+                "fd00:1::/64".parse().unwrap(),
+            ),
             names: &["node-1".to_owned()],
             local: &["192.0.2.1".parse().unwrap()],
-            unused: &[("10.244.9.0/24".to_owned(), "it has the address of\nnode-2".to_owned())],
+            unused: &[(
+                "10.244.9.0/24".to_owned(),
+                "it has the address of\nnode-2".to_owned(),
+            )],
         };
         find(asked, &around).map(|target| match target {
-            ProbeTarget::Peer { target, pod } => (target.subnet.to_string(), pod.map(|pod| pod.to_string()).unwrap_or_default()),
+            ProbeTarget::Peer { target, pod } => (
+                target.subnet.to_string(),
+                pod.map(|pod| pod.to_string()).unwrap_or_default(),
+            ),
             ProbeTarget::Here { pod, subnet } => (format!("here {subnet}"), pod.to_string()),
         })
     }
@@ -178,7 +242,11 @@ mod tests {
             ("10.244.1.7", "here 10.244.1.0/24", "10.244.1.7"),
             ("fd00:1::7", "here fd00:1::/64", "fd00:1::7"),
         ] {
-            assert_eq!(found(asked).unwrap(), (subnet.to_owned(), pod.to_owned()), "{asked}");
+            assert_eq!(
+                found(asked).unwrap(),
+                (subnet.to_owned(), pod.to_owned()),
+                "{asked}"
+            );
         }
     }
 
@@ -188,19 +256,45 @@ mod tests {
             ("node-1", "node-1 is this node: name a peer"),
             ("10.244.1.0/24", "is this node"),
             ("192.0.2.1", "is this node"),
-            ("twin", "2 nodes are named twin: name the subnet of one, 10.244.4.0/24 or 10.244.5.0/24"),
-            ("10.244.9.7", "10.244.9.7 is in a lease that this node does not use, 10.244.9.0/24: it has the address of"),
-            ("node-3", "there are node-2 (10.244.2.0/24, 192.0.2.2), 192.0.2.3 (10.244.3.0/24, 192.0.2.3), twin"),
-            ("10.1.2.3", "10.1.2.3 is neither a peer nor in a peer's subnet"),
+            (
+                "twin",
+                "2 nodes are named twin: name the subnet of one, 10.244.4.0/24 or 10.244.5.0/24",
+            ),
+            (
+                "10.244.9.7",
+                "10.244.9.7 is in a lease that this node does not use, 10.244.9.0/24: it has the address of",
+            ),
+            (
+                "node-3",
+                "there are node-2 (10.244.2.0/24, 192.0.2.2), 192.0.2.3 (10.244.3.0/24, 192.0.2.3), twin",
+            ),
+            (
+                "10.1.2.3",
+                "10.1.2.3 is neither a peer nor in a peer's subnet",
+            ),
             ("x\u{1b}]0;t\u{7}", r"x\u{1b}]0;t\u{7} is neither"),
         ] {
             let refusal = found(asked).unwrap_err();
             assert!(refusal.is_final());
             let error = refusal.to_string();
             assert!(error.contains(text), "{asked}: {error}");
-            assert!(!error.contains(['\n', '\u{1b}', '\u{7}']), "{asked}: {error:?}");
+            assert!(
+                !error.contains(['\n', '\u{1b}', '\u{7}']),
+                "{asked}: {error:?}"
+            );
         }
-        let alone = Around { targets: &[], own: &Dual::V4("10.244.1.0/24".parse().unwrap()), names: &[], local: &[], unused: &[] };
-        assert!(find("node-2", &alone).unwrap_err().to_string().contains("no other node has a lease"));
+        let alone = Around {
+            targets: &[],
+            own: &Dual::V4("10.244.1.0/24".parse().unwrap()),
+            names: &[],
+            local: &[],
+            unused: &[],
+        };
+        assert!(
+            find("node-2", &alone)
+                .unwrap_err()
+                .to_string()
+                .contains("no other node has a lease")
+        );
     }
 }

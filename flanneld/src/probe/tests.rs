@@ -53,37 +53,72 @@ fn hop(net: &str, via: Option<&str>, device: &str) -> Hop {
 }
 
 fn all(rtt_us: u32) -> Tally {
-    Tally { asked: 5, answered: 5, refused: 0, rtt_us: Some(rtt_us) }
+    Tally {
+        asked: 5,
+        answered: 5,
+        refused: 0,
+        rtt_us: Some(rtt_us),
+    }
 }
 
 fn none() -> Tally {
-    Tally { asked: 5, ..Tally::default() }
+    Tally {
+        asked: 5,
+        ..Tally::default()
+    }
 }
 
 fn some(answered: u8) -> Tally {
-    Tally { asked: 5, answered, refused: 0, rtt_us: Some(500) }
+    Tally {
+        asked: 5,
+        answered,
+        refused: 0,
+        rtt_us: Some(500),
+    }
 }
 
 /// A way over vxlan to a pod, on which all is well.
 fn well() -> Seen {
     let via = ip("10.244.3.0");
-    let route = RouteSpec { via: Some(via), dev: dev("flannel.1"), onlink: true, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+    let route = RouteSpec {
+        via: Some(via),
+        dev: dev("flannel.1"),
+        onlink: true,
+        kind: RouteKind::Unicast,
+        scope: 0,
+        protocol: 241,
+    };
     let (name, address) = ("node-3".to_owned(), ip("192.0.2.3"));
     let wanted = Wanted::of(&[
         (Key::Fdb(dev("flannel.1"), MAC), Value::Fdb(address)),
         (Key::Neighbor(dev("flannel.1"), via), Value::Neighbor(MAC)),
-        (Key::Route("10.244.3.0/24".parse().unwrap(), 0), Value::Route(route)),
+        (
+            Key::Route("10.244.3.0/24".parse().unwrap(), 0),
+            Value::Route(route),
+        ),
     ]);
     Seen {
-        target: Target { id: Some("3".into()), name: Some(name.into()), subnet: "10.244.3.0/24".parse().unwrap(), address, primary: true },
+        target: Target {
+            id: Some("3".into()),
+            name: Some(name.into()),
+            subnet: "10.244.3.0/24".parse().unwrap(),
+            address,
+            primary: true,
+        },
         pod: Some(ip("10.244.3.7")),
         to: ip("10.244.3.7"),
         wanted,
-        fate: Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.3.0/24", Some("10.244.3.0"), "flannel.1") })),
+        fate: Ok(Fate::Sent(Hop {
+            protocol: 241,
+            ..hop("10.244.3.0/24", Some("10.244.3.0"), "flannel.1")
+        })),
         neighbour: Some(Ok(Neighbour::Known(MAC))),
         fdb: Some(Ok(Some(address))),
         tunnelled: None,
-        underlay: Ok(Fate::Sent(Hop { source: Some(ip("192.0.2.1")), ..hop("192.0.2.0/24", None, "eth1") })),
+        underlay: Ok(Fate::Sent(Hop {
+            source: Some(ip("192.0.2.1")),
+            ..hop("192.0.2.0/24", None, "eth1")
+        })),
         heard: ProbeReplies {
             overlay: true,
             mtu: 1450,
@@ -98,7 +133,12 @@ fn well() -> Seen {
             ..ProbeReplies::default()
         },
         rules: Rules::Clear,
-        pinged: Some(Ok(Tally { asked: 3, answered: 3, refused: 0, rtt_us: Some(600) })),
+        pinged: Some(Ok(Tally {
+            asked: 3,
+            answered: 3,
+            refused: 0,
+            rtt_us: Some(600),
+        })),
         own: Own {
             network: "10.244.0.0/16".parse().unwrap(),
             tunnel: Some(Encapsulation::udp(8472)),
@@ -113,7 +153,12 @@ fn well() -> Seen {
 /// Nothing comes back through the overlay network.
 fn cut() -> Seen {
     let mut seen = well();
-    (seen.heard.small, seen.heard.full, seen.heard.ping, seen.heard.full_ping) = (none(), none(), none(), none());
+    (
+        seen.heard.small,
+        seen.heard.full,
+        seen.heard.ping,
+        seen.heard.full_ping,
+    ) = (none(), none(), none(), none());
     (seen.heard.hears_us, seen.pinged) = (Some(183_000), None);
     seen
 }
@@ -121,13 +166,28 @@ fn cut() -> Seen {
 /// Without a device or a tunnel.
 fn host_gw(overlay: bool) -> Seen {
     let mut seen = well();
-    let route = RouteSpec { via: Some(ip("192.0.2.3")), dev: dev("eth1"), onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
-    seen.wanted = Wanted { route: Some(("10.244.3.0/24".parse().unwrap(), route)), ..Wanted::default() };
+    let route = RouteSpec {
+        via: Some(ip("192.0.2.3")),
+        dev: dev("eth1"),
+        onlink: false,
+        kind: RouteKind::Unicast,
+        scope: 0,
+        protocol: 241,
+    };
+    seen.wanted = Wanted {
+        route: Some(("10.244.3.0/24".parse().unwrap(), route)),
+        ..Wanted::default()
+    };
     (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, None);
     seen.fate = Ok(Fate::Sent(hop("10.244.3.0/24", Some("192.0.2.3"), "eth1")));
     if !overlay {
         seen.own.overlay = None;
-        seen.heard = ProbeReplies { mtu: 1500, underlay: all(300), underlay_ping: all(200), ..ProbeReplies::default() };
+        seen.heard = ProbeReplies {
+            mtu: 1500,
+            underlay: all(300),
+            underlay_ping: all(200),
+            ..ProbeReplies::default()
+        };
     }
     seen
 }
@@ -137,12 +197,26 @@ const KEY: PublicKey = PublicKey([7; 32]);
 /// Through WireGuard: nothing is asked beside the tunnel but ping.
 fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
-    let (net, network) = ("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
-    seen.wanted = Wanted::of(&[(Key::AllowedIp(dev("flannel-wg"), net), Value::AllowedIp(KEY))]).in_network(network);
+    let (net, network) = (
+        "10.244.3.0/24".parse().unwrap(),
+        "10.244.0.0/16".parse().unwrap(),
+    );
+    seen.wanted = Wanted::of(&[(
+        Key::AllowedIp(dev("flannel-wg"), net),
+        Value::AllowedIp(KEY),
+    )])
+    .in_network(network);
     (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, Some(Encapsulation::udp(51820)));
     let endpoint = "192.0.2.3:51820".parse().ok();
-    seen.tunnelled = Some(Ok(Some(Behind { key: KEY, endpoint, handshake: handshake.map(Duration::from_secs) })));
-    seen.fate = Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.0.0/16", None, "flannel-wg") }));
+    seen.tunnelled = Some(Ok(Some(Behind {
+        key: KEY,
+        endpoint,
+        handshake: handshake.map(Duration::from_secs),
+    })));
+    seen.fate = Ok(Fate::Sent(Hop {
+        protocol: 241,
+        ..hop("10.244.0.0/16", None, "flannel-wg")
+    }));
     (seen.heard.underlay, seen.heard.hears_us_on_underlay) = (Tally::default(), None);
     if handshake.is_none() {
         let heard = &mut seen.heard;
@@ -158,40 +232,97 @@ fn a_way_through_wireguard_has_a_peer() {
     let found = steps::steps(&seen, &seen.heard.judged());
     assert_eq!(signs(&found), "++++++", "{found:#?}");
     let text = |steps: &[Step], name| of(steps, name).unwrap().text.clone();
-    assert_eq!(text(&found, StepName::Route), "10.244.0.0/16 dev flannel-wg");
-    assert_eq!(text(&found, StepName::Peer), format!("{KEY} at 192.0.2.3:51820, last handshake 31 s ago"));
-    assert!(!text(&found, StepName::Underlay).contains("8473"), "no question goes there: {found:#?}");
+    assert_eq!(
+        text(&found, StepName::Route),
+        "10.244.0.0/16 dev flannel-wg"
+    );
+    assert_eq!(
+        text(&found, StepName::Peer),
+        format!("{KEY} at 192.0.2.3:51820, last handshake 31 s ago")
+    );
+    assert!(
+        !text(&found, StepName::Underlay).contains("8473"),
+        "no question goes there: {found:#?}"
+    );
     assert_eq!(end::end(&seen, &seen.heard.judged(), &found).at, None);
     // No session.
     let seen = wireguard(None);
     let found = steps::steps(&seen, &seen.heard.judged());
-    assert_eq!(text(&found, StepName::Peer), format!("{KEY} at 192.0.2.3:51820, no handshake yet"));
+    assert_eq!(
+        text(&found, StepName::Peer),
+        format!("{KEY} at 192.0.2.3:51820, no handshake yet")
+    );
     let ends = end::end(&seen, &seen.heard.judged(), &found);
-    assert_eq!((ends.at, ends.sentence.as_str()), (Some(StepName::Peer), "It ends at the tunnel: no handshake with node-3 is completed."));
+    assert_eq!(
+        (ends.at, ends.sentence.as_str()),
+        (
+            Some(StepName::Peer),
+            "It ends at the tunnel: no handshake with node-3 is completed."
+        )
+    );
     let commands: Vec<&str> = ends.next.iter().map(|next| next.command.as_str()).collect();
     assert_eq!(commands[0], "wg show flannel-wg");
-    assert_eq!(commands[3], "tcpdump -c 5 -ni eth1 udp port 51820 and host 192.0.2.3");
+    assert_eq!(
+        commands[3],
+        "tcpdump -c 5 -ni eth1 udp port 51820 and host 192.0.2.3"
+    );
     // Where the machine does not answer, the tunnel is not to blame.
     let mut seen = wireguard(None);
     seen.heard.underlay_ping = none();
-    assert_eq!(end::end(&seen, &seen.heard.judged(), &steps::steps(&seen, &seen.heard.judged())).at, Some(StepName::Underlay));
+    assert_eq!(
+        end::end(
+            &seen,
+            &seen.heard.judged(),
+            &steps::steps(&seen, &seen.heard.judged())
+        )
+        .at,
+        Some(StepName::Underlay)
+    );
     // The kernel has another entry than the lease wants, or none.
     for (found, text) in [
-        (Some(Behind { key: PublicKey([8; 32]), endpoint: None, handshake: Some(Duration::ZERO) }), "is allowed to CAgI"),
+        (
+            Some(Behind {
+                key: PublicKey([8; 32]),
+                endpoint: None,
+                handshake: Some(Duration::ZERO),
+            }),
+            "is allowed to CAgI",
+        ),
         (None, "no peer on flannel-wg is allowed 10.244.3.0/24"),
     ] {
-        let seen = Seen { tunnelled: Some(Ok(found)), ..wireguard(None) };
+        let seen = Seen {
+            tunnelled: Some(Ok(found)),
+            ..wireguard(None)
+        };
         let steps = steps::steps(&seen, &seen.heard.judged());
         let peer = of(&steps, StepName::Peer).unwrap();
-        assert!(peer.outcome == Outcome::Failed && peer.text.contains(text) && peer.text.contains(&KEY.to_string()), "{peer:?}");
-        assert!(end::end(&seen, &seen.heard.judged(), &steps).sentence.contains("the kernel's entries for node-3 are not what its lease says"));
+        assert!(
+            peer.outcome == Outcome::Failed
+                && peer.text.contains(text)
+                && peer.text.contains(&KEY.to_string()),
+            "{peer:?}"
+        );
+        assert!(
+            end::end(&seen, &seen.heard.judged(), &steps)
+                .sentence
+                .contains("the kernel's entries for node-3 are not what its lease says")
+        );
     }
     // The device is gone: the blackhole of the whole network takes the packets.
     let mut seen = wireguard(None);
-    let blackhole = Hop { kind: RouteKind::Blackhole, ..hop("10.244.0.0/16", None, "") };
+    let blackhole = Hop {
+        kind: RouteKind::Blackhole,
+        ..hop("10.244.0.0/16", None, "")
+    };
     seen.fate = Ok(Fate::Dropped(Some(blackhole)));
     let steps = steps::steps(&seen, &seen.heard.judged());
-    assert!(of(&steps, StepName::Route).unwrap().text.ends_with("; the lease wants dev flannel-wg"), "{steps:#?}");
+    assert!(
+        of(&steps, StepName::Route)
+            .unwrap()
+            .text
+            .ends_with("; the lease wants dev flannel-wg"),
+        "{steps:#?}"
+    );
 }
 
 fn of(steps: &[Step], name: StepName) -> Option<&Step> {
@@ -212,7 +343,17 @@ fn signs(steps: &[Step]) -> String {
 fn a_way_that_is_well_is_told_as_it_is() {
     let seen = well();
     let steps = steps::steps(&seen, &seen.heard.judged());
-    let told: Vec<String> = steps.iter().map(|step| format!("{} {} {}", step.outcome.words(), step.name.words(), step.text)).collect();
+    let told: Vec<String> = steps
+        .iter()
+        .map(|step| {
+            format!(
+                "{} {} {}",
+                step.outcome.words(),
+                step.name.words(),
+                step.text
+            )
+        })
+        .collect();
     assert_eq!(
         told,
         [
@@ -227,13 +368,28 @@ fn a_way_that_is_well_is_told_as_it_is() {
     );
     let end = end::end(&seen, &seen.heard.judged(), &steps);
     assert_eq!((end.at, end.next.len()), (None, 0));
-    assert_eq!(end.sentence, "All is well: packets reach the pod 10.244.3.7 on node-3.");
-    let asked = of(&steps, StepName::Overlay).unwrap().questions.iter().map(|questions| u32::from(questions.asked)).sum::<u32>();
+    assert_eq!(
+        end.sentence,
+        "All is well: packets reach the pod 10.244.3.7 on node-3."
+    );
+    let asked = of(&steps, StepName::Overlay)
+        .unwrap()
+        .questions
+        .iter()
+        .map(|questions| u32::from(questions.asked))
+        .sum::<u32>();
     assert_eq!(asked, 20, "figures for programs");
 }
 
 /// A change of a way that is well, the signs of its steps, words of the step at which it ends, words of the sentence, and words of the commands.
-type Case = (&'static str, Seen, &'static str, &'static str, &'static str, &'static str);
+type Case = (
+    &'static str,
+    Seen,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+);
 
 fn cases() -> Vec<Case> {
     let with = |change: fn(&mut Seen)| {
@@ -274,7 +430,13 @@ fn cases() -> Vec<Case> {
         ),
         (
             "all silent",
-            cut_with(|seen| (seen.heard.underlay, seen.heard.underlay_ping, seen.heard.hears_us) = (none(), none(), None)),
+            cut_with(|seen| {
+                (
+                    seen.heard.underlay,
+                    seen.heard.underlay_ping,
+                    seen.heard.hears_us,
+                ) = (none(), none(), None)
+            }),
             "+++x+x-",
             "192.0.2.3 by eth1 from 192.0.2.1: 0 of 5 answered, ping neither",
             silent,
@@ -282,7 +444,13 @@ fn cases() -> Vec<Case> {
         ),
         (
             "another route",
-            with(|seen| seen.fate = Ok(Fate::Sent(hop("10.244.3.0/25", Some("192.0.2.254"), "eth0")))),
+            with(|seen| {
+                seen.fate = Ok(Fate::Sent(hop(
+                    "10.244.3.0/25",
+                    Some("192.0.2.254"),
+                    "eth0",
+                )))
+            }),
             "x++++++",
             "10.244.3.7 leaves by 10.244.3.0/25 via 192.0.2.254 dev eth0 proto static; the lease wants via 10.244.3.0 dev flannel.1 onlink",
             "It ends here: packets to 10.244.3.7 do not take flannel's way",
@@ -290,7 +458,12 @@ fn cases() -> Vec<Case> {
         ),
         (
             "a rule",
-            with(|seen| seen.fate = Ok(Fate::Sent(Hop { table: 100, ..hop("10.244.0.0/16", None, "eth0") }))),
+            with(|seen| {
+                seen.fate = Ok(Fate::Sent(Hop {
+                    table: 100,
+                    ..hop("10.244.0.0/16", None, "eth0")
+                }))
+            }),
             "x++++++",
             "dev eth0 table 100 proto static: a rule leads to table 100",
             "It ends here",
@@ -298,7 +471,13 @@ fn cases() -> Vec<Case> {
         ),
         (
             "the default route",
-            with(|seen| seen.fate = Ok(Fate::Sent(Hop { protocol: 16, metric: 100, ..hop("0.0.0.0/0", Some("192.0.2.254"), "eth0") }))),
+            with(|seen| {
+                seen.fate = Ok(Fate::Sent(Hop {
+                    protocol: 16,
+                    metric: 100,
+                    ..hop("0.0.0.0/0", Some("192.0.2.254"), "eth0")
+                }))
+            }),
             "x++++++",
             "leaves by default via 192.0.2.254 dev eth0 proto dhcp metric 100: there is no route to 10.244.3.0/24",
             "It ends here",
@@ -314,7 +493,12 @@ fn cases() -> Vec<Case> {
         ),
         (
             "a blackhole",
-            with(|seen| seen.fate = Ok(Fate::Dropped(Some(Hop { kind: RouteKind::Blackhole, ..hop("10.244.3.0/25", None, "") })))),
+            with(|seen| {
+                seen.fate = Ok(Fate::Dropped(Some(Hop {
+                    kind: RouteKind::Blackhole,
+                    ..hop("10.244.3.0/25", None, "")
+                })))
+            }),
             "x++++++",
             "dropped by the route blackhole 10.244.3.0/25 proto static",
             "It ends here",
@@ -354,7 +538,12 @@ fn cases() -> Vec<Case> {
         ),
         (
             "rules",
-            with(|seen| seen.rules = Rules::Broken(vec![finding("forward-policy", "the policy of FORWARD in iptables is DROP")])),
+            with(|seen| {
+                seen.rules = Rules::Broken(vec![finding(
+                    "forward-policy",
+                    "the policy of FORWARD in iptables is DROP",
+                )])
+            }),
             "++++x++",
             "the policy of FORWARD in iptables is DROP",
             "this node's own rules",
@@ -363,7 +552,12 @@ fn cases() -> Vec<Case> {
         (
             "no route to the node",
             cut_with(|seen| {
-                (seen.underlay, seen.heard.underlay, seen.heard.underlay_ping, seen.heard.hears_us) = (Ok(Fate::NoRoute), none(), none(), None);
+                (
+                    seen.underlay,
+                    seen.heard.underlay,
+                    seen.heard.underlay_ping,
+                    seen.heard.hears_us,
+                ) = (Ok(Fate::NoRoute), none(), none(), None);
             }),
             "+++x+x-",
             "no route leads to 192.0.2.3",
@@ -380,7 +574,9 @@ fn cases() -> Vec<Case> {
         ),
         (
             "large pings",
-            with(|seen| (seen.heard.small, seen.heard.full, seen.heard.full_ping) = (none(), none(), none())),
+            with(|seen| {
+                (seen.heard.small, seen.heard.full, seen.heard.full_ping) = (none(), none(), none())
+            }),
             "+++++x+",
             "5 of 5 pings answered, 0 of 5 of 1450 bytes",
             "It ends for large packets",
@@ -404,7 +600,10 @@ fn cases() -> Vec<Case> {
         ),
         (
             "another node",
-            with(|seen| (seen.heard.small, seen.heard.full, seen.heard.answered_by) = (none(), none(), Some("node-9\n".to_owned()))),
+            with(|seen| {
+                (seen.heard.small, seen.heard.full, seen.heard.answered_by) =
+                    (none(), none(), Some("node-9\n".to_owned()))
+            }),
             "+++++x+",
             "node-9\\n answers in the place of node-3",
             "It ends at another node: two machines have the address 192.0.2.3",
@@ -414,8 +613,14 @@ fn cases() -> Vec<Case> {
             "host-gw, cut",
             {
                 let mut seen = host_gw(true);
-                (seen.heard.small, seen.heard.full, seen.heard.ping, seen.heard.full_ping, seen.heard.hears_us, seen.pinged) =
-                    (none(), none(), none(), none(), None, None);
+                (
+                    seen.heard.small,
+                    seen.heard.full,
+                    seen.heard.ping,
+                    seen.heard.full_ping,
+                    seen.heard.hears_us,
+                    seen.pinged,
+                ) = (none(), none(), none(), none(), None, None);
                 seen
             },
             "+++x-",
@@ -424,8 +629,22 @@ fn cases() -> Vec<Case> {
             "node-3 tcpdump -c 5 -ni any host 10.244.1.0",
         ),
         // What is no end.
-        ("host-gw", host_gw(true), "+++++", "", "All is well: packets reach the pod 10.244.3.7", ""),
-        ("host-gw without a pod here", host_gw(false), "+++-+", "", "All is well: packets reach the pod 10.244.3.7", ""),
+        (
+            "host-gw",
+            host_gw(true),
+            "+++++",
+            "",
+            "All is well: packets reach the pod 10.244.3.7",
+            "",
+        ),
+        (
+            "host-gw without a pod here",
+            host_gw(false),
+            "+++-+",
+            "",
+            "All is well: packets reach the pod 10.244.3.7",
+            "",
+        ),
         (
             "host-gw, asked in vain",
             {
@@ -438,7 +657,14 @@ fn cases() -> Vec<Case> {
             "Nothing is wrong as far as node-3 could be asked",
             "",
         ),
-        ("no pod", with(|seen| seen.pod = None), "++++++", "", "All is well: packets of pods reach node-3, large ones too", ""),
+        (
+            "no pod",
+            with(|seen| seen.pod = None),
+            "++++++",
+            "",
+            "All is well: packets of pods reach node-3, large ones too",
+            "",
+        ),
         (
             "a silent pod",
             with(|seen| seen.pinged = Some(Ok(none()))),
@@ -447,7 +673,14 @@ fn cases() -> Vec<Case> {
             "All is well as far as node-3; whether 10.244.3.7 is there is not known",
             "",
         ),
-        ("one loss", with(|seen| seen.heard.full = some(4)), "+++++++", "", "All is well", ""),
+        (
+            "one loss",
+            with(|seen| seen.heard.full = some(4)),
+            "+++++++",
+            "",
+            "All is well",
+            "",
+        ),
         (
             "Go flannel",
             with(|seen| {
@@ -462,9 +695,17 @@ fn cases() -> Vec<Case> {
         (
             "a port that is refused",
             with(|seen| {
-                let refused = Tally { refused: 5, ..none() };
-                (seen.heard.small, seen.heard.full, seen.heard.underlay) = (refused, refused, refused);
-                (seen.heard.ping, seen.heard.full_ping, seen.heard.underlay_ping) = (none(), none(), none());
+                let refused = Tally {
+                    refused: 5,
+                    ..none()
+                };
+                (seen.heard.small, seen.heard.full, seen.heard.underlay) =
+                    (refused, refused, refused);
+                (
+                    seen.heard.ping,
+                    seen.heard.full_ping,
+                    seen.heard.underlay_ping,
+                ) = (none(), none(), none());
             }),
             "+++++++",
             "",
@@ -483,7 +724,13 @@ fn cases() -> Vec<Case> {
             "neither ping nor the port",
             cut_with(|seen| {
                 let h = &mut seen.heard;
-                (h.underlay, h.ping, h.full_ping, h.underlay_ping, h.hears_us) = (none(), Tally::default(), Tally::default(), Tally::default(), None);
+                (h.underlay, h.ping, h.full_ping, h.underlay_ping, h.hears_us) = (
+                    none(),
+                    Tally::default(),
+                    Tally::default(),
+                    Tally::default(),
+                    None,
+                );
             }),
             "+++-+--",
             "",
@@ -510,8 +757,11 @@ fn cases() -> Vec<Case> {
         (
             "no ping either",
             with(|seen| {
-                seen.heard =
-                    ProbeReplies { overlay: true, silenced: Some(Unasked::NoPing(ErrorKind::PermissionDenied.into())), ..ProbeReplies::default() };
+                seen.heard = ProbeReplies {
+                    overlay: true,
+                    silenced: Some(Unasked::NoPing(ErrorKind::PermissionDenied.into())),
+                    ..ProbeReplies::default()
+                };
                 seen.pinged = Some(Err(Unasked::NoPing(ErrorKind::PermissionDenied.into())));
             }),
             "+++-+--",
@@ -522,7 +772,10 @@ fn cases() -> Vec<Case> {
         (
             "the kernel is silent",
             with(|seen| {
-                let why = || KernelError { what: Request::Lookup([192, 0, 2, 1].into()), why: Failure::Silent };
+                let why = || KernelError {
+                    what: Request::Lookup([192, 0, 2, 1].into()),
+                    why: Failure::Silent,
+                };
                 (seen.fate, seen.underlay) = (Err(why()), Err(why()));
                 (seen.neighbour, seen.fdb) = (Some(Err(why())), Some(Err(why())));
                 seen.rules = Rules::NotLooked;
@@ -542,23 +795,43 @@ fn each_fault_ends_the_way_where_it_is() {
         let end = end::end(&seen, &seen.heard.judged(), &steps);
         assert_eq!(signs(&steps), wanted, "{what}: {steps:#?}");
         assert!(end.sentence.contains(sentence), "{what}: {}", end.sentence);
-        let commands: Vec<String> = end.next.iter().map(|next| format!("{} {}", next.on.as_deref().unwrap_or("here"), next.command)).collect();
+        let commands: Vec<String> = end
+            .next
+            .iter()
+            .map(|next| format!("{} {}", next.on.as_deref().unwrap_or("here"), next.command))
+            .collect();
         match wanted.find('x') {
             Some(place) => {
                 assert_eq!(end.at, Some(steps[place].name), "{what}");
-                assert!(steps[place].text.contains(text), "{what}: {}", steps[place].text);
-                assert!(commands.iter().any(|line| line.starts_with(command)), "{what}: {commands:#?}");
+                assert!(
+                    steps[place].text.contains(text),
+                    "{what}: {}",
+                    steps[place].text
+                );
+                assert!(
+                    commands.iter().any(|line| line.starts_with(command)),
+                    "{what}: {commands:#?}"
+                );
             }
             None => assert!(end.at.is_none() && commands.is_empty(), "{what}: {end:?}"),
         }
         let whole = format!("{steps:?}{end:?}");
-        assert!(!whole.contains('\u{1b}') && steps.iter().all(|step| !step.text.contains('\n') && !step.text.is_empty()), "{what}: {whole}");
+        assert!(
+            !whole.contains('\u{1b}')
+                && steps
+                    .iter()
+                    .all(|step| !step.text.contains('\n') && !step.text.is_empty()),
+            "{what}: {whole}"
+        );
     }
 }
 
 #[test]
 fn probe_has_the_verdict_of_the_prober() {
-    let verdicts: BTreeMap<&str, Verdict> = cases().into_iter().map(|(what, seen, ..)| (what, seen.heard.judged().whole)).collect();
+    let verdicts: BTreeMap<&str, Verdict> = cases()
+        .into_iter()
+        .map(|(what, seen, ..)| (what, seen.heard.judged().whole))
+        .collect();
     for (what, verdict) in [
         ("no pod", Verdict::of(State::Well)),
         ("one loss", Verdict::of(State::Well)),
@@ -586,8 +859,17 @@ fn without_a_wanted_route_the_lease_does_not_fit() {
     let mut seen = well();
     seen.wanted = Wanted::default();
     let steps = steps::steps(&seen, &seen.heard.judged());
-    assert!(steps[0].outcome == Outcome::Failed && steps[0].text.contains("this node wants no route to 10.244.3.0/24"), "{steps:#?}");
-    assert!(of(&steps, StepName::Neighbour).is_none() && of(&steps, StepName::Fdb).is_none(), "{steps:#?}");
+    assert!(
+        steps[0].outcome == Outcome::Failed
+            && steps[0]
+                .text
+                .contains("this node wants no route to 10.244.3.0/24"),
+        "{steps:#?}"
+    );
+    assert!(
+        of(&steps, StepName::Neighbour).is_none() && of(&steps, StepName::Fdb).is_none(),
+        "{steps:#?}"
+    );
 }
 
 #[test]
@@ -600,33 +882,101 @@ fn the_doctor_says_what_keeps_packets_here() {
         checks: 0,
         findings: findings
             .iter()
-            .map(|(check, family, severity)| Finding { family: *family, severity: *severity, ..finding(check, check) })
+            .map(|(check, family, severity)| Finding {
+                family: *family,
+                severity: *severity,
+                ..finding(check, check)
+            })
             .collect(),
-        unknown: unknown.iter().map(|check| Unknown { check: (*check).to_owned(), why: "no nft".to_owned() }).collect(),
+        unknown: unknown
+            .iter()
+            .map(|check| Unknown {
+                check: (*check).to_owned(),
+                why: "no nft".to_owned(),
+            })
+            .collect(),
     };
     let by = |found: &[(&str, Option<Family>)]| {
-        Rules::Broken(found.iter().map(|(check, family)| Finding { family: *family, ..finding(check, check) }).collect())
+        Rules::Broken(
+            found
+                .iter()
+                .map(|(check, family)| Finding {
+                    family: *family,
+                    ..finding(check, check)
+                })
+                .collect(),
+        )
     };
     use Severity::{Broken, Risk};
     let (v4, v6) = (Some(Family::V4), Some(Family::V6));
     for (findings, by_v4, by_v6) in [
         (vec![], Rules::Clear, Rules::Clear),
-        (vec![("mtu", None, Broken), ("ufw", v4, Risk)], Rules::Clear, Rules::Clear),
+        (
+            vec![("mtu", None, Broken), ("ufw", v4, Risk)],
+            Rules::Clear,
+            Rules::Clear,
+        ),
         (vec![("ufw", v4, Broken)], by(&[("ufw", v4)]), Rules::Clear),
         (vec![("ufw", v6, Broken)], Rules::Clear, by(&[("ufw", v6)])),
-        (vec![("forward-policy", v4, Broken)], by(&[("forward-policy", v4)]), Rules::Clear),
-        (vec![("forward-reject", v6, Broken)], Rules::Clear, by(&[("forward-reject", v6)])),
-        (vec![("forward-policy", v6, Broken)], Rules::Clear, by(&[("forward-policy", v6)])),
-        (vec![("firewalld", None, Broken)], by(&[("firewalld", None)]), by(&[("firewalld", None)])),
-        (vec![("ip-forward", None, Broken)], by(&[("ip-forward", None)]), Rules::Clear),
-        (vec![("ipv6-forwarding", None, Broken), ("ufw", v6, Broken)], Rules::Clear, by(&[("ipv6-forwarding", None), ("ufw", v6)])),
+        (
+            vec![("forward-policy", v4, Broken)],
+            by(&[("forward-policy", v4)]),
+            Rules::Clear,
+        ),
+        (
+            vec![("forward-reject", v6, Broken)],
+            Rules::Clear,
+            by(&[("forward-reject", v6)]),
+        ),
+        (
+            vec![("forward-policy", v6, Broken)],
+            Rules::Clear,
+            by(&[("forward-policy", v6)]),
+        ),
+        (
+            vec![("firewalld", None, Broken)],
+            by(&[("firewalld", None)]),
+            by(&[("firewalld", None)]),
+        ),
+        (
+            vec![("ip-forward", None, Broken)],
+            by(&[("ip-forward", None)]),
+            Rules::Clear,
+        ),
+        (
+            vec![("ipv6-forwarding", None, Broken), ("ufw", v6, Broken)],
+            Rules::Clear,
+            by(&[("ipv6-forwarding", None), ("ufw", v6)]),
+        ),
     ] {
         let report = report(&findings, &[]);
-        assert_eq!((Rules::of(Some(&report), Family::V4), Rules::of(Some(&report), Family::V6)), (by_v4, by_v6), "{findings:?}");
+        assert_eq!(
+            (
+                Rules::of(Some(&report), Family::V4),
+                Rules::of(Some(&report), Family::V6)
+            ),
+            (by_v4, by_v6),
+            "{findings:?}"
+        );
     }
-    assert_eq!(Rules::of(Some(&report(&[], &["ufw"])), Family::V4), Rules::Unknown(Unknown { check: "ufw".to_owned(), why: "no nft".to_owned() }));
-    assert_eq!(Rules::of(Some(&report(&[("ip-forward", None, Broken)], &["ufw"])), Family::V4), by(&[("ip-forward", None)]));
-    assert_eq!(Rules::of(Some(&report(&[], &["mtu"])), Family::V4), Rules::Clear);
+    assert_eq!(
+        Rules::of(Some(&report(&[], &["ufw"])), Family::V4),
+        Rules::Unknown(Unknown {
+            check: "ufw".to_owned(),
+            why: "no nft".to_owned()
+        })
+    );
+    assert_eq!(
+        Rules::of(
+            Some(&report(&[("ip-forward", None, Broken)], &["ufw"])),
+            Family::V4
+        ),
+        by(&[("ip-forward", None)])
+    );
+    assert_eq!(
+        Rules::of(Some(&report(&[], &["mtu"])), Family::V4),
+        Rules::Clear
+    );
     assert!(Rules::of(None, Family::V4) == Rules::NotLooked);
 }
 
@@ -639,8 +989,18 @@ fn a_pod_of_this_node_is_looked_for_on_its_bridge() {
         neighbour: Ok(neighbour),
         pinged: Some(Ok(pinged)),
     };
-    let bridge = || Fate::Sent(Hop { source: Some(ip("10.244.1.1")), ..hop("10.244.1.0/24", None, "cni0") });
-    let own = || Fate::Sent(Hop { kind: RouteKind::Other(2), ..hop("10.244.1.7/32", None, "lo") });
+    let bridge = || {
+        Fate::Sent(Hop {
+            source: Some(ip("10.244.1.1")),
+            ..hop("10.244.1.0/24", None, "cni0")
+        })
+    };
+    let own = || {
+        Fate::Sent(Hop {
+            kind: RouteKind::Other(2),
+            ..hop("10.244.1.7/32", None, "lo")
+        })
+    };
     let away = || Fate::Sent(hop("0.0.0.0/0", Some("192.0.2.254"), "eth0"));
     for (what, local, wanted, text, sentence) in [
         (
@@ -650,9 +1010,27 @@ fn a_pod_of_this_node_is_looked_for_on_its_bridge() {
             "10.244.1.0/24 dev cni0 from 10.244.1.1",
             "packets reach the pod 10.244.1.7 on this node",
         ),
-        ("a silent pod", local(bridge(), Neighbour::Known(MAC), none()), "++-", "dev cni0", "is there and does not answer ping"),
-        ("no pod", local(bridge(), Neighbour::Silent, none()), "+x-", "dev cni0", "there is no pod 10.244.1.7"),
-        ("nobody asked", local(bridge(), Neighbour::Absent, none()), "+--", "dev cni0", "Nothing is wrong as far as"),
+        (
+            "a silent pod",
+            local(bridge(), Neighbour::Known(MAC), none()),
+            "++-",
+            "dev cni0",
+            "is there and does not answer ping",
+        ),
+        (
+            "no pod",
+            local(bridge(), Neighbour::Silent, none()),
+            "+x-",
+            "dev cni0",
+            "there is no pod 10.244.1.7",
+        ),
+        (
+            "nobody asked",
+            local(bridge(), Neighbour::Absent, none()),
+            "+--",
+            "dev cni0",
+            "Nothing is wrong as far as",
+        ),
         (
             "no bridge",
             local(away(), Neighbour::Absent, none()),
@@ -660,8 +1038,20 @@ fn a_pod_of_this_node_is_looked_for_on_its_bridge() {
             "no bridge has 10.244.1.0/24: 10.244.1.7 leaves by default via 192.0.2.254 dev eth0",
             "no bridge of this node has 10.244.1.0/24",
         ),
-        ("no route", local(Fate::NoRoute, Neighbour::Absent, none()), "x", "no route leads to 10.244.1.7", "no bridge of this node"),
-        ("an own address", local(own(), Neighbour::Absent, none()), "+", "an address of this node itself", "this node's own address"),
+        (
+            "no route",
+            local(Fate::NoRoute, Neighbour::Absent, none()),
+            "x",
+            "no route leads to 10.244.1.7",
+            "no bridge of this node",
+        ),
+        (
+            "an own address",
+            local(own(), Neighbour::Absent, none()),
+            "+",
+            "an address of this node itself",
+            "this node's own address",
+        ),
     ] {
         let steps = here::steps(&local);
         let end = here::end(&local, &steps);
@@ -669,6 +1059,11 @@ fn a_pod_of_this_node_is_looked_for_on_its_bridge() {
         assert!(steps[0].text.contains(text), "{what}: {steps:#?}");
         assert!(end.sentence.contains(sentence), "{what}: {}", end.sentence);
         assert_eq!(end.at.is_some(), wanted.contains('x'), "{what}");
-        assert_eq!(end.next.is_empty(), end.at.is_none(), "{what}: {:?}", end.next);
+        assert_eq!(
+            end.next.is_empty(),
+            end.at.is_none(),
+            "{what}: {:?}",
+            end.next
+        );
     }
 }

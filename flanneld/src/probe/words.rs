@@ -15,7 +15,8 @@ const LOCAL: u32 = 255;
 
 /// A round trip.
 pub fn rtt(us: Option<u32>) -> String {
-    us.map(|us| format!(", {:.2} ms", f64::from(us) / 1000.0)).unwrap_or_default()
+    us.map(|us| format!(", {:.2} ms", f64::from(us) / 1000.0))
+        .unwrap_or_default()
 }
 
 /// `5 of 5`.
@@ -26,13 +27,27 @@ pub fn count(tally: Tally) -> String {
 /// What was asked, for programs.
 pub fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
     let asked = kinds.iter().filter(|(_, tally)| tally.asked > 0);
-    asked.map(|(kind, tally)| Questions { kind: *kind, asked: tally.asked, answered: tally.answered, rtt_us: tally.rtt_us }).collect()
+    asked
+        .map(|(kind, tally)| Questions {
+            kind: *kind,
+            asked: tally.asked,
+            answered: tally.answered,
+            rtt_us: tally.rtt_us,
+        })
+        .collect()
 }
 
 /// `via 10.244.3.0 dev flannel.1 onlink`, as the lease wants it.
 pub fn spec(route: &RouteSpec) -> String {
-    let via = route.via.map(|via| format!("via {via} ")).unwrap_or_default();
-    format!("{via}dev {}{}", route.dev, if route.onlink { " onlink" } else { "" })
+    let via = route
+        .via
+        .map(|via| format!("via {via} "))
+        .unwrap_or_default();
+    format!(
+        "{via}dev {}{}",
+        route.dev,
+        if route.onlink { " onlink" } else { "" }
+    )
 }
 
 /// A route as `ip route` prints it.
@@ -43,13 +58,32 @@ pub fn route(hop: &Hop) -> String {
         PROHIBIT => "prohibit ",
         _ => "",
     };
-    let net = if hop.net.prefix_len() == 0 { "default".to_owned() } else { hop.net.to_string() };
+    let net = if hop.net.prefix_len() == 0 {
+        "default".to_owned()
+    } else {
+        hop.net.to_string()
+    };
     let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();
     let nowhere = !kind.is_empty() || hop.dev.as_str().is_empty();
-    let dev = if nowhere { String::new() } else { format!(" dev {}", hop.dev) };
-    let table = if matches!(hop.table, 0 | MAIN | LOCAL) { String::new() } else { format!(" table {}", hop.table) };
-    let metric = if hop.metric == 0 { String::new() } else { format!(" metric {}", hop.metric) };
-    format!("{kind}{net}{via}{dev}{table} proto {}{metric}", protocol(hop.protocol))
+    let dev = if nowhere {
+        String::new()
+    } else {
+        format!(" dev {}", hop.dev)
+    };
+    let table = if matches!(hop.table, 0 | MAIN | LOCAL) {
+        String::new()
+    } else {
+        format!(" table {}", hop.table)
+    };
+    let metric = if hop.metric == 0 {
+        String::new()
+    } else {
+        format!(" metric {}", hop.metric)
+    };
+    format!(
+        "{kind}{net}{via}{dev}{table} proto {}{metric}",
+        protocol(hop.protocol)
+    )
 }
 
 /// A routing protocol, as `ip route` names it.
@@ -79,7 +113,10 @@ pub fn by_rule(hop: &Hop) -> bool {
 pub fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
     match fate {
         Ok(Fate::Sent(hop)) => {
-            let source = hop.source.map(|source| format!(" from {source}")).unwrap_or_default();
+            let source = hop
+                .source
+                .map(|source| format!(" from {source}"))
+                .unwrap_or_default();
             format!("{to} by {}{source}", hop.dev)
         }
         _ => to.to_string(),

@@ -5,14 +5,25 @@ use std::time::{Duration, Instant};
 use subnet_lease::Dual;
 
 fn plain() -> SubnetEnv {
-    SubnetEnv { networks: Dual::V4("10.5.0.0/16".parse().unwrap()), subnets: Dual::V4("10.5.72.0/24".parse().unwrap()), mtu: 1450, ip_masq: false }
+    SubnetEnv {
+        networks: Dual::V4("10.5.0.0/16".parse().unwrap()),
+        subnets: Dual::V4("10.5.72.0/24".parse().unwrap()),
+        mtu: 1450,
+        ip_masq: false,
+    }
 }
 
 /// Another text.
 fn dual() -> SubnetEnv {
     SubnetEnv {
-        networks: Dual::Both("10.42.0.0/16".parse().unwrap(), "2001:cafe:42::/56".parse().unwrap()),
-        subnets: Dual::Both("10.42.0.0/24".parse().unwrap(), "2001:cafe:42::/64".parse().unwrap()),
+        networks: Dual::Both(
+            "10.42.0.0/16".parse().unwrap(),
+            "2001:cafe:42::/56".parse().unwrap(),
+        ),
+        subnets: Dual::Both(
+            "10.42.0.0/24".parse().unwrap(),
+            "2001:cafe:42::/64".parse().unwrap(),
+        ),
         ..plain()
     }
 }
@@ -51,7 +62,14 @@ async fn it_comes_back_and_follows() {
     tokio::time::sleep(Duration::from_millis(150)).await;
     std::fs::remove_dir_all(&folder).unwrap();
     until("its folder deleted", is(dual())).await;
-    assert!(health.reasons().iter().all(|(name, _)| *name == Condition::Start), "{:?}", health.reasons());
+    assert!(
+        health
+            .reasons()
+            .iter()
+            .all(|(name, _)| *name == Condition::Start),
+        "{:?}",
+        health.reasons()
+    );
     stop.cancel();
     task.await.unwrap();
     assert!(path.exists(), "it stays when the daemon ends");
@@ -64,8 +82,18 @@ async fn trouble_is_told_and_ends() {
     std::fs::write(&blocker, "").unwrap();
     let (_sender, receiver) = watch::channel(plain());
     let (health, stop) = (Health::new(), CancellationToken::new());
-    let task = tokio::spawn(keep(blocker.join("subnet.env"), receiver, health.clone(), stop.clone()));
-    let told = || health.reasons().iter().any(|(name, _)| *name == Condition::SubnetEnv);
+    let task = tokio::spawn(keep(
+        blocker.join("subnet.env"),
+        receiver,
+        health.clone(),
+        stop.clone(),
+    ));
+    let told = || {
+        health
+            .reasons()
+            .iter()
+            .any(|(name, _)| *name == Condition::SubnetEnv)
+    };
     until("told", told).await;
     std::fs::remove_file(&blocker).unwrap();
     until("resolved", || !told()).await;

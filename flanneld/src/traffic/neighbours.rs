@@ -29,20 +29,46 @@ pub struct Neighbours {
 impl Neighbours {
     /// Knows of no other daemon yet.
     pub fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, slot: Option<u16>) -> Self {
-        Self { own, before, slot, served: BTreeSet::new(), guards: BTreeSet::new(), since: Instant::now() }
+        Self {
+            own,
+            before,
+            slot,
+            served: BTreeSet::new(),
+            guards: BTreeSet::new(),
+            since: Instant::now(),
+        }
     }
 
     /// Finds the running daemons. Returns whose rules stay.
     pub fn refresh(&mut self) -> OtherDaemons {
-        self.learn(instance::running::served().into_iter().flatten(), instance::taken::guard_slots())
+        self.learn(
+            instance::running::served().into_iter().flatten(),
+            instance::taken::guard_slots(),
+        )
     }
 
-    fn learn(&mut self, served: impl IntoIterator<Item = IpNet>, guards: impl IntoIterator<Item = u16>) -> OtherDaemons {
-        self.served.extend(served.into_iter().filter(|network| !self.own.contains(network)));
+    fn learn(
+        &mut self,
+        served: impl IntoIterator<Item = IpNet>,
+        guards: impl IntoIterator<Item = u16>,
+    ) -> OtherDaemons {
+        self.served.extend(
+            served
+                .into_iter()
+                .filter(|network| !self.own.contains(network)),
+        );
         // Only of running daemons: a guard that no daemon updates would drop the packets of new nodes.
-        self.guards = guards.into_iter().filter(|slot| Some(*slot) != self.slot).collect();
+        self.guards = guards
+            .into_iter()
+            .filter(|slot| Some(*slot) != self.slot)
+            .collect();
         self.before.retain(|network| !self.served.contains(network));
-        OtherDaemons { own: self.own.union(&self.before).copied().collect(), served: self.served.clone(), unknown: true, guards: self.guards.clone() }
+        OtherDaemons {
+            own: self.own.union(&self.before).copied().collect(),
+            served: self.served.clone(),
+            unknown: true,
+            guards: self.guards.clone(),
+        }
     }
 
     /// Whether rules of unserved networks may be removed: not soon after our start, and not while another implementation of flanneld runs here.
@@ -62,20 +88,38 @@ mod tests {
 
     #[test]
     fn rules_stay_while_a_daemon_is_away() {
-        let (ours, theirs): (IpNet, IpNet) = ("10.5.0.0/16".parse().unwrap(), "10.6.0.0/16".parse().unwrap());
+        let (ours, theirs): (IpNet, IpNet) = (
+            "10.5.0.0/16".parse().unwrap(),
+            "10.6.0.0/16".parse().unwrap(),
+        );
         let old: IpNet = "10.4.0.0/16".parse().unwrap();
         let mut neighbours = Neighbours::new([ours].into(), [ours, old].into(), Some(0));
         let others = neighbours.learn([], []);
         assert!(!others.keeps(&old), "the predecessor's network is ours");
-        assert!(others.keeps(&theirs) && !others.keeps(&ours), "a daemon that is restarting comes back");
+        assert!(
+            others.keeps(&theirs) && !others.keeps(&ours),
+            "a daemon that is restarting comes back"
+        );
         assert!(!neighbours.may_remove_unserved());
         let others = neighbours.learn([ours, theirs], [0, 1]);
-        assert_eq!((others.served, others.guards), ([theirs].into(), [1].into()));
+        assert_eq!(
+            (others.served, others.guards),
+            ([theirs].into(), [1].into())
+        );
         // It stopped: its rules stay in force, its guard goes.
-        let others = OtherDaemons { unknown: false, ..neighbours.learn([ours], [0]) };
+        let others = OtherDaemons {
+            unknown: false,
+            ..neighbours.learn([ours], [0])
+        };
         assert!(others.keeps(&theirs) && !others.keeps_guard(1));
-        assert!(!others.keeps(&"10.7.0.0/16".parse().unwrap()), "not served since our start");
-        assert!(neighbours.learn([old], []).keeps(&old), "another daemon serves it now");
+        assert!(
+            !others.keeps(&"10.7.0.0/16".parse().unwrap()),
+            "not served since our start"
+        );
+        assert!(
+            neighbours.learn([old], []).keeps(&old),
+            "another daemon serves it now"
+        );
         assert!(!is_over(GRACE / 2) && is_over(GRACE));
     }
 }

@@ -19,23 +19,48 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const DISCARD: u16 = 9;
 
 /// Which of these hosts answer on the links of this host that may be such a NAT, with the interface's index.
-pub async fn answering(reader: &mut HostReader, facts: &HostFacts, hosts: &[IpAddr]) -> Vec<(u32, IpAddr)> {
+pub async fn answering(
+    reader: &mut HostReader,
+    facts: &HostFacts,
+    hosts: &[IpAddr],
+) -> Vec<(u32, IpAddr)> {
     let mut found = Vec::new();
     for interface in &facts.interfaces {
-        let Some(net) = nat_network(interface, facts) else { continue };
-        let others = hosts.iter().filter(|ip| net.contains(*ip) && facts.owner(**ip).is_none());
-        let router = facts.defaults.iter().filter(|route| route.index == Some(interface.index)).filter_map(|route| route.via);
+        let Some(net) = nat_network(interface, facts) else {
+            continue;
+        };
+        let others = hosts
+            .iter()
+            .filter(|ip| net.contains(*ip) && facts.owner(**ip).is_none());
+        let router = facts
+            .defaults
+            .iter()
+            .filter(|route| route.index == Some(interface.index))
+            .filter_map(|route| route.via);
         let routers: Vec<IpAddr> = router.collect();
-        let asked: Vec<IpAddr> = others.filter(|ip| !routers.contains(ip)).take(ASKED).copied().collect();
+        let asked: Vec<IpAddr> = others
+            .filter(|ip| !routers.contains(ip))
+            .take(ASKED)
+            .copied()
+            .collect();
         if !asked.is_empty() {
-            found.extend(ask(reader, interface, net.addr(), &asked).await.map(|ip| (interface.index, ip)));
+            found.extend(
+                ask(reader, interface, net.addr(), &asked)
+                    .await
+                    .map(|ip| (interface.index, ip)),
+            );
         }
     }
     found
 }
 
 /// The first of these addresses that answers: one is enough to know that the link joins hosts.
-async fn ask(reader: &mut HostReader, interface: &Interface, source: IpAddr, asked: &[IpAddr]) -> Option<IpAddr> {
+async fn ask(
+    reader: &mut HostReader,
+    interface: &Interface,
+    source: IpAddr,
+    asked: &[IpAddr],
+) -> Option<IpAddr> {
     // An empty datagram makes the kernel ask for the address of the link layer.
     match UdpSocket::bind((source, 0)) {
         Ok(socket) => {

@@ -60,7 +60,11 @@ impl fmt::Display for Better {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherFamily => f.write_str("an address of the other family has come"),
-            Self::Than { unheard, interface, why } => write!(f, "{unheard}; {interface}: {why}"),
+            Self::Than {
+                unheard,
+                interface,
+                why,
+            } => write!(f, "{unheard}; {interface}: {why}"),
         }
     }
 }

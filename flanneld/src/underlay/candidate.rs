@@ -23,7 +23,15 @@ pub(super) struct Candidate<'a> {
 
 impl<'a> Candidate<'a> {
     pub fn new(interface: &'a Interface, why: impl Into<String>) -> Self {
-        Self { interface, v4: None, v6: None, why: why.into(), flag: None, by_default: false, warnings: Vec::new() }
+        Self {
+            interface,
+            v4: None,
+            v6: None,
+            why: why.into(),
+            flag: None,
+            by_default: false,
+            warnings: Vec::new(),
+        }
     }
 
     /// With the flag that named it, if one did.
@@ -33,55 +41,114 @@ impl<'a> Candidate<'a> {
 
     /// Fixes the address of a family.
     pub fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
-        *(if ip.is_ipv6() { &mut self.v6 } else { &mut self.v4 }) = Some((ip, rule));
+        *(if ip.is_ipv6() {
+            &mut self.v6
+        } else {
+            &mut self.v4
+        }) = Some((ip, rule));
         self
     }
 }
 
 /// The interface of the default route; with both families, that of both default routes.
-pub(super) fn default_route<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
-    let v4 = if request.v4() { Some(default_of(Family::V4, facts)?) } else { None };
-    let v6 = if request.v6() { Some(default_of(Family::V6, facts)?) } else { None };
-    let first = |found: &Option<Vec<&'a Interface>>| found.as_ref().and_then(|list| list.first().copied());
+pub(super) fn default_route<'a>(
+    request: &Request,
+    facts: &'a HostFacts,
+) -> Result<Candidate<'a>, Unfit> {
+    let v4 = if request.v4() {
+        Some(default_of(Family::V4, facts)?)
+    } else {
+        None
+    };
+    let v6 = if request.v6() {
+        Some(default_of(Family::V6, facts)?)
+    } else {
+        None
+    };
+    let first =
+        |found: &Option<Vec<&'a Interface>>| found.as_ref().and_then(|list| list.first().copied());
     let interface = match (first(&v4), first(&v6)) {
-        (Some(a), Some(b)) => match v6.iter().flatten().find(|interface| interface.index == a.index) {
+        (Some(a), Some(b)) => match v6
+            .iter()
+            .flatten()
+            .find(|interface| interface.index == a.index)
+        {
             Some(_) => a,
-            None => return Err(Unfit::Apart { by: Apart::DefaultRoutes, v4: a.name.clone(), v6: b.name.clone() }),
+            None => {
+                return Err(Unfit::Apart {
+                    by: Apart::DefaultRoutes,
+                    v4: a.name.clone(),
+                    v6: b.name.clone(),
+                });
+            }
         },
         (Some(a), None) | (None, Some(a)) => a,
         (None, None) => return Err(Unfit::NoFamily),
     };
-    Ok(Candidate { by_default: true, ..Candidate::new(interface, "the default route's") })
+    Ok(Candidate {
+        by_default: true,
+        ..Candidate::new(interface, "the default route's")
+    })
 }
 
 /// Interfaces of a family's default routes, in order of preference.
 fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Unfit> {
-    let routes: Vec<&Route> = facts.defaults.iter().filter(|route| route.family() == family).collect();
+    let routes: Vec<&Route> = facts
+        .defaults
+        .iter()
+        .filter(|route| route.family() == family)
+        .collect();
     let mut passed_over = Vec::new();
     let mut found = Vec::new();
     for route in &routes {
         let interface = route.index.and_then(|index| facts.by_index(index));
         match interface {
-            _ if !route.carries() => passed_over.push(Useless::Rejects { metric: route.metric }),
-            None => passed_over.push(Useless::Nowhere { metric: route.metric }),
+            _ if !route.carries() => passed_over.push(Useless::Rejects {
+                metric: route.metric,
+            }),
+            None => passed_over.push(Useless::Nowhere {
+                metric: route.metric,
+            }),
             Some(interface) if interface.loopback => {
-                passed_over.push(Useless::Loopback { metric: route.metric, interface: interface.name.clone() });
+                passed_over.push(Useless::Loopback {
+                    metric: route.metric,
+                    interface: interface.name.clone(),
+                });
             }
-            Some(interface) if !interface.up => passed_over.push(Useless::Down { interface: interface.name.clone() }),
+            Some(interface) if !interface.up => passed_over.push(Useless::Down {
+                interface: interface.name.clone(),
+            }),
             Some(interface) => found.push(interface),
         }
     }
-    if found.is_empty() { Err(Unfit::NoDefault { family, passed_over, host: host(facts) }) } else { Ok(found) }
+    if found.is_empty() {
+        Err(Unfit::NoDefault {
+            family,
+            passed_over,
+            host: host(facts),
+        })
+    } else {
+        Ok(found)
+    }
 }
 
 /// Completes the addresses, the MTU and the published addresses.
-pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<'_>, named: bool) -> Result<Chosen, Unfit> {
+pub(super) fn finish(
+    request: &Request,
+    facts: &HostFacts,
+    candidate: Candidate<'_>,
+    named: bool,
+) -> Result<Chosen, Unfit> {
     let interface = candidate.interface;
     if !interface.up {
-        return Err(Unfit::Down { interface: interface.name.clone() });
+        return Err(Unfit::Down {
+            interface: interface.name.clone(),
+        });
     }
     if interface.mtu == 0 {
-        return Err(Unfit::NoMtu { interface: interface.name.clone() });
+        return Err(Unfit::NoMtu {
+            interface: interface.name.clone(),
+        });
     }
     let own = |family: Family, fixed: Option<(IpAddr, Rule)>| match fixed {
         Some(fixed) => Ok(fixed),
@@ -90,14 +157,39 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
             None => Err(Unfit::NoAddress {
                 family,
                 interface: interface.name.clone(),
-                addresses: interface.addresses.iter().filter(|address| Family::from(address.net) == family).copied().collect(),
+                addresses: interface
+                    .addresses
+                    .iter()
+                    .filter(|address| Family::from(address.net) == family)
+                    .copied()
+                    .collect(),
             }),
         },
     };
-    let v4 = if request.v4() { Some(own(Family::V4, candidate.v4)?) } else { None };
-    let v6 = if request.v6() { Some(own(Family::V6, candidate.v6)?) } else { None };
-    let ip4 = v4.as_ref().and_then(|(ip, _)| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None });
-    let ip6 = v6.as_ref().and_then(|(ip, _)| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None });
+    let v4 = if request.v4() {
+        Some(own(Family::V4, candidate.v4)?)
+    } else {
+        None
+    };
+    let v6 = if request.v6() {
+        Some(own(Family::V6, candidate.v6)?)
+    } else {
+        None
+    };
+    let ip4 = v4.as_ref().and_then(|(ip, _)| {
+        if let IpAddr::V4(ip) = ip {
+            Some(*ip)
+        } else {
+            None
+        }
+    });
+    let ip6 = v6.as_ref().and_then(|(ip, _)| {
+        if let IpAddr::V6(ip) = ip {
+            Some(*ip)
+        } else {
+            None
+        }
+    });
     let addresses = Dual::from_options(ip4, ip6).ok_or(Unfit::NoFamily)?;
     let told = request.told();
     let public = told.map_or(addresses, |told| told.or(addresses));
@@ -124,7 +216,25 @@ pub(super) fn finish(request: &Request, facts: &HostFacts, candidate: Candidate<
 
 /// The interfaces that an operator can choose; not the many that belong to pods, which come and go.
 pub(super) fn host(facts: &HostFacts) -> Host {
-    let usable = |interface: &Interface| interface.addresses.iter().filter(|address| address.usable()).map(Address::ip).collect();
-    let shown = facts.interfaces.iter().filter(|interface| facts.is_shown(interface));
-    Host(shown.map(|interface| Choosable { name: interface.name.clone(), addresses: usable(interface), up: interface.up }).collect())
+    let usable = |interface: &Interface| {
+        interface
+            .addresses
+            .iter()
+            .filter(|address| address.usable())
+            .map(Address::ip)
+            .collect()
+    };
+    let shown = facts
+        .interfaces
+        .iter()
+        .filter(|interface| facts.is_shown(interface));
+    Host(
+        shown
+            .map(|interface| Choosable {
+                name: interface.name.clone(),
+                addresses: usable(interface),
+                up: interface.up,
+            })
+            .collect(),
+    )
 }

@@ -65,37 +65,57 @@ impl HostFacts {
 
     /// Takes the default routes, and the networks that need no gateway, from the routes of the main table.
     pub fn take(&mut self, routes: Vec<Route>) {
-        self.links = routes.iter().filter_map(|route| Some((route.link()?, route.to))).collect();
-        self.defaults = routes.into_iter().filter(Route::is_default).flat_map(Route::split).collect();
-        self.defaults.sort_by_key(|route| (route.family(), route.metric));
+        self.links = routes
+            .iter()
+            .filter_map(|route| Some((route.link()?, route.to)))
+            .collect();
+        self.defaults = routes
+            .into_iter()
+            .filter(Route::is_default)
+            .flat_map(Route::split)
+            .collect();
+        self.defaults
+            .sort_by_key(|route| (route.family(), route.metric));
     }
 
     /// Whether an interface may reach other hosts, judging by what it is and by its addresses: pods' links and bridges do not.
     pub fn joins_hosts(&self, interface: &Interface) -> bool {
         let is_link = match interface.sort() {
             Sort::Link | Sort::Veth => true,
-            Sort::Bridge => self.interfaces.iter().any(|port| port.master == Some(interface.index) && port.sort() == Sort::Link),
+            Sort::Bridge => self
+                .interfaces
+                .iter()
+                .any(|port| port.master == Some(interface.index) && port.sort() == Sort::Link),
             Sort::Virtual => false,
         };
-        let has_room = |net: IpNet| net.prefix_len() < net.max_prefix_len() && !is_link_local(net.addr());
-        let is_between = interface.addresses.iter().any(|address| address.usable() && has_room(address.net));
+        let has_room =
+            |net: IpNet| net.prefix_len() < net.max_prefix_len() && !is_link_local(net.addr());
+        let is_between = interface
+            .addresses
+            .iter()
+            .any(|address| address.usable() && has_room(address.net));
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
     /// Whether an interface is worth a place in a message: neither the loopback interface nor what belongs to pods.
     pub fn is_shown(&self, interface: &Interface) -> bool {
-        let of_pods = matches!(interface.sort(), Sort::Veth | Sort::Bridge) && !self.joins_hosts(interface);
+        let of_pods =
+            matches!(interface.sort(), Sort::Veth | Sort::Bridge) && !self.joins_hosts(interface);
         !interface.loopback && interface.master.is_none() && !of_pods
     }
 
     /// The interface with an index.
     pub fn by_index(&self, index: u32) -> Option<&Interface> {
-        self.interfaces.iter().find(|interface| interface.index == index)
+        self.interfaces
+            .iter()
+            .find(|interface| interface.index == index)
     }
 
     /// The interface with a name.
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
-        self.interfaces.iter().find(|interface| interface.name == name)
+        self.interfaces
+            .iter()
+            .find(|interface| interface.name == name)
     }
 
     /// The first interface that has an address.
@@ -106,16 +126,30 @@ impl HostFacts {
     /// All addresses of this host. Link-local ones only of the underlay, since every pod's link has a meaningless one.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         let of = |interface: &Interface| -> Vec<IpNet> {
-            let counts = |address: &&Address| interface.index == underlay || !is_link_local(address.ip());
-            interface.addresses.iter().filter(counts).map(|address| address.net).collect()
+            let counts =
+                |address: &&Address| interface.index == underlay || !is_link_local(address.ip());
+            interface
+                .addresses
+                .iter()
+                .filter(counts)
+                .map(|address| address.net)
+                .collect()
         };
         // Our own devices come and go, and their addresses reach no node.
-        self.interfaces.iter().filter(|interface| !interface.name.starts_with("flannel")).flat_map(of).collect()
+        self.interfaces
+            .iter()
+            .filter(|interface| !interface.name.starts_with("flannel"))
+            .flat_map(of)
+            .collect()
     }
 
     /// The networks that an interface reaches without a gateway.
     pub fn links(&self, index: u32) -> Vec<IpNet> {
-        self.links.iter().filter(|(interface, _)| *interface == index).map(|(_, net)| *net).collect()
+        self.links
+            .iter()
+            .filter(|(interface, _)| *interface == index)
+            .map(|(_, net)| *net)
+            .collect()
     }
 
     /// The interface through which an address is reached; for an address of this host, its owner.
@@ -128,7 +162,9 @@ impl HostFacts {
         }
         match self.routes.iter().find(|(asked, _)| *asked == target) {
             Some((_, Ok(answer))) => {
-                let interface = self.by_index(answer.index).ok_or(NoWay::Gone { index: answer.index })?;
+                let interface = self.by_index(answer.index).ok_or(NoWay::Gone {
+                    index: answer.index,
+                })?;
                 Ok((interface, answer.source))
             }
             Some((_, Err(why))) => Err(NoWay::Route(why.clone())),

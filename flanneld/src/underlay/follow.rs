@@ -16,7 +16,11 @@ use types::Family;
 pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
     let mut now = last.clone();
     // While our interface exists, another interface that now has its old name does not count.
-    let anew = || facts.by_name(&last.name).or_else(|| facts.by_name(&chosen.underlay.name));
+    let anew = || {
+        facts
+            .by_name(&last.name)
+            .or_else(|| facts.by_name(&chosen.underlay.name))
+    };
     let Some(interface) = facts.by_index(last.index).or_else(anew) else {
         now.local = facts.local(last.index);
         return now;
@@ -28,8 +32,10 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
     }
     now.addresses = addresses(chosen, last, interface, facts);
     let told = chosen.told.as_ref();
-    now.public =
-        now.addresses.map(|v4| told.and_then(|told| told.v4()).copied().unwrap_or(v4), |v6| told.and_then(|told| told.v6()).copied().unwrap_or(v6));
+    now.public = now.addresses.map(
+        |v4| told.and_then(|told| told.v4()).copied().unwrap_or(v4),
+        |v6| told.and_then(|told| told.v6()).copied().unwrap_or(v6),
+    );
     now.local = facts.local(now.index);
     now.links = links(last, &now.addresses, interface, facts);
     now
@@ -37,16 +43,38 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
 
 /// The networks without a gateway. Those of a family stay while the interface is down or its address is absent: the kernel removes their routes
 /// meanwhile, and the nodes there are not gone.
-fn links(last: &Underlay, addresses: &Addresses, interface: &Interface, facts: &HostFacts) -> Vec<IpNet> {
-    let absent = |address: Option<IpAddr>| address.is_some_and(|address| !interface.up || facts.owner(address).is_none());
-    let (v4, v6) = (absent(addresses.v4().copied().map(IpAddr::V4)), absent(addresses.v6().copied().map(IpAddr::V6)));
+fn links(
+    last: &Underlay,
+    addresses: &Addresses,
+    interface: &Interface,
+    facts: &HostFacts,
+) -> Vec<IpNet> {
+    let absent = |address: Option<IpAddr>| {
+        address.is_some_and(|address| !interface.up || facts.owner(address).is_none())
+    };
+    let (v4, v6) = (
+        absent(addresses.v4().copied().map(IpAddr::V4)),
+        absent(addresses.v6().copied().map(IpAddr::V6)),
+    );
     let mut links = facts.links(interface.index);
-    let kept = last.links.iter().filter(|net| if net.addr().is_ipv6() { v6 } else { v4 });
-    links.extend(kept.copied().filter(|net| !facts.links.contains(&(interface.index, *net))).collect::<Vec<_>>());
+    let kept = last
+        .links
+        .iter()
+        .filter(|net| if net.addr().is_ipv6() { v6 } else { v4 });
+    links.extend(
+        kept.copied()
+            .filter(|net| !facts.links.contains(&(interface.index, *net)))
+            .collect::<Vec<_>>(),
+    );
     links
 }
 
-fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &HostFacts) -> Addresses {
+fn addresses(
+    chosen: &Chosen,
+    last: &Underlay,
+    interface: &Interface,
+    facts: &HostFacts,
+) -> Addresses {
     let next = |current: IpAddr, rule: &Rule| -> IpAddr {
         let usable = interface.usable(Family::from(current));
         // The source address may belong to another interface (a router's lo).
@@ -56,11 +84,14 @@ fn addresses(chosen: &Chosen, last: &Underlay, interface: &Interface, facts: &Ho
         let new = match rule {
             Rule::Exactly => None,
             Rule::Best => usable.first().copied(),
-            Rule::Matching(pattern) => usable.into_iter().find(|ip| pattern.matches(&ip.to_string())),
+            Rule::Matching(pattern) => usable
+                .into_iter()
+                .find(|ip| pattern.matches(&ip.to_string())),
             Rule::Inside(net) => usable.into_iter().find(|ip| net.contains(ip)),
         };
         // A link that comes back up first has only a link-local IPv6 address, which cannot replace a global one.
-        new.filter(|new| !is_link_local(*new) || is_link_local(current)).unwrap_or(current)
+        new.filter(|new| !is_link_local(*new) || is_link_local(current))
+            .unwrap_or(current)
     };
     last.addresses.map(
         |v4| match next(IpAddr::V4(v4), &chosen.rule_v4) {

@@ -37,7 +37,9 @@ impl Found {
     /// The addresses of the chosen interface with their networks.
     pub fn nets(&self) -> Vec<IpNet> {
         let interface = self.facts.by_index(self.chosen.underlay.index);
-        interface.map(|interface| interface.nets().collect()).unwrap_or_default()
+        interface
+            .map(|interface| interface.nets().collect())
+            .unwrap_or_default()
     }
 
     /// Whether packets to an address leave through the chosen interface, judging by their source address; false for an address of this host.
@@ -46,9 +48,17 @@ impl Found {
         if self.facts.owner(target).is_some() {
             return false;
         }
-        let any = if target.is_ipv6() { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+        let any = if target.is_ipv6() {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        } else {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        };
         // Connecting a datagram socket sends nothing: the kernel only looks up the route. Port 9 is `discard`.
-        let source = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect((target, 9)).and_then(|()| socket.local_addr()));
+        let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+            socket
+                .connect((target, 9))
+                .and_then(|()| socket.local_addr())
+        });
         source.is_ok_and(|source| self.nets().iter().any(|net| net.addr() == source.ip()))
     }
 }

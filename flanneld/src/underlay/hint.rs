@@ -9,13 +9,20 @@ use std::net::IpAddr;
 
 /// The interface that reaches the store, and the store's address; `None` if the store is on this host or unreachable.
 fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface, IpAddr)> {
-    let StoreAt::There(addresses) = store else { return None };
+    let StoreAt::There(addresses) = store else {
+        return None;
+    };
     if addresses.iter().any(IpAddr::is_loopback) {
         return None;
     }
     addresses
         .iter()
-        .find_map(|address| facts.towards(*address).ok().map(|(interface, _)| (interface, *address)))
+        .find_map(|address| {
+            facts
+                .towards(*address)
+                .ok()
+                .map(|(interface, _)| (interface, *address))
+        })
         .filter(|(interface, _)| !interface.loopback)
 }
 
@@ -24,7 +31,8 @@ pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Optio
     if !chosen.by_default || matches!(request.selectors.first(), Some(Selector::Auto)) {
         return None;
     }
-    let (interface, store) = reaching(&request.store, facts).filter(|(interface, _)| interface.index != chosen.underlay.index)?;
+    let (interface, store) = reaching(&request.store, facts)
+        .filter(|(interface, _)| interface.index != chosen.underlay.index)?;
     Some(format!(
         "packets between nodes will use {} ({}), because it holds the default route; but the store at {store} is reached through {} ({}). \
          If every node has the same address on {}, as with Vagrant or VirtualBox NAT, nothing will work: start with --iface={} (or --iface=auto on every node)",
@@ -43,7 +51,8 @@ pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts)
         StoreAt::Here => true,
         StoreAt::Unknown(_) => false,
         StoreAt::There(addresses) if addresses.iter().any(IpAddr::is_loopback) => true,
-        StoreAt::There(_) => reaching(&request.store, facts).is_some_and(|(interface, _)| interface.index == chosen.underlay.index),
+        StoreAt::There(_) => reaching(&request.store, facts)
+            .is_some_and(|(interface, _)| interface.index == chosen.underlay.index),
     }
 }
 
@@ -51,13 +60,24 @@ pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts)
 pub fn interfaces_text(store: &StoreAt, facts: &HostFacts) -> String {
     let reaching = reaching(store, facts);
     let mut out = String::new();
-    for interface in facts.interfaces.iter().filter(|interface| !interface.loopback && !interface.addresses.is_empty()) {
+    for interface in facts
+        .interfaces
+        .iter()
+        .filter(|interface| !interface.loopback && !interface.addresses.is_empty())
+    {
         let mark = match reaching {
-            Some((other, address)) if other.index == interface.index => format!("  <- reaches the store at {address}: --iface={}", interface.name),
+            Some((other, address)) if other.index == interface.index => format!(
+                "  <- reaches the store at {address}: --iface={}",
+                interface.name
+            ),
             _ => String::new(),
         };
         let down = if interface.up { "" } else { " (down)" };
-        out.push_str(&format!("  {:<15} {}{down}{mark}\n", interface.name, interface.addresses_text()));
+        out.push_str(&format!(
+            "  {:<15} {}{down}{mark}\n",
+            interface.name,
+            interface.addresses_text()
+        ));
     }
     out
 }

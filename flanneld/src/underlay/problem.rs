@@ -32,7 +32,13 @@ impl Coded for ReadError {
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| write!(f, "reading from the kernel (netlink): {}; is this process allowed to open netlink sockets?", self.0))
+        text(f, self, |f| {
+            write!(
+                f,
+                "reading from the kernel (netlink): {}; is this process allowed to open netlink sockets?",
+                self.0
+            )
+        })
     }
 }
 
@@ -113,10 +119,20 @@ impl fmt::Display for SelectError {
             Self::Unread(error) => error.fmt(f),
             Self::Unnamed(why) => write!(f, "Failed to find any valid interface to use: {why}"),
             Self::Named(tried) => {
-                let tried = tried.iter().map(|(selector, why)| format!("{selector}: {why}"));
-                write!(f, "Failed to find interface to use that matches the interfaces and/or regexes provided: {}", joined(tried, "; "))
+                let tried = tried
+                    .iter()
+                    .map(|(selector, why)| format!("{selector}: {why}"));
+                write!(
+                    f,
+                    "Failed to find interface to use that matches the interfaces and/or regexes provided: {}",
+                    joined(tried, "; ")
+                )
             }
-            Self::Late { waited, missing } => write!(f, "{missing}; waited {} s for it (--iface-wait)", waited.as_secs()),
+            Self::Late { waited, missing } => write!(
+                f,
+                "{missing}; waited {} s for it (--iface-wait)",
+                waited.as_secs()
+            ),
         })
     }
 }
@@ -245,7 +261,10 @@ pub enum Unfit {
 impl Unfit {
     /// Whether waiting can help.
     pub fn may_come(&self) -> bool {
-        !matches!(self, Self::Apart { .. } | Self::NoMtu { .. } | Self::NoFamily)
+        !matches!(
+            self,
+            Self::Apart { .. } | Self::NoMtu { .. } | Self::NoFamily
+        )
     }
 }
 
@@ -274,7 +293,9 @@ impl Coded for Unfit {
 
     fn parts(&self) -> Vec<Problem> {
         match self {
-            Self::OutOfReach { why, .. } | Self::PeerOutOfReach { why, .. } => vec![Problem::of(why)],
+            Self::OutOfReach { why, .. } | Self::PeerOutOfReach { why, .. } => {
+                vec![Problem::of(why)]
+            }
             Self::StoreUnknown(why) => vec![Problem::of(why)],
             Self::StoreOutOfReach(whys) => whys.iter().map(|(_, why)| Problem::of(why)).collect(),
             Self::Each(whys) | Self::Shared { whys, .. } => whys.iter().map(Problem::of).collect(),
@@ -286,50 +307,128 @@ impl Coded for Unfit {
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            Self::NoSuchName { name, host } => write!(f, "error looking up interface {name}: no such interface; this host has {host}"),
+            Self::NoSuchName { name, host } => write!(
+                f,
+                "error looking up interface {name}: no such interface; this host has {host}"
+            ),
             Self::NoOwner { address, host } => {
                 let (v, family) = Family::from(*address).pick(("", "IP"), ("v6 ", "IPv6"));
-                write!(f, "error looking up {v}interface {address}: no interface with given {family} found; this host has {host}")
+                write!(
+                    f,
+                    "error looking up {v}interface {address}: no interface with given {family} found; this host has {host}"
+                )
             }
             Self::Apart { by, v4, v6 } => {
                 let (route, remedy) = match by {
                     Apart::Addresses => ("", ""),
-                    Apart::PublicAddresses => ("", ": --public-ip and --public-ipv6 are addresses of both"),
+                    Apart::PublicAddresses => {
+                        ("", ": --public-ip and --public-ipv6 are addresses of both")
+                    }
                     Apart::DefaultRoutes => ("default route ", "; name the interface with --iface"),
                 };
-                write!(f, "v6 {route}interface {v6} must be the same with v4 {route}interface {v4}{remedy}")
+                write!(
+                    f,
+                    "v6 {route}interface {v6} must be the same with v4 {route}interface {v4}{remedy}"
+                )
             }
-            Self::OutOfReach { target, why } => write!(f, "failed to get ifcanreach based interface: couldn't lookup route to {target}: {why}"),
-            Self::NoneInside { net, host } => write!(f, "no interface that is up has a usable address inside {net}; this host has {host}"),
-            Self::NoMatch { pattern, host } => write!(f, "could not match pattern {pattern} to any of the available network interfaces ({host})"),
+            Self::OutOfReach { target, why } => write!(
+                f,
+                "failed to get ifcanreach based interface: couldn't lookup route to {target}: {why}"
+            ),
+            Self::NoneInside { net, host } => write!(
+                f,
+                "no interface that is up has a usable address inside {net}; this host has {host}"
+            ),
+            Self::NoMatch { pattern, host } => write!(
+                f,
+                "could not match pattern {pattern} to any of the available network interfaces ({host})"
+            ),
             Self::StoreUnknown(why) => write!(f, "the store's address is not known: {why}"),
             Self::StoreOutOfReach(whys) => {
-                write!(f, "no route to the store ({})", joined(whys.iter().map(|(address, why)| format!("{address}: {why}")), ", "))
+                write!(
+                    f,
+                    "no route to the store ({})",
+                    joined(
+                        whys.iter()
+                            .map(|(address, why)| format!("{address}: {why}")),
+                        ", "
+                    )
+                )
             }
-            Self::NoDefault { family, passed_over, host } => {
+            Self::NoDefault {
+                family,
+                passed_over,
+                host,
+            } => {
                 let v = family.pick("", "v6 ");
-                let detail = if passed_over.is_empty() { String::new() } else { format!(" ({})", joined(passed_over, ", ")) };
+                let detail = if passed_over.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({})", joined(passed_over, ", "))
+                };
                 write!(
                     f,
                     "failed to get default {v}interface: unable to find default route{detail}; name the interface with --iface, this host has {host}"
                 )
             }
-            Self::Down { interface } => write!(f, "interface {interface} is down; bring it up with `ip link set {interface} up`"),
-            Self::NoMtu { interface } => write!(f, "failed to determine MTU for {interface} interface"),
-            Self::NoAddress { family, interface, addresses } => {
-                let states = joined(addresses.iter().map(|address| format!("{}: {}", address.ip(), address.state())), ", ");
-                let detail = if states.is_empty() { "it has none" } else { &states };
-                write!(f, "failed to find {family} address for interface {interface}: {detail}")
+            Self::Down { interface } => write!(
+                f,
+                "interface {interface} is down; bring it up with `ip link set {interface} up`"
+            ),
+            Self::NoMtu { interface } => {
+                write!(f, "failed to determine MTU for {interface} interface")
+            }
+            Self::NoAddress {
+                family,
+                interface,
+                addresses,
+            } => {
+                let states = joined(
+                    addresses
+                        .iter()
+                        .map(|address| format!("{}: {}", address.ip(), address.state())),
+                    ", ",
+                );
+                let detail = if states.is_empty() {
+                    "it has none"
+                } else {
+                    &states
+                };
+                write!(
+                    f,
+                    "failed to find {family} address for interface {interface}: {detail}"
+                )
             }
             Self::NoFamily => f.write_str("the network uses no address family"),
-            Self::PeerOutOfReach { peer, target, why } => write!(f, "no route to {peer} at {target}: {why}"),
-            Self::GivenUp { addresses, interface } => {
-                write!(f, "this node gave up {addresses} of {interface} less than ten minutes ago, because no peer answered there")
+            Self::PeerOutOfReach { peer, target, why } => {
+                write!(f, "no route to {peer} at {target}: {why}")
+            }
+            Self::GivenUp {
+                addresses,
+                interface,
+            } => {
+                write!(
+                    f,
+                    "this node gave up {addresses} of {interface} less than ten minutes ago, because no peer answered there"
+                )
             }
             Self::Each(whys) => f.write_str(&joined(whys, "; ")),
-            Self::Shared { addresses, host, whys } => {
-                let shared = joined(addresses.iter().map(|(ip, node)| format!("{ip} (Node {node})")), ", ");
-                let whys = if whys.is_empty() { String::new() } else { format!(" ({})", joined(whys, "; ")) };
+            Self::Shared {
+                addresses,
+                host,
+                whys,
+            } => {
+                let shared = joined(
+                    addresses
+                        .iter()
+                        .map(|(ip, node)| format!("{ip} (Node {node})")),
+                    ", ",
+                );
+                let whys = if whys.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({})", joined(whys, "; "))
+                };
                 write!(
                     f,
                     "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT \
@@ -412,8 +511,13 @@ impl fmt::Display for Useless {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rejects { metric } => write!(f, "the one with metric {metric} rejects packets"),
-            Self::Nowhere { metric } => write!(f, "found default route of metric {metric} but could not determine interface"),
-            Self::Loopback { metric, interface } => write!(f, "the one with metric {metric} leads to {interface}"),
+            Self::Nowhere { metric } => write!(
+                f,
+                "found default route of metric {metric} but could not determine interface"
+            ),
+            Self::Loopback { metric, interface } => {
+                write!(f, "the one with metric {metric} leads to {interface}")
+            }
             Self::Down { interface } => write!(f, "{interface} is down"),
         }
     }
@@ -425,7 +529,11 @@ pub struct Host(pub Vec<Choosable>);
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { f.write_str("no interface but lo") } else { f.write_str(&joined(&self.0, ", ")) }
+        if self.0.is_empty() {
+            f.write_str("no interface but lo")
+        } else {
+            f.write_str(&joined(&self.0, ", "))
+        }
     }
 }
 
@@ -442,12 +550,20 @@ pub struct Choosable {
 
 impl fmt::Display for Choosable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses = if self.addresses.is_empty() { "no usable address".to_owned() } else { joined(&self.addresses, ", ") };
+        let addresses = if self.addresses.is_empty() {
+            "no usable address".to_owned()
+        } else {
+            joined(&self.addresses, ", ")
+        };
         let down = if self.up { "" } else { ", down" };
         write!(f, "{}:[{addresses}{down}]", self.name)
     }
 }
 
 fn joined(items: impl IntoIterator<Item: ToString>, by: &str) -> String {
-    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(by)
+    items
+        .into_iter()
+        .map(|item| item.to_string())
+        .collect::<Vec<_>>()
+        .join(by)
 }

@@ -35,7 +35,11 @@ const RETRY: Duration = Duration::from_secs(5);
 /// When the kernel does not answer.
 pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
     let links = HostReader::open()?.links().await?;
-    Ok(links.iter().filter(|link| devices.contains(&link.name)).map(|link| link.received).sum())
+    Ok(links
+        .iter()
+        .filter(|link| devices.contains(&link.name))
+        .map(|link| link.received)
+        .sum())
 }
 
 /// The hosts that have answered on the link of an interface.
@@ -48,13 +52,21 @@ pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
 
 /// Reads everything that the choice of an interface depends on.
 async fn read(reader: &mut HostReader, request: &Request) -> Result<HostFacts, ReadError> {
-    let mut facts = HostFacts { interfaces: reader.interfaces().await?, ..HostFacts::default() };
+    let mut facts = HostFacts {
+        interfaces: reader.interfaces().await?,
+        ..HostFacts::default()
+    };
     facts.take(reader.routes(HostFacts::needs).await?);
     let targets = request.targets();
     let answers = reader.look_up(&targets).await;
     facts.routes = targets.into_iter().zip(answers).collect();
     if let Some(known) = &request.known {
-        let hosts: Vec<IpAddr> = known.servers.iter().chain(known.taken.keys()).copied().collect();
+        let hosts: Vec<IpAddr> = known
+            .servers
+            .iter()
+            .chain(known.taken.keys())
+            .copied()
+            .collect();
         facts.answering = arp::answering(reader, &facts, &hosts).await;
     }
     Ok(facts)
@@ -84,7 +96,10 @@ impl Wish {
             families,
             selectors: settings.selectors.clone(),
             public: settings.public,
-            store: settings.store.host().map(|(host, port)| (host.to_owned(), port)),
+            store: settings
+                .store
+                .host()
+                .map(|(host, port)| (host.to_owned(), port)),
             wait: settings.iface_wait,
             known: None,
         }
@@ -137,7 +152,11 @@ impl Wish {
 
     async fn request(&self) -> Request {
         // A choice that does not depend on the store must not wait long for a name server.
-        let patience = if self.selectors.contains(&Selector::Auto) { RETRY } else { Duration::from_secs(2) };
+        let patience = if self.selectors.contains(&Selector::Auto) {
+            RETRY
+        } else {
+            Duration::from_secs(2)
+        };
         Request {
             families: self.families,
             selectors: self.selectors.clone(),
@@ -150,17 +169,35 @@ impl Wish {
 
 /// Resolves where the store is.
 async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
-    let Some((host, port)) = host else { return StoreAt::Here };
-    let unknown = |resolver| StoreAt::Unknown(NoName { host: host.clone(), resolver });
+    let Some((host, port)) = host else {
+        return StoreAt::Here;
+    };
+    let unknown = |resolver| {
+        StoreAt::Unknown(NoName {
+            host: host.clone(),
+            resolver,
+        })
+    };
     let addresses: Vec<IpAddr> = match host.parse() {
         Ok(ip) => vec![ip],
-        Err(_) => match tokio::time::timeout(patience, tokio::net::lookup_host((host.as_str(), *port))).await {
-            Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
-            Ok(Err(error)) => return unknown(Some(error.to_string())),
-            Err(_) => return unknown(None),
-        },
+        Err(_) => {
+            match tokio::time::timeout(patience, tokio::net::lookup_host((host.as_str(), *port)))
+                .await
+            {
+                Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
+                Ok(Err(error)) => return unknown(Some(error.to_string())),
+                Err(_) => return unknown(None),
+            }
+        }
     };
-    if addresses.iter().all(|address| address.is_loopback() || address.is_unspecified()) { StoreAt::Here } else { StoreAt::There(addresses) }
+    if addresses
+        .iter()
+        .all(|address| address.is_loopback() || address.is_unspecified())
+    {
+        StoreAt::Here
+    } else {
+        StoreAt::There(addresses)
+    }
 }
 
 /// Chooses the interface, waiting by events if something is missing. Calls `waiting` with the reason, at first and when it changes: it logs it.
@@ -170,7 +207,10 @@ async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
 ///
 /// # Cancel safety
 /// Nothing is changed; it can be dropped at any time.
-pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&SelectError) + Send) -> Result<Found, SelectError> {
+pub async fn wait_for(
+    wish: &Wish,
+    mut waiting: impl FnMut(&SelectError) + Send,
+) -> Result<Found, SelectError> {
     let mut events = HostEvents::open(true).map_err(ReadError::from)?;
     let mut reader = HostReader::open().map_err(ReadError::from)?;
     let start = Instant::now();
@@ -179,13 +219,22 @@ pub async fn wait_for(wish: &Wish, mut waiting: impl FnMut(&SelectError) + Send)
         let request = wish.request().await;
         let facts = read(&mut reader, &request).await?;
         let error = match select(&request, &facts) {
-            Ok(chosen) => return Ok(Found { chosen, request, facts }),
+            Ok(chosen) => {
+                return Ok(Found {
+                    chosen,
+                    request,
+                    facts,
+                });
+            }
             Err(error) if !error.may_come() => return Err(error),
             Err(error) => error,
         };
         let left = wish.wait.map(|wait| wait.saturating_sub(start.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(SelectError::Late { waited: start.elapsed(), missing: Box::new(error) });
+            return Err(SelectError::Late {
+                waited: start.elapsed(),
+                missing: Box::new(error),
+            });
         }
         if told.as_ref() != Some(&error) {
             waiting(&error);
@@ -208,11 +257,19 @@ async fn settle(events: &mut HostEvents) {
 ///
 /// # Cancel safety
 /// Nothing but `sender` is changed; it can be dropped at any time.
-pub async fn follow(chosen: Chosen, links: bool, sender: watch::Sender<Underlay>, tell: impl Fn(Option<&UnderlayTrouble>), stop: CancellationToken) {
+pub async fn follow(
+    chosen: Chosen,
+    links: bool,
+    sender: watch::Sender<Underlay>,
+    tell: impl Fn(Option<&UnderlayTrouble>),
+    stop: CancellationToken,
+) {
     let run = async {
         let (mut alarm, mut others) = (Alarm::default(), None);
         loop {
-            if let Err(error) = follow_once(&chosen, links, &sender, &tell, &mut alarm, &mut others).await {
+            if let Err(error) =
+                follow_once(&chosen, links, &sender, &tell, &mut alarm, &mut others).await
+            {
                 warn!("cannot follow the underlay, retrying: {error}");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -232,7 +289,10 @@ async fn follow_once(
 ) -> Result<(), ReadError> {
     let (mut events, mut reader) = (HostEvents::open(links)?, HostReader::open()?);
     loop {
-        let mut facts = HostFacts { interfaces: reader.interfaces().await?, ..HostFacts::default() };
+        let mut facts = HostFacts {
+            interfaces: reader.interfaces().await?,
+            ..HostFacts::default()
+        };
         let last = sender.borrow().clone();
         if links {
             facts.take(reader.routes(HostFacts::needs).await?);
@@ -248,7 +308,10 @@ async fn follow_once(
         }
         if let Some(news) = news {
             match &news {
-                Some(trouble) => warn!(code = trouble.code(), "the underlay carries no packets: {trouble}"),
+                Some(trouble) => warn!(
+                    code = trouble.code(),
+                    "the underlay carries no packets: {trouble}"
+                ),
                 None => info!("the underlay carries packets again"),
             }
             tell(news.as_ref());
@@ -261,10 +324,19 @@ async fn follow_once(
 }
 
 fn log_change(last: &Underlay, now: &Underlay) {
-    if (last.index, &last.name, last.mtu, last.addresses) != (now.index, &now.name, now.mtu, now.addresses) {
+    if (last.index, &last.name, last.mtu, last.addresses)
+        != (now.index, &now.name, now.mtu, now.addresses)
+    {
         info!(
             "the underlay changed: {} (index {}, {}, MTU {}) is now {} (index {}, {}, MTU {})",
-            last.name, last.index, last.addresses, last.mtu, now.name, now.index, now.addresses, now.mtu
+            last.name,
+            last.index,
+            last.addresses,
+            last.mtu,
+            now.name,
+            now.index,
+            now.addresses,
+            now.mtu
         );
     }
 }

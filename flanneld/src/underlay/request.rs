@@ -89,7 +89,12 @@ impl KnownAddresses {
     pub fn others(&self) -> impl Iterator<Item = IpAddr> {
         /// Their routes are looked up, one after the other.
         const LOOKED_UP: usize = 8;
-        let of = |publishes: bool| self.taken.iter().filter(move |(_, claimant)| claimant.publishes == publishes).map(|(ip, _)| *ip);
+        let of = |publishes: bool| {
+            self.taken
+                .iter()
+                .filter(move |(_, claimant)| claimant.publishes == publishes)
+                .map(|(ip, _)| *ip)
+        };
         of(true).take(LOOKED_UP).chain(of(false).take(LOOKED_UP))
     }
 }
@@ -102,7 +107,8 @@ impl Request {
 
     /// The public addresses that were given, of the families that the network uses.
     pub fn told(&self) -> Option<Addresses> {
-        self.public.and_then(|public| public.only(|family| self.uses(family)))
+        self.public
+            .and_then(|public| public.only(|family| self.uses(family)))
     }
 
     /// Whether IPv4 is used.
@@ -117,12 +123,25 @@ impl Request {
 
     /// Addresses whose routes have to be looked up before the selection.
     pub fn targets(&self) -> Vec<IpAddr> {
-        let mut targets: Vec<IpAddr> =
-            self.selectors.iter().filter_map(|selector| if let Selector::CanReach(ip) = selector { Some(*ip) } else { None }).collect();
+        let mut targets: Vec<IpAddr> = self
+            .selectors
+            .iter()
+            .filter_map(|selector| {
+                if let Selector::CanReach(ip) = selector {
+                    Some(*ip)
+                } else {
+                    None
+                }
+            })
+            .collect();
         if let StoreAt::There(addresses) = &self.store {
             targets.extend(addresses);
         }
-        targets.extend(self.known.iter().flat_map(|known| known.servers.iter().copied().chain(known.others())));
+        targets.extend(
+            self.known
+                .iter()
+                .flat_map(|known| known.servers.iter().copied().chain(known.others())),
+        );
         targets
     }
 }

@@ -17,11 +17,17 @@ use types::Family;
 /// # Errors
 /// Lists the selectors that were tried and why they failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
-    if let Some(known) = request.known.as_ref().filter(|_| request.selectors.is_empty() && request.told().is_none()) {
+    if let Some(known) = request
+        .known
+        .as_ref()
+        .filter(|_| request.selectors.is_empty() && request.told().is_none())
+    {
         return whose::choose(known, request, facts).map_err(SelectError::Unnamed);
     }
     if request.selectors.is_empty() {
-        return unnamed(request, facts).and_then(|(candidate, named)| finish(request, facts, candidate, named)).map_err(SelectError::Unnamed);
+        return unnamed(request, facts)
+            .and_then(|(candidate, named)| finish(request, facts, candidate, named))
+            .map_err(SelectError::Unnamed);
     }
     let mut tried = Vec::new();
     for selector in &request.selectors {
@@ -40,18 +46,35 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
 fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
     let public = |family| request.told().and_then(|told| told.of(family));
     let (v4, v6) = (public(Family::V4), public(Family::V6));
-    let owner = |ip: Option<IpAddr>| ip.and_then(|ip| facts.owner(ip).map(|interface| (interface, ip)));
+    let owner =
+        |ip: Option<IpAddr>| ip.and_then(|ip| facts.owner(ip).map(|interface| (interface, ip)));
     match (owner(v4), owner(v6)) {
-        (Some((a, _)), Some((b, _))) if a.index != b.index => {
-            Err(Unfit::Apart { by: Apart::PublicAddresses, v4: a.name.clone(), v6: b.name.clone() })
-        }
+        (Some((a, _)), Some((b, _))) if a.index != b.index => Err(Unfit::Apart {
+            by: Apart::PublicAddresses,
+            v4: a.name.clone(),
+            v6: b.name.clone(),
+        }),
         (Some((interface, ip)), other) => {
-            let candidate = Candidate::new(interface, format!("the one with the address of --public-ip={ip}")).at(ip, Rule::Exactly);
-            Ok((other.into_iter().fold(candidate, |candidate, (_, ip)| candidate.at(ip, Rule::Exactly)), true))
+            let candidate = Candidate::new(
+                interface,
+                format!("the one with the address of --public-ip={ip}"),
+            )
+            .at(ip, Rule::Exactly);
+            Ok((
+                other.into_iter().fold(candidate, |candidate, (_, ip)| {
+                    candidate.at(ip, Rule::Exactly)
+                }),
+                true,
+            ))
         }
-        (None, Some((interface, ip))) => {
-            Ok((Candidate::new(interface, format!("the one with the address of --public-ipv6={ip}")).at(ip, Rule::Exactly), true))
-        }
+        (None, Some((interface, ip))) => Ok((
+            Candidate::new(
+                interface,
+                format!("the one with the address of --public-ipv6={ip}"),
+            )
+            .at(ip, Rule::Exactly),
+            true,
+        )),
         (None, None) => {
             let mut candidate = default_route(request, facts)?;
             let given: Vec<String> = v4.into_iter().chain(v6).map(|ip| ip.to_string()).collect();
@@ -67,22 +90,40 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
     }
 }
 
-fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
+fn candidate<'a>(
+    selector: &Selector,
+    request: &Request,
+    facts: &'a HostFacts,
+) -> Result<Candidate<'a>, Unfit> {
     match selector {
         Selector::DefaultRoute(_) => default_route(request, facts),
         Selector::Auto => auto(request, facts),
         Selector::Name(name) => {
-            let interface = facts.by_name(name).ok_or_else(|| Unfit::NoSuchName { name: name.clone(), host: host(facts) })?;
+            let interface = facts.by_name(name).ok_or_else(|| Unfit::NoSuchName {
+                name: name.clone(),
+                host: host(facts),
+            })?;
             Ok(Candidate::new(interface, format!("named by {selector}")))
         }
         Selector::Address(ip) => {
-            let interface = facts.owner(*ip).ok_or_else(|| Unfit::NoOwner { address: *ip, host: host(facts) })?;
-            let mut candidate = Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
-            if let Some(public) = request.told().filter(|_| request.v4() && ip.is_ipv4()).and_then(|told| told.of(Family::V6))
+            let interface = facts.owner(*ip).ok_or_else(|| Unfit::NoOwner {
+                address: *ip,
+                host: host(facts),
+            })?;
+            let mut candidate =
+                Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
+            if let Some(public) = request
+                .told()
+                .filter(|_| request.v4() && ip.is_ipv4())
+                .and_then(|told| told.of(Family::V6))
                 && let Some(other) = facts.owner(public)
             {
                 if other.index != interface.index {
-                    return Err(Unfit::Apart { by: Apart::Addresses, v4: interface.name.clone(), v6: other.name.clone() });
+                    return Err(Unfit::Apart {
+                        by: Apart::Addresses,
+                        v4: interface.name.clone(),
+                        v6: other.name.clone(),
+                    });
                 }
                 candidate = candidate.at(public, Rule::Exactly);
             }
@@ -91,8 +132,14 @@ fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -
         Selector::Cidr(net) => cidr(*net, selector, request, facts),
         Selector::Regex(pattern) => regex(pattern, selector, request, facts),
         Selector::CanReach(target) => {
-            let (interface, source) = facts.towards(*target).map_err(|why| Unfit::OutOfReach { target: *target, why })?;
-            let candidate = Candidate::new(interface, format!("named by {selector} (the kernel reaches it through this one)"));
+            let (interface, source) = facts.towards(*target).map_err(|why| Unfit::OutOfReach {
+                target: *target,
+                why,
+            })?;
+            let candidate = Candidate::new(
+                interface,
+                format!("named by {selector} (the kernel reaches it through this one)"),
+            );
             Ok(match source {
                 Some(source) => candidate.at(source, Rule::Best),
                 None => candidate,
@@ -103,37 +150,99 @@ fn candidate<'a>(selector: &Selector, request: &Request, facts: &'a HostFacts) -
 
 /// Whether an interface has a usable address of each family that the network uses.
 fn has_each(request: &Request, interface: &Interface) -> bool {
-    Family::ALL.into_iter().all(|family| !request.uses(family) || !interface.usable(family).is_empty())
+    Family::ALL
+        .into_iter()
+        .all(|family| !request.uses(family) || !interface.usable(family).is_empty())
 }
 
 /// The first interface with a usable address inside the network; for the other family, its best address.
-fn cidr<'a>(net: IpNet, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
-    let inside = |interface: &Interface| interface.usable(Family::from(net)).into_iter().find(|ip| net.contains(ip));
+fn cidr<'a>(
+    net: IpNet,
+    selector: &Selector,
+    request: &Request,
+    facts: &'a HostFacts,
+) -> Result<Candidate<'a>, Unfit> {
+    let inside = |interface: &Interface| {
+        interface
+            .usable(Family::from(net))
+            .into_iter()
+            .find(|ip| net.contains(ip))
+    };
     let up = facts.interfaces.iter().filter(|interface| interface.up);
     // An interface with both families takes precedence over one that only has the address.
     let fits = |interface: &&Interface| has_each(request, interface);
-    let found = up.clone().filter(fits).chain(up).find_map(|interface| inside(interface).map(|ip| (interface, ip)));
-    let (interface, ip) = found.ok_or_else(|| Unfit::NoneInside { net, host: host(facts) })?;
-    Ok(Candidate::new(interface, format!("named by {selector} (its address {ip} is inside)")).at(ip, Rule::Inside(net)))
+    let found = up
+        .clone()
+        .filter(fits)
+        .chain(up)
+        .find_map(|interface| inside(interface).map(|ip| (interface, ip)));
+    let (interface, ip) = found.ok_or_else(|| Unfit::NoneInside {
+        net,
+        host: host(facts),
+    })?;
+    Ok(Candidate::new(
+        interface,
+        format!("named by {selector} (its address {ip} is inside)"),
+    )
+    .at(ip, Rule::Inside(net)))
 }
 
 /// Matches addresses of all interfaces first, then names. Skips interfaces that lack a family.
-fn regex<'a>(pattern: &Pattern, selector: &Selector, request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
-    let fit: Vec<&Interface> =
-        facts.interfaces.iter().filter(|interface| interface.up && !interface.loopback).filter(|interface| has_each(request, interface)).collect();
-    let matching = |interface: &Interface, family| interface.usable(family).into_iter().find(|ip| pattern.matches(&ip.to_string()));
+fn regex<'a>(
+    pattern: &Pattern,
+    selector: &Selector,
+    request: &Request,
+    facts: &'a HostFacts,
+) -> Result<Candidate<'a>, Unfit> {
+    let fit: Vec<&Interface> = facts
+        .interfaces
+        .iter()
+        .filter(|interface| interface.up && !interface.loopback)
+        .filter(|interface| has_each(request, interface))
+        .collect();
+    let matching = |interface: &Interface, family| {
+        interface
+            .usable(family)
+            .into_iter()
+            .find(|ip| pattern.matches(&ip.to_string()))
+    };
     for interface in &fit {
-        let v4 = if request.v4() { matching(interface, Family::V4) } else { None };
-        let v6 = if request.v6() { matching(interface, Family::V6) } else { None };
+        let v4 = if request.v4() {
+            matching(interface, Family::V4)
+        } else {
+            None
+        };
+        let v6 = if request.v6() {
+            matching(interface, Family::V6)
+        } else {
+            None
+        };
         if v4.is_some() == request.v4() && v6.is_some() == request.v6() {
             let texts: Vec<String> = v4.iter().chain(&v6).map(ToString::to_string).collect();
-            let candidate = Candidate::new(interface, format!("named by {selector} (its address {} matches)", texts.join(" and ")));
-            return Ok(v4.into_iter().chain(v6).fold(candidate, |candidate, ip| candidate.at(ip, Rule::Matching(pattern.clone()))));
+            let candidate = Candidate::new(
+                interface,
+                format!(
+                    "named by {selector} (its address {} matches)",
+                    texts.join(" and ")
+                ),
+            );
+            return Ok(v4.into_iter().chain(v6).fold(candidate, |candidate, ip| {
+                candidate.at(ip, Rule::Matching(pattern.clone()))
+            }));
         }
     }
-    match fit.into_iter().find(|interface| pattern.matches(&interface.name)) {
-        Some(interface) => Ok(Candidate::new(interface, format!("named by {selector} (its name matches)"))),
-        None => Err(Unfit::NoMatch { pattern: pattern.clone(), host: host(facts) }),
+    match fit
+        .into_iter()
+        .find(|interface| pattern.matches(&interface.name))
+    {
+        Some(interface) => Ok(Candidate::new(
+            interface,
+            format!("named by {selector} (its name matches)"),
+        )),
+        None => Err(Unfit::NoMatch {
+            pattern: pattern.clone(),
+            host: host(facts),
+        }),
     }
 }
 
@@ -141,7 +250,10 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Un
     match &request.store {
         StoreAt::Here => {
             let mut candidate = default_route(request, facts)?;
-            candidate.why = format!("{} (--iface=auto, and the store is on this host)", candidate.why);
+            candidate.why = format!(
+                "{} (--iface=auto, and the store is on this host)",
+                candidate.why
+            );
             Ok(candidate)
         }
         StoreAt::Unknown(why) => Err(Unfit::StoreUnknown(why.clone())),
@@ -150,7 +262,10 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Un
             for address in addresses {
                 if address.is_loopback() {
                     let mut candidate = default_route(request, facts)?;
-                    candidate.why = format!("{} (--iface=auto, and the store is on this host)", candidate.why);
+                    candidate.why = format!(
+                        "{} (--iface=auto, and the store is on this host)",
+                        candidate.why
+                    );
                     return Ok(candidate);
                 }
                 match facts.towards(*address) {

@@ -18,31 +18,82 @@ fn vagrant() -> HostFacts {
         carrier: up,
         loopback: name == "lo",
         mtu: 1500,
-        addresses: addresses.iter().map(|net| Address::plain(net.parse().unwrap())).collect(),
+        addresses: addresses
+            .iter()
+            .map(|net| Address::plain(net.parse().unwrap()))
+            .collect(),
         ..Interface::default()
     };
     HostFacts {
         interfaces: vec![
             interface(1, "lo", true, &["127.0.0.1/8", "::1/128"]),
-            interface(2, "enp0s3", true, &["10.0.2.15/24", "fe80::2/64", "fd17::2/64"]),
-            interface(3, "enp0s8", true, &["192.168.56.11/24", "192.168.56.12/24", "fe80::3/64", "fd00:56::11/64"]),
+            interface(
+                2,
+                "enp0s3",
+                true,
+                &["10.0.2.15/24", "fe80::2/64", "fd17::2/64"],
+            ),
+            interface(
+                3,
+                "enp0s8",
+                true,
+                &[
+                    "192.168.56.11/24",
+                    "192.168.56.12/24",
+                    "fe80::3/64",
+                    "fd00:56::11/64",
+                ],
+            ),
             interface(4, "enp0s9", false, &["172.16.0.1/24"]),
             interface(5, "v4only", true, &["198.51.100.1/24"]),
         ],
         defaults: vec![default(Family::V4, 2, 100), default(Family::V6, 2, 100)],
         routes: vec![
-            (ip("192.168.56.10"), Ok(RouteAnswer { index: 3, source: Some(ip("192.168.56.11")) })),
-            (ip("fd00:56::10"), Ok(RouteAnswer { index: 3, source: Some(ip("fd00:56::11")) })),
-            (ip("8.8.8.8"), Ok(RouteAnswer { index: 2, source: Some(ip("10.0.2.15")) })),
-            (ip("203.0.113.9"), Err(NoRoute::Refused { errno: libc::ENETUNREACH, words: String::new() })),
+            (
+                ip("192.168.56.10"),
+                Ok(RouteAnswer {
+                    index: 3,
+                    source: Some(ip("192.168.56.11")),
+                }),
+            ),
+            (
+                ip("fd00:56::10"),
+                Ok(RouteAnswer {
+                    index: 3,
+                    source: Some(ip("fd00:56::11")),
+                }),
+            ),
+            (
+                ip("8.8.8.8"),
+                Ok(RouteAnswer {
+                    index: 2,
+                    source: Some(ip("10.0.2.15")),
+                }),
+            ),
+            (
+                ip("203.0.113.9"),
+                Err(NoRoute::Refused {
+                    errno: libc::ENETUNREACH,
+                    words: String::new(),
+                }),
+            ),
         ],
         answering: Vec::new(),
-        links: vec![(2, net("10.0.2.0/24")), (3, net("192.168.56.0/24")), (3, net("fd00:56::/64")), (5, net("198.51.100.0/24"))],
+        links: vec![
+            (2, net("10.0.2.0/24")),
+            (3, net("192.168.56.0/24")),
+            (3, net("fd00:56::/64")),
+            (5, net("198.51.100.0/24")),
+        ],
     }
 }
 
 fn default(family: Family, index: u32, metric: u32) -> Route {
-    Route { index: Some(index), metric, ..Route::new(net(family.pick("0.0.0.0/0", "::/0"))) }
+    Route {
+        index: Some(index),
+        metric,
+        ..Route::new(net(family.pick("0.0.0.0/0", "::/0")))
+    }
 }
 
 fn net(text: &str) -> IpNet {
@@ -58,7 +109,13 @@ const V6: Families = Dual::V6(());
 const BOTH: Families = Dual::Both((), ());
 
 fn request(families: Families, selectors: Vec<Selector>) -> Request {
-    Request { families, selectors, public: None, store: StoreAt::Here, known: None }
+    Request {
+        families,
+        selectors,
+        public: None,
+        store: StoreAt::Here,
+        known: None,
+    }
 }
 
 fn name(text: &str) -> Selector {
@@ -94,37 +151,105 @@ fn the_table_of_choices() {
         (BOTH, vec![], "enp0s3 10.0.2.15 and fd17::2"),
         (V4, vec![empty()], "enp0s3 10.0.2.15"),
         (V4, vec![name("enp0s8")], "enp0s8 192.168.56.11"),
-        (BOTH, vec![name("enp0s8")], "enp0s8 192.168.56.11 and fd00:56::11"),
+        (
+            BOTH,
+            vec![name("enp0s8")],
+            "enp0s8 192.168.56.11 and fd00:56::11",
+        ),
         // The first match wins; what fails is passed over.
-        (V4, vec![name("nosuch"), name("enp0s9"), name("enp0s8")], "enp0s8 192.168.56.11"),
+        (
+            V4,
+            vec![name("nosuch"), name("enp0s9"), name("enp0s8")],
+            "enp0s8 192.168.56.11",
+        ),
         (V4, vec![name("nosuch"), empty()], "enp0s3 10.0.2.15"),
-        (BOTH, vec![name("v4only"), regex("^enp0s8$")], "enp0s8 192.168.56.11 and fd00:56::11"),
+        (
+            BOTH,
+            vec![name("v4only"), regex("^enp0s8$")],
+            "enp0s8 192.168.56.11 and fd00:56::11",
+        ),
         // An address fixes itself, and the interface only for the other family.
-        (V4, vec![Selector::Address(ip("192.168.56.12"))], "enp0s8 192.168.56.12"),
-        (BOTH, vec![Selector::Address(ip("192.168.56.12"))], "enp0s8 192.168.56.12 and fd00:56::11"),
-        (BOTH, vec![Selector::Address(ip("fd00:56::11"))], "enp0s8 192.168.56.11 and fd00:56::11"),
-        (V4, vec![Selector::Address(ip("fd00:56::11"))], "enp0s8 192.168.56.11"),
+        (
+            V4,
+            vec![Selector::Address(ip("192.168.56.12"))],
+            "enp0s8 192.168.56.12",
+        ),
+        (
+            BOTH,
+            vec![Selector::Address(ip("192.168.56.12"))],
+            "enp0s8 192.168.56.12 and fd00:56::11",
+        ),
+        (
+            BOTH,
+            vec![Selector::Address(ip("fd00:56::11"))],
+            "enp0s8 192.168.56.11 and fd00:56::11",
+        ),
+        (
+            V4,
+            vec![Selector::Address(ip("fd00:56::11"))],
+            "enp0s8 192.168.56.11",
+        ),
         (V6, vec![Selector::Address(ip("fe80::3"))], "enp0s8 fe80::3"),
         // Patterns: addresses of all interfaces first, names then.
         (V4, vec![regex(r"\.12$")], "enp0s8 192.168.56.12"),
         (V4, vec![regex("enp0s")], "enp0s3 10.0.2.15"),
         (V4, vec![regex("s8")], "enp0s8 192.168.56.11"),
         (V6, vec![regex("^fd00")], "enp0s8 fd00:56::11"),
-        (BOTH, vec![regex("^fd00|^192")], "enp0s8 192.168.56.11 and fd00:56::11"),
+        (
+            BOTH,
+            vec![regex("^fd00|^192")],
+            "enp0s8 192.168.56.11 and fd00:56::11",
+        ),
         (V4, vec![regex(".")], "enp0s3 10.0.2.15"),
         (V4, vec![regex("^v4")], "v4only 198.51.100.1"),
         // Networks.
-        (V4, vec![Selector::Cidr("192.168.56.0/24".parse().unwrap())], "enp0s8 192.168.56.11"),
-        (V4, vec![Selector::Cidr("192.168.56.12/32".parse().unwrap())], "enp0s8 192.168.56.12"),
-        (BOTH, vec![Selector::Cidr("fd00:56::/64".parse().unwrap())], "enp0s8 192.168.56.11 and fd00:56::11"),
-        (BOTH, vec![Selector::Cidr("0.0.0.0/0".parse().unwrap())], "enp0s3 10.0.2.15 and fd17::2"),
+        (
+            V4,
+            vec![Selector::Cidr("192.168.56.0/24".parse().unwrap())],
+            "enp0s8 192.168.56.11",
+        ),
+        (
+            V4,
+            vec![Selector::Cidr("192.168.56.12/32".parse().unwrap())],
+            "enp0s8 192.168.56.12",
+        ),
+        (
+            BOTH,
+            vec![Selector::Cidr("fd00:56::/64".parse().unwrap())],
+            "enp0s8 192.168.56.11 and fd00:56::11",
+        ),
+        (
+            BOTH,
+            vec![Selector::Cidr("0.0.0.0/0".parse().unwrap())],
+            "enp0s3 10.0.2.15 and fd17::2",
+        ),
         // Routes, each family in its own place.
-        (V4, vec![Selector::CanReach(ip("192.168.56.10"))], "enp0s8 192.168.56.11"),
-        (V4, vec![Selector::CanReach(ip("fd00:56::10"))], "enp0s8 192.168.56.11"),
-        (BOTH, vec![Selector::CanReach(ip("fd00:56::10"))], "enp0s8 192.168.56.11 and fd00:56::11"),
-        (V4, vec![Selector::CanReach(ip("192.168.56.12"))], "enp0s8 192.168.56.12"),
+        (
+            V4,
+            vec![Selector::CanReach(ip("192.168.56.10"))],
+            "enp0s8 192.168.56.11",
+        ),
+        (
+            V4,
+            vec![Selector::CanReach(ip("fd00:56::10"))],
+            "enp0s8 192.168.56.11",
+        ),
+        (
+            BOTH,
+            vec![Selector::CanReach(ip("fd00:56::10"))],
+            "enp0s8 192.168.56.11 and fd00:56::11",
+        ),
+        (
+            V4,
+            vec![Selector::CanReach(ip("192.168.56.12"))],
+            "enp0s8 192.168.56.12",
+        ),
     ] {
-        assert_eq!(chosen(&request(families, selectors.clone()), &facts), want, "{families:?} {selectors:?}");
+        assert_eq!(
+            chosen(&request(families, selectors.clone()), &facts),
+            want,
+            "{families:?} {selectors:?}"
+        );
     }
 }
 
@@ -132,17 +257,53 @@ fn the_table_of_choices() {
 fn the_table_of_refusals() {
     let facts = vagrant();
     for (families, selectors, part) in [
-        (V4, vec![name("nosuch")], "error looking up interface nosuch"),
-        (V4, vec![Selector::Address(ip("10.9.9.9"))], "error looking up interface 10.9.9.9: no interface with given IP found"),
-        (V6, vec![Selector::Address(ip("fd99::1"))], "error looking up v6 interface fd99::1: no interface with given IPv6 found"),
-        (V4, vec![regex("^11")], "could not match pattern ^11 to any of the available network interfaces (enp0s3:[10.0.2.15"),
+        (
+            V4,
+            vec![name("nosuch")],
+            "error looking up interface nosuch",
+        ),
+        (
+            V4,
+            vec![Selector::Address(ip("10.9.9.9"))],
+            "error looking up interface 10.9.9.9: no interface with given IP found",
+        ),
+        (
+            V6,
+            vec![Selector::Address(ip("fd99::1"))],
+            "error looking up v6 interface fd99::1: no interface with given IPv6 found",
+        ),
+        (
+            V4,
+            vec![regex("^11")],
+            "could not match pattern ^11 to any of the available network interfaces (enp0s3:[10.0.2.15",
+        ),
         (V4, vec![regex("^lo$")], "could not match pattern"),
         (BOTH, vec![regex("^198")], "could not match pattern"),
-        (BOTH, vec![name("v4only")], "failed to find IPv6 address for interface v4only"),
-        (V4, vec![name("enp0s9")], "is down; bring it up with `ip link set enp0s9 up`"),
-        (V4, vec![name("lo")], "failed to find IPv4 address for interface lo"),
-        (V4, vec![Selector::Cidr("10.99.0.0/16".parse().unwrap())], "inside 10.99.0.0/16"),
-        (V4, vec![Selector::CanReach(ip("203.0.113.9"))], "couldn't lookup route to 203.0.113.9: Network is unreachable"),
+        (
+            BOTH,
+            vec![name("v4only")],
+            "failed to find IPv6 address for interface v4only",
+        ),
+        (
+            V4,
+            vec![name("enp0s9")],
+            "is down; bring it up with `ip link set enp0s9 up`",
+        ),
+        (
+            V4,
+            vec![name("lo")],
+            "failed to find IPv4 address for interface lo",
+        ),
+        (
+            V4,
+            vec![Selector::Cidr("10.99.0.0/16".parse().unwrap())],
+            "inside 10.99.0.0/16",
+        ),
+        (
+            V4,
+            vec![Selector::CanReach(ip("203.0.113.9"))],
+            "couldn't lookup route to 203.0.113.9: Network is unreachable",
+        ),
     ] {
         let error = refused(&request(families, selectors.clone()), &facts);
         assert!(error.to_string().contains(part), "{selectors:?}: {error}");
@@ -155,23 +316,46 @@ fn the_table_of_refusals() {
 fn default_routes_that_lead_nowhere() {
     let mut facts = vagrant();
     // Best metric, but it refuses packets, leads to lo, to an interface that is down, or nowhere.
-    let refusing = Route { kind: RouteKind::Other(libc::RTN_UNREACHABLE), ..default(Family::V4, 3, 0) };
+    let refusing = Route {
+        kind: RouteKind::Other(libc::RTN_UNREACHABLE),
+        ..default(Family::V4, 3, 0)
+    };
     facts.defaults = vec![
         refusing,
         default(Family::V4, 1, 1),
         default(Family::V4, 4, 2),
-        Route { index: None, ..default(Family::V4, 0, 3) },
+        Route {
+            index: None,
+            ..default(Family::V4, 0, 3)
+        },
         default(Family::V4, 3, 50),
     ];
     assert_eq!(chosen(&request(V4, vec![]), &facts), "enp0s8 192.168.56.11");
     facts.defaults.pop();
     let error = refused(&request(V4, vec![]), &facts);
-    assert!(error.may_come() && error.to_string().starts_with("Failed to find any valid interface to use: "), "{error}");
-    for part in ["unable to find default route", "rejects packets", "leads to lo", "enp0s9 is down", "could not determine interface", "--iface"] {
+    assert!(
+        error.may_come()
+            && error
+                .to_string()
+                .starts_with("Failed to find any valid interface to use: "),
+        "{error}"
+    );
+    for part in [
+        "unable to find default route",
+        "rejects packets",
+        "leads to lo",
+        "enp0s9 is down",
+        "could not determine interface",
+        "--iface",
+    ] {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
     facts.defaults.clear();
-    assert!(refused(&request(V6, vec![]), &facts).to_string().contains("failed to get default v6 interface"));
+    assert!(
+        refused(&request(V6, vec![]), &facts)
+            .to_string()
+            .contains("failed to get default v6 interface")
+    );
 }
 
 #[test]
@@ -182,26 +366,52 @@ fn both_default_routes_on_one_interface() {
     assert!(error.to_string().contains("v6 default route interface enp0s8 must be the same with v4 default route interface enp0s3"), "{error}");
     assert!(!error.may_come());
     facts.defaults.push(default(Family::V6, 2, 9));
-    assert_eq!(chosen(&request(BOTH, vec![]), &facts), "enp0s3 10.0.2.15 and fd17::2");
+    assert_eq!(
+        chosen(&request(BOTH, vec![]), &facts),
+        "enp0s3 10.0.2.15 and fd17::2"
+    );
     facts.defaults = vec![default(Family::V4, 2, 0)];
-    assert!(refused(&request(BOTH, vec![]), &facts).may_come(), "the IPv6 one may come by an advertisement");
+    assert!(
+        refused(&request(BOTH, vec![]), &facts).may_come(),
+        "the IPv6 one may come by an advertisement"
+    );
 }
 
 #[test]
 fn order_of_addresses() {
     let mut facts = vagrant();
     let plain = |net: &str| Address::plain(net.parse().unwrap());
-    let stage = |addresses: Vec<Address>, facts: &mut HostFacts| facts.interfaces[2].addresses = addresses;
+    let stage =
+        |addresses: Vec<Address>, facts: &mut HostFacts| facts.interfaces[2].addresses = addresses;
     let v6 = request(V6, vec![name("enp0s8")]);
     stage(
         vec![
             plain("fe80::1/64"),
-            Address { dad_failed: true, ..plain("fd00::1/64") },
-            Address { tentative: true, ..plain("fd00::2/64") },
-            Address { deprecated: true, ..plain("fd00::3/64") },
-            Address { permanent: false, temporary: true, ..plain("fd00::4/64") },
-            Address { permanent: false, ..plain("fd00::5/64") },
-            Address { temporary: true, ..plain("fd00::6/64") },
+            Address {
+                dad_failed: true,
+                ..plain("fd00::1/64")
+            },
+            Address {
+                tentative: true,
+                ..plain("fd00::2/64")
+            },
+            Address {
+                deprecated: true,
+                ..plain("fd00::3/64")
+            },
+            Address {
+                permanent: false,
+                temporary: true,
+                ..plain("fd00::4/64")
+            },
+            Address {
+                permanent: false,
+                ..plain("fd00::5/64")
+            },
+            Address {
+                temporary: true,
+                ..plain("fd00::6/64")
+            },
             plain("ff02::1/128"),
             plain("fd00::7/64"),
         ],
@@ -209,16 +419,38 @@ fn order_of_addresses() {
     );
     for want in ["fd00::7", "fd00::6", "fd00::5", "fd00::4", "fe80::1"] {
         assert_eq!(chosen(&v6, &facts), format!("enp0s8 {want}"));
-        facts.interfaces[2].addresses.retain(|address| address.ip() != ip(want));
+        facts.interfaces[2]
+            .addresses
+            .retain(|address| address.ip() != ip(want));
     }
     let error = refused(&v6, &facts);
-    for part in ["fd00::1: another host has it (dadfailed)", "fd00::2: still tentative", "fd00::3: deprecated"] {
-        assert!(error.may_come() && error.to_string().contains(part), "{error}");
+    for part in [
+        "fd00::1: another host has it (dadfailed)",
+        "fd00::2: still tentative",
+        "fd00::3: deprecated",
+    ] {
+        assert!(
+            error.may_come() && error.to_string().contains(part),
+            "{error}"
+        );
     }
     // A deprecated address can still be named.
-    assert_eq!(chosen(&request(V6, vec![Selector::Address(ip("fd00::3"))]), &facts), "enp0s8 fd00::3");
-    stage(vec![plain("169.254.1.1/16"), plain("0.0.0.0/0"), plain("10.1.1.1/24")], &mut facts);
-    assert_eq!(chosen(&request(V4, vec![name("enp0s8")]), &facts), "enp0s8 10.1.1.1");
+    assert_eq!(
+        chosen(&request(V6, vec![Selector::Address(ip("fd00::3"))]), &facts),
+        "enp0s8 fd00::3"
+    );
+    stage(
+        vec![
+            plain("169.254.1.1/16"),
+            plain("0.0.0.0/0"),
+            plain("10.1.1.1/24"),
+        ],
+        &mut facts,
+    );
+    assert_eq!(
+        chosen(&request(V4, vec![name("enp0s8")]), &facts),
+        "enp0s8 10.1.1.1"
+    );
     facts.interfaces[2].mtu = 0;
     assert!(!refused(&request(V4, vec![name("enp0s8")]), &facts).may_come());
 }
@@ -227,13 +459,28 @@ fn order_of_addresses() {
 fn public_addresses() {
     let facts = vagrant();
     let public = |families, v4: Option<&str>, v6: Option<&str>, selectors| Request {
-        public: Dual::from_options(v4.map(|text| text.parse().unwrap()), v6.map(|text| text.parse().unwrap())),
+        public: Dual::from_options(
+            v4.map(|text| text.parse().unwrap()),
+            v6.map(|text| text.parse().unwrap()),
+        ),
         ..request(families, selectors)
     };
     for (request, want, told, named, warnings) in [
         // A local one names its interface, and itself as the address.
-        (public(V4, Some("192.168.56.12"), None, vec![]), "enp0s8 192.168.56.12", "192.168.56.12", true, 0),
-        (public(V6, None, Some("fd00:56::11"), vec![]), "enp0s8 fd00:56::11", "fd00:56::11", true, 0),
+        (
+            public(V4, Some("192.168.56.12"), None, vec![]),
+            "enp0s8 192.168.56.12",
+            "192.168.56.12",
+            true,
+            0,
+        ),
+        (
+            public(V6, None, Some("fd00:56::11"), vec![]),
+            "enp0s8 fd00:56::11",
+            "fd00:56::11",
+            true,
+            0,
+        ),
         (
             public(BOTH, Some("192.168.56.12"), Some("fd00:56::11"), vec![]),
             "enp0s8 192.168.56.12 and fd00:56::11",
@@ -249,15 +496,50 @@ fn public_addresses() {
             0,
         ),
         // One that is not local: the default route's interface, with a warning.
-        (public(V4, Some("203.0.113.7"), None, vec![]), "enp0s3 10.0.2.15", "203.0.113.7", true, 1),
-        // Of the other family: neither used nor fatal.
-        (public(V6, Some("203.0.113.7"), None, vec![]), "enp0s3 fd17::2", "fd17::2", false, 0),
-        (public(V4, None, Some("2001:db8::7"), vec![]), "enp0s3 10.0.2.15", "10.0.2.15", false, 0),
-        // With an interface named it is only told.
-        (public(V4, Some("203.0.113.7"), None, vec![name("enp0s8")]), "enp0s8 192.168.56.11", "203.0.113.7", true, 0),
-        (public(V4, Some("10.0.2.15"), None, vec![name("enp0s8")]), "enp0s8 192.168.56.11", "10.0.2.15", true, 0),
         (
-            public(BOTH, None, Some("2001:db8::7"), vec![Selector::Address(ip("192.168.56.11"))]),
+            public(V4, Some("203.0.113.7"), None, vec![]),
+            "enp0s3 10.0.2.15",
+            "203.0.113.7",
+            true,
+            1,
+        ),
+        // Of the other family: neither used nor fatal.
+        (
+            public(V6, Some("203.0.113.7"), None, vec![]),
+            "enp0s3 fd17::2",
+            "fd17::2",
+            false,
+            0,
+        ),
+        (
+            public(V4, None, Some("2001:db8::7"), vec![]),
+            "enp0s3 10.0.2.15",
+            "10.0.2.15",
+            false,
+            0,
+        ),
+        // With an interface named it is only told.
+        (
+            public(V4, Some("203.0.113.7"), None, vec![name("enp0s8")]),
+            "enp0s8 192.168.56.11",
+            "203.0.113.7",
+            true,
+            0,
+        ),
+        (
+            public(V4, Some("10.0.2.15"), None, vec![name("enp0s8")]),
+            "enp0s8 192.168.56.11",
+            "10.0.2.15",
+            true,
+            0,
+        ),
+        (
+            public(
+                BOTH,
+                None,
+                Some("2001:db8::7"),
+                vec![Selector::Address(ip("192.168.56.11"))],
+            ),
             "enp0s8 192.168.56.11 and fd00:56::11",
             "192.168.56.11 and 2001:db8::7",
             true,
@@ -265,36 +547,101 @@ fn public_addresses() {
         ),
     ] {
         let chosen = select(&request, &facts).unwrap();
-        assert_eq!(format!("{} {}", chosen.underlay.name, chosen.underlay.addresses), want, "{request:?}");
+        assert_eq!(
+            format!("{} {}", chosen.underlay.name, chosen.underlay.addresses),
+            want,
+            "{request:?}"
+        );
         assert_eq!(chosen.underlay.public.to_string(), told, "{request:?}");
-        assert_eq!((chosen.named, chosen.warnings.len()), (named, warnings), "{request:?}");
+        assert_eq!(
+            (chosen.named, chosen.warnings.len()),
+            (named, warnings),
+            "{request:?}"
+        );
     }
-    let error = refused(&public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), vec![]), &facts);
-    assert!(!error.may_come() && error.to_string().contains("v6 interface enp0s8 must be the same with v4 interface enp0s3"), "{error}");
-    let error = refused(&public(BOTH, None, Some("fd17::2"), vec![Selector::Address(ip("192.168.56.11"))]), &facts);
-    assert!(error.to_string().contains("v6 interface enp0s3 must be the same with v4 interface enp0s8"), "{error}");
+    let error = refused(
+        &public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), vec![]),
+        &facts,
+    );
+    assert!(
+        !error.may_come()
+            && error
+                .to_string()
+                .contains("v6 interface enp0s8 must be the same with v4 interface enp0s3"),
+        "{error}"
+    );
+    let error = refused(
+        &public(
+            BOTH,
+            None,
+            Some("fd17::2"),
+            vec![Selector::Address(ip("192.168.56.11"))],
+        ),
+        &facts,
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("v6 interface enp0s3 must be the same with v4 interface enp0s8"),
+        "{error}"
+    );
     let error = refused(&public(V4, Some("172.16.0.1"), None, vec![]), &facts);
-    assert!(error.may_come() && error.to_string().contains("enp0s9 is down"), "{error}");
-    let local = select(&request(V4, vec![name("enp0s8")]), &facts).unwrap().underlay.local;
-    assert!(local.contains(&"10.0.2.15/24".parse().unwrap()) && local.contains(&"127.0.0.1/8".parse().unwrap()));
+    assert!(
+        error.may_come() && error.to_string().contains("enp0s9 is down"),
+        "{error}"
+    );
+    let local = select(&request(V4, vec![name("enp0s8")]), &facts)
+        .unwrap()
+        .underlay
+        .local;
+    assert!(
+        local.contains(&"10.0.2.15/24".parse().unwrap())
+            && local.contains(&"127.0.0.1/8".parse().unwrap())
+    );
 }
 
 #[test]
 fn auto_is_the_interface_that_reaches_the_store() {
     let facts = vagrant();
-    let at =
-        |addresses: &[&str]| Request { store: StoreAt::There(addresses.iter().map(|text| ip(text)).collect()), ..request(V4, vec![Selector::Auto]) };
-    assert_eq!(chosen(&at(&["192.168.56.10"]), &facts), "enp0s8 192.168.56.11");
-    assert_eq!(chosen(&at(&["fd00:56::10"]), &facts), "enp0s8 192.168.56.11");
-    assert_eq!(chosen(&at(&["203.0.113.9", "192.168.56.10"]), &facts), "enp0s8 192.168.56.11");
+    let at = |addresses: &[&str]| Request {
+        store: StoreAt::There(addresses.iter().map(|text| ip(text)).collect()),
+        ..request(V4, vec![Selector::Auto])
+    };
+    assert_eq!(
+        chosen(&at(&["192.168.56.10"]), &facts),
+        "enp0s8 192.168.56.11"
+    );
+    assert_eq!(
+        chosen(&at(&["fd00:56::10"]), &facts),
+        "enp0s8 192.168.56.11"
+    );
+    assert_eq!(
+        chosen(&at(&["203.0.113.9", "192.168.56.10"]), &facts),
+        "enp0s8 192.168.56.11"
+    );
     // The store runs here: at an own address, or on loopback.
-    assert_eq!(chosen(&at(&["192.168.56.12"]), &facts), "enp0s8 192.168.56.12");
+    assert_eq!(
+        chosen(&at(&["192.168.56.12"]), &facts),
+        "enp0s8 192.168.56.12"
+    );
     assert_eq!(chosen(&at(&["127.0.0.1"]), &facts), "enp0s3 10.0.2.15");
-    assert_eq!(chosen(&request(V4, vec![Selector::Auto]), &facts), "enp0s3 10.0.2.15");
+    assert_eq!(
+        chosen(&request(V4, vec![Selector::Auto]), &facts),
+        "enp0s3 10.0.2.15"
+    );
     let error = refused(&at(&["203.0.113.9"]), &facts);
-    assert!(error.may_come() && error.to_string().contains("no route to the store (203.0.113.9: Network is unreachable"), "{error}");
+    assert!(
+        error.may_come()
+            && error
+                .to_string()
+                .contains("no route to the store (203.0.113.9: Network is unreachable"),
+        "{error}"
+    );
     let unknown = Request {
-        store: StoreAt::Unknown(NoName { host: "etcd".to_owned(), resolver: Some("no such name".to_owned()) }),
+        store: StoreAt::Unknown(NoName {
+            host: "etcd".to_owned(),
+            resolver: Some("no such name".to_owned()),
+        }),
         ..request(V4, vec![Selector::Auto])
     };
     assert!(refused(&unknown, &facts).may_come());
@@ -306,10 +653,22 @@ fn every_choice_says_why() {
     for (selectors, why) in [
         (vec![], "the default route's"),
         (vec![name("enp0s8")], "named by --iface=enp0s8"),
-        (vec![regex("^192")], "named by --iface-regex=^192 (its address 192.168.56.11 matches)"),
-        (vec![regex("s8$")], "named by --iface-regex=s8$ (its name matches)"),
-        (vec![Selector::Cidr("192.168.0.0/16".parse().unwrap())], "named by --iface-cidr=192.168.0.0/16 (its address 192.168.56.11 is inside)"),
-        (vec![Selector::CanReach(ip("8.8.8.8"))], "named by --iface-can-reach=8.8.8.8 (the kernel reaches it through this one)"),
+        (
+            vec![regex("^192")],
+            "named by --iface-regex=^192 (its address 192.168.56.11 matches)",
+        ),
+        (
+            vec![regex("s8$")],
+            "named by --iface-regex=s8$ (its name matches)",
+        ),
+        (
+            vec![Selector::Cidr("192.168.0.0/16".parse().unwrap())],
+            "named by --iface-cidr=192.168.0.0/16 (its address 192.168.56.11 is inside)",
+        ),
+        (
+            vec![Selector::CanReach(ip("8.8.8.8"))],
+            "named by --iface-can-reach=8.8.8.8 (the kernel reaches it through this one)",
+        ),
     ] {
         assert_eq!(select(&request(V4, selectors), &facts).unwrap().why, why);
     }
@@ -320,32 +679,85 @@ fn the_trap_is_told() {
     let facts = vagrant();
     let store = StoreAt::There(vec![ip("192.168.56.10")]);
     let hint = |request: &Request| trap_hint(request, &select(request, &facts).unwrap(), &facts);
-    let trapped = Request { store: store.clone(), ..request(V4, vec![]) };
+    let trapped = Request {
+        store: store.clone(),
+        ..request(V4, vec![])
+    };
     let text = hint(&trapped).unwrap();
-    for part in ["enp0s3 (10.0.2.15)", "192.168.56.10", "enp0s8 (192.168.56.11", "--iface=enp0s8", "--iface=auto"] {
+    for part in [
+        "enp0s3 (10.0.2.15)",
+        "192.168.56.10",
+        "enp0s8 (192.168.56.11",
+        "--iface=enp0s8",
+        "--iface=auto",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let empty = Request { selectors: vec![Selector::DefaultRoute("--iface".to_owned())], ..trapped.clone() };
+    let empty = Request {
+        selectors: vec![Selector::DefaultRoute("--iface".to_owned())],
+        ..trapped.clone()
+    };
     assert!(hint(&empty).is_some());
     for quiet in [
-        Request { selectors: vec![name("enp0s3")], ..trapped.clone() },
-        Request { selectors: vec![Selector::Auto], ..trapped.clone() },
-        Request { store: StoreAt::Here, ..trapped.clone() },
-        Request { store: StoreAt::There(vec![ip("8.8.8.8")]), ..trapped.clone() },
-        Request { store: StoreAt::There(vec![ip("10.0.2.15")]), ..trapped.clone() },
-        Request { store: StoreAt::There(vec![ip("203.0.113.9")]), ..trapped.clone() },
-        Request { store: StoreAt::Unknown(NoName { host: "x".to_owned(), resolver: None }), ..trapped },
+        Request {
+            selectors: vec![name("enp0s3")],
+            ..trapped.clone()
+        },
+        Request {
+            selectors: vec![Selector::Auto],
+            ..trapped.clone()
+        },
+        Request {
+            store: StoreAt::Here,
+            ..trapped.clone()
+        },
+        Request {
+            store: StoreAt::There(vec![ip("8.8.8.8")]),
+            ..trapped.clone()
+        },
+        Request {
+            store: StoreAt::There(vec![ip("10.0.2.15")]),
+            ..trapped.clone()
+        },
+        Request {
+            store: StoreAt::There(vec![ip("203.0.113.9")]),
+            ..trapped.clone()
+        },
+        Request {
+            store: StoreAt::Unknown(NoName {
+                host: "x".to_owned(),
+                resolver: None,
+            }),
+            ..trapped
+        },
     ] {
         assert_eq!(hint(&quiet), None, "{quiet:?}");
     }
-    let via = |request: &Request| store_via_underlay(request, &select(request, &facts).unwrap(), &facts);
-    assert!(!via(&Request { store: store.clone(), ..request(V4, vec![]) }));
-    assert!(via(&Request { store: store.clone(), ..request(V4, vec![name("enp0s8")]) }));
+    let via =
+        |request: &Request| store_via_underlay(request, &select(request, &facts).unwrap(), &facts);
+    assert!(!via(&Request {
+        store: store.clone(),
+        ..request(V4, vec![])
+    }));
+    assert!(via(&Request {
+        store: store.clone(),
+        ..request(V4, vec![name("enp0s8")])
+    }));
     assert!(via(&request(V4, vec![])));
-    assert!(!via(&Request { store: StoreAt::Unknown(NoName { host: "x".to_owned(), resolver: None }), ..request(V4, vec![]) }));
+    assert!(!via(&Request {
+        store: StoreAt::Unknown(NoName {
+            host: "x".to_owned(),
+            resolver: None
+        }),
+        ..request(V4, vec![])
+    }));
     let list = interfaces_text(&store, &facts);
     assert_eq!(list.lines().count(), 4, "{list}");
-    assert!(list.lines().any(|line| line.contains("enp0s8") && line.contains("reaches the store at 192.168.56.10: --iface=enp0s8")), "{list}");
+    assert!(
+        list.lines().any(|line| line.contains("enp0s8")
+            && line.contains("reaches the store at 192.168.56.10: --iface=enp0s8")),
+        "{list}"
+    );
     assert!(list.contains("enp0s9") && list.contains("(down)"));
 }
 
@@ -353,7 +765,10 @@ fn the_trap_is_told() {
 fn following() {
     let facts = vagrant();
     let set = |facts: &mut HostFacts, nets: &[&str]| {
-        facts.interfaces[2].addresses = nets.iter().map(|net| Address::plain(net.parse().unwrap())).collect();
+        facts.interfaces[2].addresses = nets
+            .iter()
+            .map(|net| Address::plain(net.parse().unwrap()))
+            .collect();
     };
     let start = |selector| select(&request(BOTH, vec![selector]), &facts).unwrap();
     let best = start(name("enp0s8"));
@@ -364,7 +779,10 @@ fn following() {
     now.interfaces[2].name = "lan0".to_owned();
     now.interfaces[2].mtu = 9000;
     let renamed = followed(&best, last, &now);
-    assert_eq!((renamed.index, renamed.name.as_str(), renamed.mtu), (3, "lan0", 9000));
+    assert_eq!(
+        (renamed.index, renamed.name.as_str(), renamed.mtu),
+        (3, "lan0", 9000)
+    );
 
     // Made anew: by its name. Gone: all is kept.
     now = facts.clone();
@@ -372,15 +790,24 @@ fn following() {
     assert_eq!(followed(&best, last, &now).index, 77);
     now.interfaces.remove(2);
     let gone = followed(&best, last, &now);
-    assert_eq!((gone.index, gone.addresses, gone.mtu), (3, last.addresses, 1500));
+    assert_eq!(
+        (gone.index, gone.addresses, gone.mtu),
+        (3, last.addresses, 1500)
+    );
 
     // A new address beside the old one changes nothing; instead of it, it is followed, family by family.
     now = facts.clone();
-    set(&mut now, &["192.168.56.99/24", "192.168.56.11/24", "fd00:56::11/64"]);
+    set(
+        &mut now,
+        &["192.168.56.99/24", "192.168.56.11/24", "fd00:56::11/64"],
+    );
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
     set(&mut now, &["192.168.56.99/24", "fd00:56::11/64"]);
     let moved = followed(&best, last, &now);
-    assert_eq!((moved.addresses.to_string(), moved.public), ("192.168.56.99 and fd00:56::11".to_owned(), moved.addresses));
+    assert_eq!(
+        (moved.addresses.to_string(), moved.public),
+        ("192.168.56.99 and fd00:56::11".to_owned(), moved.addresses)
+    );
     set(&mut now, &[]);
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
     // A link that was down for a moment has lost its IPv6 address; the link-local one that comes first is no substitute.
@@ -388,20 +815,45 @@ fn following() {
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
 
     // How it was found decides what may follow it.
-    set(&mut now, &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"]);
+    set(
+        &mut now,
+        &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"],
+    );
     for (selector, want) in [
         (name("enp0s8"), "10.7.7.7 and fd00:56::99"),
         (regex("^192|^fd00"), "192.168.56.99 and fd00:56::99"),
-        (Selector::Cidr("192.168.56.0/24".parse().unwrap()), "192.168.56.99 and fd00:56::99"),
-        (Selector::Address(ip("192.168.56.11")), "192.168.56.11 and fd00:56::99"),
+        (
+            Selector::Cidr("192.168.56.0/24".parse().unwrap()),
+            "192.168.56.99 and fd00:56::99",
+        ),
+        (
+            Selector::Address(ip("192.168.56.11")),
+            "192.168.56.11 and fd00:56::99",
+        ),
     ] {
         let chosen = start(selector.clone());
-        assert_eq!(followed(&chosen, &chosen.underlay, &now).addresses.to_string(), want, "{selector}");
+        assert_eq!(
+            followed(&chosen, &chosen.underlay, &now)
+                .addresses
+                .to_string(),
+            want,
+            "{selector}"
+        );
     }
 
     // What a flag tells the peers stays, even where it was the interface's own address.
-    let told = select(&Request { public: Some(Dual::V4("192.168.56.11".parse().unwrap())), ..request(BOTH, vec![name("enp0s8")]) }, &facts).unwrap();
-    assert_eq!(followed(&told, &told.underlay, &now).public.to_string(), "192.168.56.11 and fd00:56::99");
+    let told = select(
+        &Request {
+            public: Some(Dual::V4("192.168.56.11".parse().unwrap())),
+            ..request(BOTH, vec![name("enp0s8")])
+        },
+        &facts,
+    )
+    .unwrap();
+    assert_eq!(
+        followed(&told, &told.underlay, &now).public.to_string(),
+        "192.168.56.11 and fd00:56::99"
+    );
 }
 
 #[test]
@@ -414,17 +866,34 @@ fn links_follow_routes_and_stay_while_the_address_is_absent() {
         change(&mut now);
         followed(&best, last, &now).links
     };
-    let (v4, v6, more) = (net("192.168.56.0/24"), net("fd00:56::/64"), net("10.99.0.0/16"));
+    let (v4, v6, more) = (
+        net("192.168.56.0/24"),
+        net("fd00:56::/64"),
+        net("10.99.0.0/16"),
+    );
     assert_eq!(last.links, [v4, v6], "of its own interface only");
     assert_eq!(links(&|now| now.links.push((3, more))), [v4, v6, more]);
     // The address is there, and the network of the interface is another one.
-    assert_eq!(links(&|now| now.links = vec![(3, more), (3, v6)]), [more, v6]);
+    assert_eq!(
+        links(&|now| now.links = vec![(3, more), (3, v6)]),
+        [more, v6]
+    );
     // The kernel removes the routes with the last address, and while the interface is down.
     let flushed = |now: &mut HostFacts| now.links = vec![(2, net("10.0.2.0/24"))];
-    let lost = |now: &mut HostFacts| now.interfaces[2].addresses.retain(|address| address.ip().is_ipv6());
+    let lost = |now: &mut HostFacts| {
+        now.interfaces[2]
+            .addresses
+            .retain(|address| address.ip().is_ipv6())
+    };
     assert_eq!(links(&|now| (flushed(now), lost(now)).0), [v4]);
-    assert_eq!(links(&|now| (flushed(now), now.interfaces[2].up = false).0), [v4, v6]);
-    assert_eq!(links(&|now| (flushed(now), drop(now.interfaces.remove(2))).0), [v4, v6]);
+    assert_eq!(
+        links(&|now| (flushed(now), now.interfaces[2].up = false).0),
+        [v4, v6]
+    );
+    assert_eq!(
+        links(&|now| (flushed(now), drop(now.interfaces.remove(2))).0),
+        [v4, v6]
+    );
 }
 
 #[test]
@@ -434,29 +903,71 @@ fn what_is_wrong_with_the_underlay() {
         let mut facts = vagrant();
         change(&mut facts);
         let now = followed(&chosen, &chosen.underlay, &facts);
-        trouble(&now, &facts, elsewhere).map(|trouble| trouble.to_string()).unwrap_or_default()
+        trouble(&now, &facts, elsewhere)
+            .map(|trouble| trouble.to_string())
+            .unwrap_or_default()
     };
-    let own = |facts: &mut HostFacts, change: &dyn Fn(&mut Interface)| change(&mut facts.interfaces[2]);
+    let own =
+        |facts: &mut HostFacts, change: &dyn Fn(&mut Interface)| change(&mut facts.interfaces[2]);
     assert_eq!(said(&|_| {}, &[]), "");
     assert!(said(&|facts| drop(facts.interfaces.remove(2)), &[]).contains("enp0s8 is gone"));
-    assert!(said(&|facts| own(facts, &|one| one.up = false), &[]).contains("enp0s8 is down: bring it up with `ip link set enp0s8 up`"));
-    assert!(said(&|facts| own(facts, &|one| one.carrier = false), &[]).contains("enp0s8 has no carrier"));
+    assert!(
+        said(&|facts| own(facts, &|one| one.up = false), &[])
+            .contains("enp0s8 is down: bring it up with `ip link set enp0s8 up`")
+    );
+    assert!(
+        said(&|facts| own(facts, &|one| one.carrier = false), &[])
+            .contains("enp0s8 has no carrier")
+    );
     // Another address of the family takes over; the last one's loss is told.
-    assert_eq!(said(&|facts| own(facts, &|one| one.addresses.retain(|address| address.ip() != ip("192.168.56.11"))), &[]), "");
-    let bare = said(&|facts| own(facts, &|one| one.addresses.retain(|address| address.ip().is_ipv6())), &[]);
-    assert!(bare.contains("enp0s8 has lost its address 192.168.56.11: restore it"), "{bare}");
-    let failed = said(&|facts| own(facts, &|one| one.addresses[3].dad_failed = true), &[]);
-    assert!(failed.contains("cannot use its address fd00:56::11: another host has it"), "{failed}");
+    assert_eq!(
+        said(
+            &|facts| own(facts, &|one| one
+                .addresses
+                .retain(|address| address.ip() != ip("192.168.56.11"))),
+            &[]
+        ),
+        ""
+    );
+    let bare = said(
+        &|facts| {
+            own(facts, &|one| {
+                one.addresses.retain(|address| address.ip().is_ipv6())
+            })
+        },
+        &[],
+    );
+    assert!(
+        bare.contains("enp0s8 has lost its address 192.168.56.11: restore it"),
+        "{bare}"
+    );
+    let failed = said(
+        &|facts| own(facts, &|one| one.addresses[3].dad_failed = true),
+        &[],
+    );
+    assert!(
+        failed.contains("cannot use its address fd00:56::11: another host has it"),
+        "{failed}"
+    );
     // An address that moved to another interface, unless it had been there from the start.
     let moves = |facts: &mut HostFacts| {
         let taken = facts.interfaces[2].addresses.split_off(3);
         facts.interfaces[4].addresses.extend(taken);
     };
     let moved = said(&moves, &[]);
-    assert!(moved.contains("fd00:56::11 has moved from enp0s8 to v4only"), "{moved}");
+    assert!(
+        moved.contains("fd00:56::11 has moved from enp0s8 to v4only"),
+        "{moved}"
+    );
     assert_eq!(said(&moves, &[ip("fd00:56::11")]), "");
     // A new name is no trouble.
-    assert_eq!(said(&|facts| own(facts, &|one| one.name = "wan0".to_owned()), &[]), "");
+    assert_eq!(
+        said(
+            &|facts| own(facts, &|one| one.name = "wan0".to_owned()),
+            &[]
+        ),
+        ""
+    );
 }
 
 #[test]
@@ -471,7 +982,10 @@ fn trouble_is_told_when_it_lasts_and_its_end_at_once() {
     assert_eq!(alarm.look(down(), at(600)), (None, Some(at(1_600))));
     assert_eq!(alarm.look(down(), at(1_600)), (Some(down()), None));
     assert_eq!(alarm.look(down(), at(1_700)), (None, None));
-    assert_eq!(alarm.look(Some("gone".to_owned()), at(1_800)), (Some(Some("gone".to_owned())), None));
+    assert_eq!(
+        alarm.look(Some("gone".to_owned()), at(1_800)),
+        (Some(Some("gone".to_owned())), None)
+    );
     assert_eq!(alarm.look(None, at(1_900)), (Some(None), None));
     assert_eq!(alarm.look(None, at(2_000)), (None, None));
 }

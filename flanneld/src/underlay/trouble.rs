@@ -78,25 +78,50 @@ impl fmt::Display for UnderlayTrouble {
                 f,
                 "interface {interface} is gone: no packets reach the other nodes; bring it back, or choose another one with --iface and restart flanneld"
             ),
-            Self::Down { interface } => write!(f, "interface {interface} is down: bring it up with `ip link set {interface} up`"),
-            Self::NoCarrier { interface } => write!(f, "interface {interface} has no carrier: check its cable and the other end of the link"),
-            Self::Unusable { interface, address, state } => {
-                write!(f, "interface {interface} cannot use its address {address}: {state}; see `ip address show {interface}`")
+            Self::Down { interface } => write!(
+                f,
+                "interface {interface} is down: bring it up with `ip link set {interface} up`"
+            ),
+            Self::NoCarrier { interface } => write!(
+                f,
+                "interface {interface} has no carrier: check its cable and the other end of the link"
+            ),
+            Self::Unusable {
+                interface,
+                address,
+                state,
+            } => {
+                write!(
+                    f,
+                    "interface {interface} cannot use its address {address}: {state}; see `ip address show {interface}`"
+                )
             }
             Self::Moved { address, from, to } => {
-                write!(f, "{address} has moved from {from} to {to}: restart flanneld with --iface={to}, or move the address back to {from}")
+                write!(
+                    f,
+                    "{address} has moved from {from} to {to}: restart flanneld with --iface={to}, or move the address back to {from}"
+                )
             }
             Self::Lost { interface, address } => {
-                write!(f, "interface {interface} has lost its address {address}: restore it with `ip address add`, and find out what removed it")
+                write!(
+                    f,
+                    "interface {interface} has lost its address {address}: restore it with `ip address add`, and find out what removed it"
+                )
             }
         })
     }
 }
 
 /// Why the underlay cannot carry packets; `None` if it can. `elsewhere`: see [`elsewhere`].
-pub fn trouble(underlay: &Underlay, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<UnderlayTrouble> {
+pub fn trouble(
+    underlay: &Underlay,
+    facts: &HostFacts,
+    elsewhere: &[IpAddr],
+) -> Option<UnderlayTrouble> {
     let name = || underlay.name.clone();
-    let Some(interface) = facts.by_index(underlay.index) else { return Some(UnderlayTrouble::Gone { interface: name() }) };
+    let Some(interface) = facts.by_index(underlay.index) else {
+        return Some(UnderlayTrouble::Gone { interface: name() });
+    };
     if !interface.up {
         return Some(UnderlayTrouble::Down { interface: name() });
     }
@@ -106,27 +131,52 @@ pub fn trouble(underlay: &Underlay, facts: &HostFacts, elsewhere: &[IpAddr]) -> 
     addresses(underlay).find_map(|address| unusable(address, interface, facts, elsewhere))
 }
 
-fn unusable(address: IpAddr, interface: &Interface, facts: &HostFacts, elsewhere: &[IpAddr]) -> Option<UnderlayTrouble> {
+fn unusable(
+    address: IpAddr,
+    interface: &Interface,
+    facts: &HostFacts,
+    elsewhere: &[IpAddr],
+) -> Option<UnderlayTrouble> {
     let name = interface.name.clone();
     match interface.addresses.iter().find(|own| own.ip() == address) {
         Some(own) if own.usable() => None,
-        Some(own) => Some(UnderlayTrouble::Unusable { interface: name, address, state: own.state() }),
+        Some(own) => Some(UnderlayTrouble::Unusable {
+            interface: name,
+            address,
+            state: own.state(),
+        }),
         None => match facts.owner(address) {
             Some(_) if elsewhere.contains(&address) => None,
-            Some(other) => Some(UnderlayTrouble::Moved { address, from: name, to: other.name.clone() }),
-            None => Some(UnderlayTrouble::Lost { interface: name, address }),
+            Some(other) => Some(UnderlayTrouble::Moved {
+                address,
+                from: name,
+                to: other.name.clone(),
+            }),
+            None => Some(UnderlayTrouble::Lost {
+                interface: name,
+                address,
+            }),
         },
     }
 }
 
 /// Addresses of the underlay that belong to another interface (a router's `lo`). Computed at the start, right after the choice.
 pub fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
-    let own = |address: &IpAddr| facts.by_index(underlay.index).is_some_and(|interface| interface.owns(*address));
-    addresses(underlay).filter(|address| !own(address) && facts.owner(*address).is_some()).collect()
+    let own = |address: &IpAddr| {
+        facts
+            .by_index(underlay.index)
+            .is_some_and(|interface| interface.owns(*address))
+    };
+    addresses(underlay)
+        .filter(|address| !own(address) && facts.owner(*address).is_some())
+        .collect()
 }
 
 fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
-    let (v4, v6) = (underlay.addresses.v4().copied(), underlay.addresses.v6().copied());
+    let (v4, v6) = (
+        underlay.addresses.v4().copied(),
+        underlay.addresses.v6().copied(),
+    );
     v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6))
 }
 
@@ -139,13 +189,20 @@ pub struct Alarm<T> {
 
 impl<T> Default for Alarm<T> {
     fn default() -> Self {
-        Self { since: None, told: None }
+        Self {
+            since: None,
+            told: None,
+        }
     }
 }
 
 impl<T: Clone + PartialEq> Alarm<T> {
     /// Returns what to report if it is new, and when to check again if necessary.
-    pub fn look(&mut self, trouble: Option<T>, now: Instant) -> (Option<Option<T>>, Option<Instant>) {
+    pub fn look(
+        &mut self,
+        trouble: Option<T>,
+        now: Instant,
+    ) -> (Option<Option<T>>, Option<Instant>) {
         if trouble.is_none() {
             self.since = None;
             return (self.told.take().map(|_| None), None);

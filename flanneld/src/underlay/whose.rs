@@ -39,29 +39,48 @@ impl Doubt {
 
     /// Whether it is used where nothing better is left.
     fn is_bearable(&self) -> bool {
-        !self.was_left && !self.claimed.values().any(|claimant| claimant.publishes) && (!self.is_nat || self.claimed.is_empty())
+        !self.was_left
+            && !self.claimed.values().any(|claimant| claimant.publishes)
+            && (!self.is_nat || self.claimed.is_empty())
     }
 
     /// The claimed addresses, each with a node.
     fn shared(&self) -> impl Iterator<Item = (IpAddr, String)> {
-        self.claimed.iter().map(|(ip, claimant)| (*ip, claimant.node.clone()))
+        self.claimed
+            .iter()
+            .map(|(ip, claimant)| (*ip, claimant.node.clone()))
     }
 }
 
 /// Whether the store's servers can matter for the choice: nothing else speaks for an interface where the usual ones are in doubt.
 pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     let in_doubt = |interface: &Interface| {
-        nat_network(interface, facts).is_some() || interface.addresses.iter().any(|address| known.taken.contains_key(&address.ip()))
+        nat_network(interface, facts).is_some()
+            || interface
+                .addresses
+                .iter()
+                .any(|address| known.taken.contains_key(&address.ip()))
     };
     !known.overwritten && (!known.left.is_empty() || facts.interfaces.iter().any(in_doubt))
 }
 
 /// What speaks against an underlay.
 pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
-    let addresses = || [underlay.addresses.v4().copied().map(IpAddr::V4), underlay.addresses.v6().copied().map(IpAddr::V6)].into_iter().flatten();
+    let addresses = || {
+        [
+            underlay.addresses.v4().copied().map(IpAddr::V4),
+            underlay.addresses.v6().copied().map(IpAddr::V6),
+        ]
+        .into_iter()
+        .flatten()
+    };
     Doubt {
-        is_nat: facts.by_index(underlay.index).is_some_and(|interface| is_nat(interface, facts)),
-        claimed: addresses().filter_map(|ip| Some((ip, known.taken.get(&ip)?.clone()))).collect(),
+        is_nat: facts
+            .by_index(underlay.index)
+            .is_some_and(|interface| is_nat(interface, facts)),
+        claimed: addresses()
+            .filter_map(|ip| Some((ip, known.taken.get(&ip)?.clone())))
+            .collect(),
         was_left: addresses().any(|ip| known.left.contains(&ip)),
     }
 }
@@ -69,32 +88,69 @@ pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> 
 /// The network of an interface in which VirtualBox or QEMU alone is the router.
 pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<IpNet> {
     let router = IpAddr::V4(NAT_ROUTER);
-    let leads_there = facts.defaults.iter().any(|route| route.index == Some(interface.index) && route.via == Some(router));
-    interface.nets().filter(|_| leads_there).find(|net| net.prefix_len() >= 24 && net.contains(&router) && net.addr() != router)
+    let leads_there = facts
+        .defaults
+        .iter()
+        .any(|route| route.index == Some(interface.index) && route.via == Some(router));
+    interface
+        .nets()
+        .filter(|_| leads_there)
+        .find(|net| net.prefix_len() >= 24 && net.contains(&router) && net.addr() != router)
 }
 
 /// Whether an interface is behind such a NAT: it has the router, and no other host was found there.
 fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
-    nat_network(interface, facts).is_some_and(|net| !facts.answering.iter().any(|(index, ip)| *index == interface.index && net.contains(ip)))
+    nat_network(interface, facts).is_some_and(|net| {
+        !facts
+            .answering
+            .iter()
+            .any(|(index, ip)| *index == interface.index && net.contains(ip))
+    })
 }
 
 /// Chooses the interface.
 ///
 /// # Errors
 /// Nothing fits, or other nodes have all addresses of this host that do.
-pub(super) fn choose(known: &KnownAddresses, request: &Request, facts: &HostFacts) -> Result<Chosen, Unfit> {
-    let mut search = Search { known, request, facts, passed_over: Vec::new(), whys: Vec::new() };
+pub(super) fn choose(
+    known: &KnownAddresses,
+    request: &Request,
+    facts: &HostFacts,
+) -> Result<Chosen, Unfit> {
+    let mut search = Search {
+        known,
+        request,
+        facts,
+        passed_over: Vec::new(),
+        whys: Vec::new(),
+    };
     if let Some(chosen) = search.published().or_else(|| search.undoubted()) {
         return Ok(chosen);
     }
-    let shared: BTreeMap<IpAddr, String> = search.passed_over.iter().flat_map(|(_, doubt)| doubt.shared()).collect();
-    if let Some((mut chosen, doubt)) = search.passed_over.into_iter().find(|(_, doubt)| doubt.is_bearable()) {
+    let shared: BTreeMap<IpAddr, String> = search
+        .passed_over
+        .iter()
+        .flat_map(|(_, doubt)| doubt.shared())
+        .collect();
+    if let Some((mut chosen, doubt)) = search
+        .passed_over
+        .into_iter()
+        .find(|(_, doubt)| doubt.is_bearable())
+    {
         chosen.warnings.push(in_doubt(&chosen, &doubt));
         return Ok(chosen);
     }
     // Other nodes have every address that could be used.
     let whys = search.whys;
-    Err(if shared.is_empty() { Unfit::Each(whys) } else { Unfit::Shared { addresses: shared, host: host(facts), whys } })
+    Err(if shared.is_empty() {
+        Unfit::Each(whys)
+    } else {
+        Unfit::Shared {
+            addresses: shared,
+            host: host(facts),
+            whys,
+        }
+    })
 }
 
 /// A search through the candidates, with those that were passed over.
@@ -114,9 +170,16 @@ impl<'a> Search<'a> {
             // It is not what the node chose.
             return None;
         }
-        for candidate in owned(&self.known.published, "which this node published last", self.request, self.facts) {
+        for candidate in owned(
+            &self.known.published,
+            "which this node published last",
+            self.request,
+            self.facts,
+        ) {
             match finish(self.request, self.facts, candidate, false) {
-                Ok(chosen) if !doubt(&chosen.underlay, self.known, self.facts).was_left => return Some(chosen),
+                Ok(chosen) if !doubt(&chosen.underlay, self.known, self.facts).was_left => {
+                    return Some(chosen);
+                }
                 Ok(_) => {}
                 Err(why) => self.whys.push(why),
             }
@@ -126,7 +189,12 @@ impl<'a> Search<'a> {
 
     /// The first candidate that nothing speaks against.
     fn undoubted(&mut self) -> Option<Chosen> {
-        for candidate in owned(&self.known.internal, "the Node's InternalIP", self.request, self.facts) {
+        for candidate in owned(
+            &self.known.internal,
+            "the Node's InternalIP",
+            self.request,
+            self.facts,
+        ) {
             if let Some(chosen) = self.consider(Ok(candidate)) {
                 return Some(chosen);
             }
@@ -139,11 +207,20 @@ impl<'a> Search<'a> {
                 return Some(chosen);
             }
         }
-        let seen: Vec<u32> = self.passed_over.iter().map(|(chosen, _)| chosen.underlay.index).collect();
-        let is_other = |interface: &&Interface| self.facts.joins_hosts(interface) && !seen.contains(&interface.index);
+        let seen: Vec<u32> = self
+            .passed_over
+            .iter()
+            .map(|(chosen, _)| chosen.underlay.index)
+            .collect();
+        let is_other = |interface: &&Interface| {
+            self.facts.joins_hosts(interface) && !seen.contains(&interface.index)
+        };
         let mut others = self.facts.interfaces.iter().filter(is_other);
         match (others.next(), others.next()) {
-            (Some(interface), None) => self.consider(Ok(Candidate::new(interface, "the only other one that joins hosts"))),
+            (Some(interface), None) => self.consider(Ok(Candidate::new(
+                interface,
+                "the only other one that joins hosts",
+            ))),
             _ => None,
         }
     }
@@ -158,7 +235,10 @@ impl<'a> Search<'a> {
                     return Some(chosen);
                 }
                 if doubt.was_left {
-                    self.whys.push(Unfit::GivenUp { addresses: chosen.underlay.addresses, interface: chosen.underlay.name.clone() });
+                    self.whys.push(Unfit::GivenUp {
+                        addresses: chosen.underlay.addresses,
+                        interface: chosen.underlay.name.clone(),
+                    });
                 }
                 self.passed_over.push((chosen, doubt));
             }
@@ -168,27 +248,49 @@ impl<'a> Search<'a> {
 }
 
 /// Candidates with these addresses of this host, each with the one of the other family on the same interface.
-fn owned<'a>(addresses: &[IpAddr], whose: &str, request: &Request, facts: &'a HostFacts) -> Vec<Candidate<'a>> {
+fn owned<'a>(
+    addresses: &[IpAddr],
+    whose: &str,
+    request: &Request,
+    facts: &'a HostFacts,
+) -> Vec<Candidate<'a>> {
     let wanted = addresses.iter().filter(|ip| is_wanted(**ip, request));
-    let here: Vec<(&Interface, IpAddr)> = wanted.filter_map(|ip| Some((facts.owner(*ip).filter(|owner| !owner.loopback)?, *ip))).collect();
+    let here: Vec<(&Interface, IpAddr)> = wanted
+        .filter_map(|ip| Some((facts.owner(*ip).filter(|owner| !owner.loopback)?, *ip)))
+        .collect();
     let with_other = |(interface, ip): &(&'a Interface, IpAddr)| {
-        let candidate = Candidate::new(interface, format!("it has {ip}, {whose}")).at(*ip, Rule::Best);
-        let other = here.iter().find(|(other, second)| other.index == interface.index && second.is_ipv6() != ip.is_ipv6());
-        other.into_iter().fold(candidate, |candidate, (_, second)| candidate.at(*second, Rule::Best))
+        let candidate =
+            Candidate::new(interface, format!("it has {ip}, {whose}")).at(*ip, Rule::Best);
+        let other = here.iter().find(|(other, second)| {
+            other.index == interface.index && second.is_ipv6() != ip.is_ipv6()
+        });
+        other.into_iter().fold(candidate, |candidate, (_, second)| {
+            candidate.at(*second, Rule::Best)
+        })
     };
     here.iter().map(with_other).collect()
 }
 
 /// Candidates that lead to the store's servers, then to other nodes.
-fn leading<'a>(known: &KnownAddresses, request: &Request, facts: &'a HostFacts, whys: &mut Vec<Unfit>) -> Vec<Candidate<'a>> {
+fn leading<'a>(
+    known: &KnownAddresses,
+    request: &Request,
+    facts: &'a HostFacts,
+    whys: &mut Vec<Unfit>,
+) -> Vec<Candidate<'a>> {
     let servers = known.servers.iter().map(|ip| (*ip, Peer::Server));
     let mut candidates = Vec::new();
     for (target, peer) in servers.chain(known.others().map(|ip| (ip, Peer::Node))) {
         match facts.towards(target) {
             Ok((interface, source)) if !interface.loopback && !interface.owns(target) => {
-                let candidate = Candidate::new(interface, format!("the one that reaches {peer} at {target}"));
+                let candidate = Candidate::new(
+                    interface,
+                    format!("the one that reaches {peer} at {target}"),
+                );
                 let source = source.filter(|source| is_wanted(*source, request));
-                candidates.push(source.into_iter().fold(candidate, |candidate, source| candidate.at(source, Rule::Best)));
+                candidates.push(source.into_iter().fold(candidate, |candidate, source| {
+                    candidate.at(source, Rule::Best)
+                }));
             }
             Ok(_) => {}
             Err(why) => whys.push(Unfit::PeerOutOfReach { peer, target, why }),
@@ -205,9 +307,18 @@ fn is_wanted(ip: IpAddr, request: &Request) -> bool {
 fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
     let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
     let why = if doubt.is_nat {
-        format!("its router is {NAT_ROUTER}, as behind the NAT that VirtualBox and QEMU give to each machine alone")
+        format!(
+            "its router is {NAT_ROUTER}, as behind the NAT that VirtualBox and QEMU give to each machine alone"
+        )
     } else {
-        format!("other Nodes claim its address: {}", doubt.shared().map(|(ip, node)| format!("{ip} (Node {node})")).collect::<Vec<_>>().join(", "))
+        format!(
+            "other Nodes claim its address: {}",
+            doubt
+                .shared()
+                .map(|(ip, node)| format!("{ip} (Node {node})"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        )
     };
     format!(
         "packets between nodes use {name} ({addresses}) although {why}; this host has no better interface. If peers do not answer, name the interface \

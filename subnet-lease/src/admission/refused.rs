@@ -109,7 +109,9 @@ impl Refused {
             Why::OtherBackend { .. } => Reason::OtherBackend,
             Why::Reserved(_) => Reason::Reserved,
             Why::Unusable(_) => Reason::Unusable,
-            Why::SameIdentity { .. } | Why::OwnIdentity { older: false, .. } => Reason::SameIdentity,
+            Why::SameIdentity { .. } | Why::OwnIdentity { older: false, .. } => {
+                Reason::SameIdentity
+            }
             Why::OwnIdentity { older: true, .. } => Reason::OurIdentity,
         }
     }
@@ -129,15 +131,20 @@ impl Coded for Refused {
 }
 
 /// How to free a subnet that must not be leased; its holder takes another.
-const FREE_IT: &str = "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
+const FREE_IT: &str =
+    "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| {
             let lease = self.subnets;
-            let place = |at: &Option<Addresses>| at.map_or_else(|| "no public address".to_owned(), |at| at.to_string());
+            let place = |at: &Option<Addresses>| {
+                at.map_or_else(|| "no public address".to_owned(), |at| at.to_string())
+            };
             match (&self.why, self.half) {
-                (Why::Unusable(_) | Why::SameIdentity { .. } | Why::OwnIdentity { .. }, None) => write!(f, "the value of {lease} cannot be used: ")?,
+                (Why::Unusable(_) | Why::SameIdentity { .. } | Why::OwnIdentity { .. }, None) => {
+                    write!(f, "the value of {lease} cannot be used: ")?
+                }
                 (Why::OurAddress { .. }, _) => {}
                 (_, Some(half)) => write!(f, "{half} of {lease} ")?,
                 (_, None) => write!(f, "{lease} ")?,
@@ -145,10 +152,15 @@ impl fmt::Display for Refused {
             match &self.why {
                 Why::Outside(networks) => write!(f, "is not a subnet of {networks}"),
                 Why::OverlapsOurs(own) => write!(f, "overlaps this node's own {own}"),
-                Why::OverlapsUnderlay(net) => write!(f, "overlaps {net}, the network of the underlay; {FREE_IT}"),
+                Why::OverlapsUnderlay(net) => {
+                    write!(f, "overlaps {net}, the network of the underlay; {FREE_IT}")
+                }
                 Why::OverlapsOlder(older) => write!(f, "overlaps the older lease {older}"),
                 Why::HoldsNode { address, older } => {
-                    write!(f, "contains {address}, the address of the node with the older lease {older}; {FREE_IT}")
+                    write!(
+                        f,
+                        "contains {address}, the address of the node with the older lease {older}; {FREE_IT}"
+                    )
                 }
                 // The Vagrant trap, as a third node sees it.
                 Why::OurAddress { node, address } => write!(
@@ -158,7 +170,9 @@ impl fmt::Display for Refused {
                      the interface that really connects the nodes",
                     node.as_deref().unwrap_or("another node")
                 ),
-                Why::NoHost(address) => write!(f, "is published at {address}, which no node can have"),
+                Why::NoHost(address) => {
+                    write!(f, "is published at {address}, which no node can have")
+                }
                 Why::InsideSubnet { address, net } => write!(
                     f,
                     "is published at {address}, which lies in the leased subnet {net}: packets for that node would not leave this one. Give the node \
@@ -166,23 +180,39 @@ impl fmt::Display for Refused {
                 ),
                 Why::NoAddress => {
                     f.write_str("is published without an address of its family")?;
-                    f.write_str(if self.half.is_none() { ": its node cannot be reached" } else { "" })
+                    f.write_str(if self.half.is_none() {
+                        ": its node cannot be reached"
+                    } else {
+                        ""
+                    })
                 }
                 Why::OffLink { at, links, backend } => write!(
                     f,
                     "is published at {}, which is on no network of this node's underlay ({}): {backend} needs a direct link to each node. Connect the \
                      nodes to one network, choose another interface with --iface on one of them, or use the vxlan backend",
                     place(at),
-                    links.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                    links
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 ),
                 Why::OtherBackend { at, theirs, ours } => write!(
                     f,
                     "of the node at {} uses backend {}, this network uses {ours}: restart flanneld there, or set Backend.Type back, so that all nodes \
                      use the same",
                     place(at),
-                    if theirs.is_empty() { "udp or alloc" } else { theirs }
+                    if theirs.is_empty() {
+                        "udp or alloc"
+                    } else {
+                        theirs
+                    }
                 ),
-                Why::Reserved(at) => write!(f, "is reserved for the node at {}, which has not taken it yet", place(at)),
+                Why::Reserved(at) => write!(
+                    f,
+                    "is reserved for the node at {}, which has not taken it yet",
+                    place(at)
+                ),
                 Why::Unusable(why) if self.half.is_some() => write!(f, "cannot be used: {why}"),
                 Why::Unusable(why) => why.fmt(f),
                 Why::SameIdentity { identity, at } => {

@@ -41,7 +41,12 @@ impl LeasesInForce {
     }
 
     /// Follows the store, in which only these keys have changed; `None` if any may have.
-    pub fn update(&mut self, raw: &LeaseTable, changed: Option<&BTreeSet<Subnets>>, terms: &Arc<Terms>) {
+    pub fn update(
+        &mut self,
+        raw: &LeaseTable,
+        changed: Option<&BTreeSet<Subnets>>,
+        terms: &Arc<Terms>,
+    ) {
         if changed.is_some_and(|changed| self.follow(raw, changed, terms)) {
             return;
         }
@@ -50,13 +55,32 @@ impl LeasesInForce {
     }
 
     /// Takes over changed leases that conflict with none; false if any does, in which case the kept state is void.
-    fn follow(&mut self, raw: &LeaseTable, changed: &BTreeSet<Subnets>, terms: &Arc<Terms>) -> bool {
-        let Some(mut clear) = self.clear.take_if(|clear| Arc::ptr_eq(&clear.terms, terms) && raw.unreadable().is_empty()) else { return false };
-        let changed: Vec<_> = changed.iter().filter(|subnets| !terms.is_own(subnets)).collect();
-        for was in changed.iter().filter_map(|subnets| self.admitted.shared_lease(subnets)) {
+    fn follow(
+        &mut self,
+        raw: &LeaseTable,
+        changed: &BTreeSet<Subnets>,
+        terms: &Arc<Terms>,
+    ) -> bool {
+        let Some(mut clear) = self
+            .clear
+            .take_if(|clear| Arc::ptr_eq(&clear.terms, terms) && raw.unreadable().is_empty())
+        else {
+            return false;
+        };
+        let changed: Vec<_> = changed
+            .iter()
+            .filter(|subnets| !terms.is_own(subnets))
+            .collect();
+        for was in changed
+            .iter()
+            .filter_map(|subnets| self.admitted.shared_lease(subnets))
+        {
             clear.free(was);
         }
-        for is in changed.iter().filter_map(|subnets| raw.shared_lease(subnets)) {
+        for is in changed
+            .iter()
+            .filter_map(|subnets| raw.shared_lease(subnets))
+        {
             if !clear.take(is) {
                 return false;
             }
@@ -71,13 +95,33 @@ impl LeasesInForce {
 
 impl Clear {
     /// Exists if no lease conflicts with another.
-    fn of(raw: &LeaseTable, admitted: &LeaseTable, refused: &[Refused], terms: &Arc<Terms>) -> Option<Self> {
-        let is_in_force = |lease: &&Arc<Lease>| admitted.shared_lease(&lease.subnets).is_some_and(|present| Arc::ptr_eq(present, lease));
-        let others = || raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets));
-        if !refused.is_empty() || !raw.unreadable().is_empty() || !others().all(|lease| is_in_force(&lease)) {
+    fn of(
+        raw: &LeaseTable,
+        admitted: &LeaseTable,
+        refused: &[Refused],
+        terms: &Arc<Terms>,
+    ) -> Option<Self> {
+        let is_in_force = |lease: &&Arc<Lease>| {
+            admitted
+                .shared_lease(&lease.subnets)
+                .is_some_and(|present| Arc::ptr_eq(present, lease))
+        };
+        let others = || {
+            raw.shared_leases()
+                .filter(|lease| !terms.is_own(&lease.subnets))
+        };
+        if !refused.is_empty()
+            || !raw.unreadable().is_empty()
+            || !others().all(|lease| is_in_force(&lease))
+        {
             return None;
         }
-        let mut clear = Self { terms: terms.clone(), used: UsedSubnets::default(), nodes: Nodes::default(), identities: Identities::of(terms) };
+        let mut clear = Self {
+            terms: terms.clone(),
+            used: UsedSubnets::default(),
+            nodes: Nodes::default(),
+            identities: Identities::of(terms),
+        };
         for lease in others() {
             clear.used.take(&lease.subnets);
             clear.nodes.take(lease);
@@ -97,7 +141,8 @@ impl Clear {
     /// Takes a lease that conflicts with none, regardless of age, and can be used as it is; whether it does.
     fn take(&mut self, lease: &Lease) -> bool {
         let terms = &*self.terms;
-        let as_it_stands = placed(lease, terms, &self.used, &self.nodes).is_ok_and(|subnets| subnets == lease.subnets);
+        let as_it_stands = placed(lease, terms, &self.used, &self.nodes)
+            .is_ok_and(|subnets| subnets == lease.subnets);
         let usable = as_it_stands
             && spoken_here(lease, &lease.subnets, terms).is_ok()
             && halves_left_out(lease, &lease.subnets, terms).is_empty()
@@ -120,21 +165,40 @@ mod tests {
     use types::Family;
 
     fn lease(third: u8, node: u8) -> Lease {
-        let data = RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"02:00:00:00:00:{node:02x}"}}"#)).ok();
-        let attrs = LeaseAttrs { public_ip: Some([192, 168, 56, node].into()), backend: "vxlan".to_owned(), data, ..LeaseAttrs::default() };
+        let data = RawJson::parse(&format!(
+            r#"{{"VNI":1,"VtepMAC":"02:00:00:00:00:{node:02x}"}}"#
+        ))
+        .ok();
+        let attrs = LeaseAttrs {
+            public_ip: Some([192, 168, 56, node].into()),
+            backend: "vxlan".to_owned(),
+            data,
+            ..LeaseAttrs::default()
+        };
         let subnets = Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap());
-        Lease { subnets, attrs, term: Term::Leased, since: i64::from(third) }
+        Lease {
+            subnets,
+            attrs,
+            term: Term::Leased,
+            since: i64::from(third),
+        }
     }
 
     fn vtep_mac(attrs: &LeaseAttrs, family: Family) -> Option<String> {
         let data = family.pick(&attrs.data, &attrs.v6_data);
-        Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
+        Object::parse(data.as_ref()?.as_str())
+            .ok()?
+            .read("VtepMAC")
+            .ok()
+            .flatten()
     }
 
     /// A step of the store: what is put and what goes, and whether nobody needs to be looked at for it but those.
     #[test]
     fn who_is_in_nobodys_way_costs_nobody_anything() {
-        let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
+        let config =
+            NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)
+                .unwrap();
         let own = Some(lease(1, 1));
         let terms = Arc::new(Terms {
             config,
@@ -148,10 +212,14 @@ mod tests {
         let mut raw = LeaseTable::of((1..20).map(|n| lease(n, n)), BTreeSet::new());
         let mut standing = LeasesInForce::default();
         standing.update(&raw, None, &terms);
-        assert_eq!((standing.admitted().len(), standing.clear.is_some()), (18, true));
+        assert_eq!(
+            (standing.admitted().len(), standing.clear.is_some()),
+            (18, true)
+        );
         let mut step = |put: Vec<Lease>, gone: Vec<u8>| {
             let mut changed: BTreeSet<Subnets> = put.iter().map(|lease| lease.subnets).collect();
-            put.into_iter().for_each(|lease| raw.set(&lease.subnets.clone(), Some(&Arc::new(lease))));
+            put.into_iter()
+                .for_each(|lease| raw.set(&lease.subnets.clone(), Some(&Arc::new(lease))));
             for third in gone {
                 let subnets = lease(third, 0).subnets;
                 raw.set(&subnets, None);
@@ -161,15 +229,27 @@ mod tests {
             if !followed {
                 standing.update(&raw, None, &terms);
             }
-            assert_eq!(standing.admitted(), &admitted(&raw, &LeaseTable::default(), &terms).0);
+            assert_eq!(
+                standing.admitted(),
+                &admitted(&raw, &LeaseTable::default(), &terms).0
+            );
             followed
         };
         assert!(step(vec![lease(20, 20), lease(21, 21)], vec![]), "two more");
-        assert!(step(vec![lease(1, 1)], vec![5, 6]), "two less; our own does not count");
+        assert!(
+            step(vec![lease(1, 1)], vec![5, 6]),
+            "two less; our own does not count"
+        );
         assert!(step(vec![lease(7, 99)], vec![]), "another address and MAC");
         assert!(step(vec![lease(30, 20)], vec![]), "a node's second lease");
-        assert!(step(vec![lease(40, 41), lease(41, 40)], vec![20]), "its first one goes");
-        assert!(step(vec![lease(40, 40), lease(41, 41)], vec![]), "two that swap");
+        assert!(
+            step(vec![lease(40, 41), lease(41, 40)], vec![20]),
+            "its first one goes"
+        );
+        assert!(
+            step(vec![lease(40, 40), lease(41, 41)], vec![]),
+            "two that swap"
+        );
         let mut same_mac = lease(50, 50);
         same_mac.attrs.data = lease(8, 8).attrs.data;
         assert!(!step(vec![same_mac], vec![]), "a MAC that is in use");

@@ -22,13 +22,21 @@ impl UsedSubnets {
         subnets.nets().find_map(|net| {
             let before = self.0.range(..=net.network()).next_back();
             let after = self.0.range(net.network()..).next();
-            before.into_iter().chain(after).map(|(_, taken)| *taken).find(|taken| nets_overlap(taken, &net))
+            before
+                .into_iter()
+                .chain(after)
+                .map(|(_, taken)| *taken)
+                .find(|taken| nets_overlap(taken, &net))
         })
     }
 
     /// The one of these that holds an address.
     pub(super) fn holds(&self, address: IpAddr) -> Option<IpNet> {
-        self.0.range(..=address).next_back().map(|(_, net)| *net).filter(|net| net.contains(&address))
+        self.0
+            .range(..=address)
+            .next_back()
+            .map(|(_, net)| *net)
+            .filter(|net| net.contains(&address))
     }
 
     /// Takes these.
@@ -82,7 +90,12 @@ impl Nodes {
 
     /// A node whose address lies in one of these.
     pub(super) fn inside(&self, subnets: &Subnets) -> Option<(IpAddr, Subnets)> {
-        subnets.nets().find_map(|net| self.0.range(net.network()..=net.broadcast()).next().map(|(address, (lease, _))| (*address, *lease)))
+        subnets.nets().find_map(|net| {
+            self.0
+                .range(net.network()..=net.broadcast())
+                .next()
+                .map(|(address, (lease, _))| (*address, *lease))
+        })
     }
 }
 
@@ -104,11 +117,18 @@ impl Used {
     pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> Why {
         let identity = excerpt(&self.identity);
         match self.by {
-            User::Node(node, _) => Why::SameIdentity { identity, at: node.addresses.and_then(|addresses| addresses.ips().next()) },
+            User::Node(node, _) => Why::SameIdentity {
+                identity,
+                at: node.addresses.and_then(|addresses| addresses.ips().next()),
+            },
             User::Ours => {
                 // A lease that this node had before is no other node's.
-                let other = |own: &Lease| Place::of(own).node != Place::of(lease).node || Place::of(own).node.is_none();
-                let older = terms.own.as_ref().is_some_and(|own| other(own) && (lease.since, lease.subnets) < (own.since, own.subnets));
+                let other = |own: &Lease| {
+                    Place::of(own).node != Place::of(lease).node || Place::of(own).node.is_none()
+                };
+                let older = terms.own.as_ref().is_some_and(|own| {
+                    other(own) && (lease.since, lease.subnets) < (own.since, own.subnets)
+                });
                 Why::OwnIdentity { identity, older }
             }
         }
@@ -133,14 +153,26 @@ struct Place {
 
 impl Place {
     fn of(lease: &Lease) -> Self {
-        let number = |id: &str| NonZeroU64::new(BuildHasherDefault::<DefaultHasher>::default().hash_one(id)).unwrap_or(NonZeroU64::MIN);
-        Self { node: lease.attrs.node.as_ref().map(|node| number(&node.id)), addresses: lease.attrs.public() }
+        let number = |id: &str| {
+            NonZeroU64::new(BuildHasherDefault::<DefaultHasher>::default().hash_one(id))
+                .unwrap_or(NonZeroU64::MIN)
+        };
+        Self {
+            node: lease.attrs.node.as_ref().map(|node| number(&node.id)),
+            addresses: lease.attrs.public(),
+        }
     }
 
     /// Whether two leases are of one node: they share an address, and neither their addresses nor their ids differ.
     fn is(self, other: Self) -> bool {
         let both = self.addresses.zip(other.addresses);
-        let pairs = || both.iter().flat_map(|(a, b)| Family::ALL.into_iter().filter_map(|family| a.of(family).zip(b.of(family))));
+        let pairs = || {
+            both.iter().flat_map(|(a, b)| {
+                Family::ALL
+                    .into_iter()
+                    .filter_map(|family| a.of(family).zip(b.of(family)))
+            })
+        };
         let told_apart = self.node.zip(other.node).is_some_and(|(a, b)| a != b);
         !told_apart && pairs().next().is_some() && pairs().all(|(a, b)| a == b)
     }
@@ -149,8 +181,15 @@ impl Place {
 impl Identities {
     /// Ours alone are in use.
     pub(super) fn of(terms: &Terms) -> Self {
-        let mut ours = Self { of: terms.identity.clone(), used: HashMap::new() };
-        let used = terms.own.iter().flat_map(|own| ours.identities(own)).map(|identity| (identity.into(), User::Ours));
+        let mut ours = Self {
+            of: terms.identity.clone(),
+            used: HashMap::new(),
+        };
+        let used = terms
+            .own
+            .iter()
+            .flat_map(|own| ours.identities(own))
+            .map(|identity| (identity.into(), User::Ours));
         ours.used = used.collect();
         ours
     }
@@ -162,11 +201,20 @@ impl Identities {
             match self.used.get(identity.as_str()) {
                 None => {}
                 Some(User::Node(known, _)) if known.is(place) => {}
-                Some(user) => return Err(Used { identity: identity.clone(), by: *user }),
+                Some(user) => {
+                    return Err(Used {
+                        identity: identity.clone(),
+                        by: *user,
+                    });
+                }
             }
         }
         for identity in identities {
-            if let User::Node(_, times) = self.used.entry(identity.into()).or_insert(User::Node(place, 0)) {
+            if let User::Node(_, times) = self
+                .used
+                .entry(identity.into())
+                .or_insert(User::Node(place, 0))
+            {
                 *times += 1;
             }
         }
@@ -187,7 +235,10 @@ impl Identities {
 
     /// Those of a lease's families. Both may have the same.
     fn identities(&self, lease: &Lease) -> Vec<String> {
-        let mut identities: Vec<String> = Family::ALL.into_iter().filter_map(|family| (self.of)(&lease.attrs, family)).collect();
+        let mut identities: Vec<String> = Family::ALL
+            .into_iter()
+            .filter_map(|family| (self.of)(&lease.attrs, family))
+            .collect();
         identities.dedup();
         identities
     }

@@ -79,7 +79,12 @@ impl Terms {
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return false;
         }
-        let mut links = self.links.iter().flatten().filter(|net| Family::from(*net) == Family::from(address)).peekable();
+        let mut links = self
+            .links
+            .iter()
+            .flatten()
+            .filter(|net| Family::from(*net) == Family::from(address))
+            .peekable();
         links.peek().is_some() && !links.any(|net| net.contains(&address))
     }
 }

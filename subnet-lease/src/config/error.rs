@@ -172,7 +172,8 @@ impl Coded for ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        types::problem::text(f, self, |f| {
+            match self {
             Self::Json { fault, beginning } => write!(f, "the network configuration is not valid JSON: {fault}; it begins with {beginning}"),
             Self::Value(fault) => write!(f, "the network configuration has a bad value: {fault}"),
             Self::Missing(member) => write!(f, "please define a correct {member} parameter in the flannel config"),
@@ -193,6 +194,7 @@ impl fmt::Display for ConfigError {
             Self::Empty { min: (min, first), max: (max, last) } => {
                 write!(f, "{min} {first} lies behind {max} {last}: there is no subnet to lease")
             }
+        }
         })
     }
 }

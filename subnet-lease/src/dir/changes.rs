@@ -25,16 +25,26 @@ impl Watch {
 
     /// Watches an open directory from now on; watching it twice is one watch. Returns whether it is watched.
     pub fn follow(&self, folder: &OwnedFd) -> bool {
-        let events = WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVE | WatchMask::CLOSE_WRITE | WatchMask::DELETE_SELF;
+        let events = WatchMask::CREATE
+            | WatchMask::DELETE
+            | WatchMask::MOVE
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::DELETE_SELF;
         let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
-        self.0.clone().is_some_and(|mut watches| watches.add(path, events).is_ok())
+        self.0
+            .clone()
+            .is_some_and(|mut watches| watches.add(path, events).is_ok())
     }
 }
 
 impl Changes {
     /// If inotify is exhausted, no change is detected, and callers check periodically.
     pub fn new() -> Self {
-        Self(Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER])).ok())
+        Self(
+            Inotify::init()
+                .and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER]))
+                .ok(),
+        )
     }
 
     pub fn watch(&self) -> Watch {
@@ -54,7 +64,14 @@ impl Changes {
             loop {
                 match events.next().await {
                     // Our own lock and temporary files do not matter.
-                    Some(Ok(event)) if event.name.as_ref().is_none_or(|name| !name.as_encoded_bytes().starts_with(b".")) => break,
+                    Some(Ok(event))
+                        if event
+                            .name
+                            .as_ref()
+                            .is_none_or(|name| !name.as_encoded_bytes().starts_with(b".")) =>
+                    {
+                        break;
+                    }
                     Some(Ok(_)) => {}
                     Some(Err(_)) | None => std::future::pending().await,
                 }

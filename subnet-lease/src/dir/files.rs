@@ -46,7 +46,10 @@ pub struct Whole {
 
 impl Files {
     pub fn new(root: PathBuf) -> Self {
-        Self { root: Root::new(root), cleared: AtomicBool::new(false) }
+        Self {
+            root: Root::new(root),
+            cleared: AtomicBool::new(false),
+        }
     }
 
     fn path(&self, key: &str) -> PathBuf {
@@ -65,7 +68,9 @@ impl Files {
         }
         let root = self.root.open()?;
         let mut text = Vec::new();
-        root.config().and_then(|file| file.take(CONFIG_LIMIT).read_to_end(&mut text)).map_err(|error| failed(&error))?;
+        root.config()
+            .and_then(|file| file.take(CONFIG_LIMIT).read_to_end(&mut text))
+            .map_err(|error| failed(&error))?;
         root.settle()?;
         Ok(text)
     }
@@ -81,22 +86,49 @@ impl Files {
             Some(folder) => {
                 // Watch first, then read: a change in between is seen by one of them.
                 let watched = watch.is_some_and(|watch| watch.follow(&folder));
-                Ok(Whole { watched, ..self.whole(&folder)? })
+                Ok(Whole {
+                    watched,
+                    ..self.whole(&folder)?
+                })
             }
-            None => Ok(Whole { listing: Listing { revision: now(), entries: Vec::new() }, ..Whole::default() }),
+            None => Ok(Whole {
+                listing: Listing {
+                    revision: now(),
+                    entries: Vec::new(),
+                },
+                ..Whole::default()
+            }),
         }
     }
 
     fn whole(&self, folder: &OwnedFd) -> Result<Whole, Trouble> {
         let unreadable = |error: Errno| Trouble::SubnetsUnlisted(self.path(""), error.into());
-        let mut whole = Whole { listing: Listing { revision: now(), entries: Vec::new() }, ..Whole::default() };
-        let mut names = Dir::openat(folder, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).map_err(unreadable)?;
+        let mut whole = Whole {
+            listing: Listing {
+                revision: now(),
+                entries: Vec::new(),
+            },
+            ..Whole::default()
+        };
+        let mut names = Dir::openat(
+            folder,
+            ".",
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(unreadable)?;
         for name in names.iter() {
             let name = name.map_err(unreadable)?;
             let Ok(key) = name.file_name().to_str() else {
                 // Not a lease, but an operator put it there: report it.
                 let key = key_text(name.file_name().to_bytes());
-                whole.listing.entries.push(Entry { key, value: Arc::default(), created: i64::MAX, modified: 0, lease: 0 });
+                whole.listing.entries.push(Entry {
+                    key,
+                    value: Arc::default(),
+                    created: i64::MAX,
+                    modified: 0,
+                    lease: 0,
+                });
                 continue;
             };
             match read(folder, key) {
@@ -119,7 +151,9 @@ impl Files {
 
     /// A number that identifies a key's content; `None` if there is no file.
     pub fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
-        let Some(folder) = self.root.open()?.subnets()? else { return Ok((None, false)) };
+        let Some(folder) = self.root.open()?.subnets()? else {
+            return Ok((None, false));
+        };
         let watched = watch.follow(&folder);
         let entry = read(&folder, key).map(|entry| entry.map(|entry| entry.modified));
         Ok((entry.unwrap_or_else(|_| Some(mark(&[]))), watched))
@@ -127,18 +161,35 @@ impl Files {
 
     /// How long ago the holder touched its file.
     pub fn last_seen(&self, key: &str) -> Result<Option<Duration>, Trouble> {
-        let Some(folder) = self.root.open()?.subnets()? else { return Ok(None) };
-        let Ok(meta) = fstatat(&folder, key, AtFlags::AT_SYMLINK_NOFOLLOW) else { return Ok(None) };
-        let since = Duration::new(u64::try_from(meta.st_mtime).unwrap_or(0), u32::try_from(meta.st_mtime_nsec).unwrap_or(0));
-        Ok(Some(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(since)))
+        let Some(folder) = self.root.open()?.subnets()? else {
+            return Ok(None);
+        };
+        let Ok(meta) = fstatat(&folder, key, AtFlags::AT_SYMLINK_NOFOLLOW) else {
+            return Ok(None);
+        };
+        let since = Duration::new(
+            u64::try_from(meta.st_mtime).unwrap_or(0),
+            u32::try_from(meta.st_mtime_nsec).unwrap_or(0),
+        );
+        Ok(Some(
+            SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default()
+                .saturating_sub(since),
+        ))
     }
 
     /// Touches the file to show that the holder is alive. Returns false if the file is gone or not a regular file.
     pub fn touch(&self, key: &str) -> Result<bool, Trouble> {
-        let Some(folder) = self.root.open()?.subnets()? else { return Ok(false) };
+        let Some(folder) = self.root.open()?.subnets()? else {
+            return Ok(false);
+        };
         let failed = |error: &std::io::Error| Trouble::failed(Act::Touch, &self.path(key), error);
         match regular(&folder, key, OFlag::O_WRONLY | OFlag::O_APPEND) {
-            Ok(file) => file.set_modified(SystemTime::now()).map(|()| true).map_err(|error| failed(&error)),
+            Ok(file) => file
+                .set_modified(SystemTime::now())
+                .map(|()| true)
+                .map_err(|error| failed(&error)),
             Err(error) if error.kind() == ErrorKind::NotFound || foreign(&error) => Ok(false),
             Err(error) => Err(failed(&error)),
         }
@@ -154,37 +205,64 @@ impl Files {
         let listing = self.whole(&folder)?.listing;
         let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key);
         let holds = compare.iter().all(|compare| match compare {
-            Compare::Unchanged { key, modified } => find(key).is_some_and(|entry| entry.modified == *modified),
-            Compare::Holds { key, value } => find(key).is_some_and(|entry| *entry.value == *value.as_bytes()),
+            Compare::Unchanged { key, modified } => {
+                find(key).is_some_and(|entry| entry.modified == *modified)
+            }
+            Compare::Holds { key, value } => {
+                find(key).is_some_and(|entry| *entry.value == *value.as_bytes())
+            }
             Compare::HangsOn { key, lease } => find(key).is_some_and(|entry| entry.lease == *lease),
-            Compare::NoneUnder(prefix) => !listing.entries.iter().any(|entry| entry.key.starts_with(prefix.as_str())),
+            Compare::NoneUnder(prefix) => !listing
+                .entries
+                .iter()
+                .any(|entry| entry.key.starts_with(prefix.as_str())),
         });
         if !holds {
-            return Ok(Answer::Txn { done: false, revision: listing.revision, present: find(key).cloned() });
+            return Ok(Answer::Txn {
+                done: false,
+                revision: listing.revision,
+                present: find(key).cloned(),
+            });
         }
         let mut revision = find(key).map_or(listing.revision, |entry| entry.modified);
         for write in write {
             match write {
                 Write::Put { key, value, .. } => {
-                    put(&folder, key, value).map_err(|error| Trouble::failed(Act::Write, &self.path(key), &error))?;
+                    put(&folder, key, value)
+                        .map_err(|error| Trouble::failed(Act::Write, &self.path(key), &error))?;
                     revision = mark(value.as_bytes());
                 }
-                Write::Delete { key } => match unlinkat(&folder, key.as_str(), UnlinkatFlags::NoRemoveDir) {
-                    Ok(()) | Err(Errno::ENOENT) => {}
-                    Err(error) => return Err(Trouble::failed(Act::Delete, &self.path(key), &error.into())),
-                },
+                Write::Delete { key } => {
+                    match unlinkat(&folder, key.as_str(), UnlinkatFlags::NoRemoveDir) {
+                        Ok(()) | Err(Errno::ENOENT) => {}
+                        Err(error) => {
+                            return Err(Trouble::failed(
+                                Act::Delete,
+                                &self.path(key),
+                                &error.into(),
+                            ));
+                        }
+                    }
+                }
             }
         }
         // Every reader sees the new names. A power loss may undo them, as if they had never been written.
         let _ = fsync(&folder);
-        Ok(Answer::Txn { done: true, revision, present: None })
+        Ok(Answer::Txn {
+            done: true,
+            revision,
+            present: None,
+        })
     }
 
     fn lock(&self, folder: &OwnedFd) -> Result<Flock<File>, Trouble> {
         let path = self.path(LOCK);
-        let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT).map_err(|error| Trouble::failed(Act::Open, &path, &error))?;
+        let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT)
+            .map_err(|error| Trouble::failed(Act::Open, &path, &error))?;
         // Who can read the file can lock it. A file of another owner is that one's choice.
-        if file.metadata().is_ok_and(|meta| meta.mode() & 0o077 != 0 && meta.uid() == nix::unistd::geteuid().as_raw()) {
+        if file.metadata().is_ok_and(|meta| {
+            meta.mode() & 0o077 != 0 && meta.uid() == nix::unistd::geteuid().as_raw()
+        }) {
             let _ = file.set_permissions(Permissions::from_mode(0o600));
         }
         let begun = Instant::now();
@@ -210,7 +288,8 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
         let file = regular(folder, key, OFlag::O_RDONLY)?;
         let meta = file.metadata()?;
         let mut value = Vec::new();
-        file.take(u64::try_from(VALUE_LIMIT).unwrap_or(u64::MAX) + 1).read_to_end(&mut value)?;
+        file.take(u64::try_from(VALUE_LIMIT).unwrap_or(u64::MAX) + 1)
+            .read_to_end(&mut value)?;
         Ok((value, meta.modified()?))
     };
     let (value, touched) = match read() {
@@ -219,17 +298,34 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
         Err(error) => return Err(LeaseFile((&error).into())),
     };
     // A writer without a rank does not touch files: an operator's entry is as old as the file, or it would precede every node.
-    let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);
+    let rank = wire::parse_value(&value)
+        .ok()
+        .and_then(|attrs| attrs.node)
+        .map(|node| node.rank);
     let created = rank.unwrap_or_else(|| nanoseconds(touched));
     let modified = mark(&value);
-    Ok(Some(Entry { key: key.to_owned(), value: value.into(), created, modified, lease: 0 }))
+    Ok(Some(Entry {
+        key: key.to_owned(),
+        value: value.into(),
+        created,
+        modified,
+        lease: 0,
+    }))
 }
 
 /// Writes a file atomically.
 fn put(folder: &OwnedFd, key: &str, value: &str) -> std::io::Result<()> {
     let temporary = format!(".{key}.{:016x}", rand::random::<u64>());
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let written = openat(folder, temporary.as_str(), flags, Mode::from_bits_truncate(0o644)).map_err(Into::into).and_then(|file| {
+    let flags =
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let written = openat(
+        folder,
+        temporary.as_str(),
+        flags,
+        Mode::from_bits_truncate(0o644),
+    )
+    .map_err(Into::into)
+    .and_then(|file| {
         let mut file = File::from(file);
         file.write_all(value.as_bytes())?;
         file.sync_all()?;
@@ -243,31 +339,59 @@ fn put(folder: &OwnedFd, key: &str, value: &str) -> std::io::Result<()> {
 
 /// Removes temporary files left by a crash in [`put`], on this or another host. Writers hold the lock, and so does the caller.
 fn clear(folder: &OwnedFd) {
-    let Ok(mut names) = Dir::openat(folder, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) else { return };
-    let left: Vec<String> =
-        names.iter().flatten().filter_map(|name| name.file_name().to_str().ok().filter(|name| is_temporary(name)).map(str::to_owned)).collect();
+    let Ok(mut names) = Dir::openat(
+        folder,
+        ".",
+        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    ) else {
+        return;
+    };
+    let left: Vec<String> = names
+        .iter()
+        .flatten()
+        .filter_map(|name| {
+            name.file_name()
+                .to_str()
+                .ok()
+                .filter(|name| is_temporary(name))
+                .map(str::to_owned)
+        })
+        .collect();
     for name in left {
         let meta = fstatat(folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-        if meta.is_ok_and(|meta| SFlag::from_bits_truncate(meta.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG)
-            && unlinkat(folder, name.as_str(), UnlinkatFlags::NoRemoveDir).is_ok()
+        if meta.is_ok_and(|meta| {
+            SFlag::from_bits_truncate(meta.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG
+        }) && unlinkat(folder, name.as_str(), UnlinkatFlags::NoRemoveDir).is_ok()
         {
-            tracing::info!("removed {name}, a temporary file left beside the leases by a killed flanneld");
+            tracing::info!(
+                "removed {name}, a temporary file left beside the leases by a killed flanneld"
+            );
         }
     }
 }
 
 /// Whether a name is that of a temporary file of [`put`]: a dot, a key, a dot, sixteen hexadecimal digits.
 fn is_temporary(name: &str) -> bool {
-    let parts = name.strip_prefix('.').and_then(|rest| rest.rsplit_once('.'));
+    let parts = name
+        .strip_prefix('.')
+        .and_then(|rest| rest.rsplit_once('.'));
     parts.is_some_and(|(key, random)| {
-        wire::parse_key(key).is_some() && random.len() == 16 && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        wire::parse_key(key).is_some()
+            && random.len() == 16
+            && random
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
 /// A number that changes with the content: the store's revision of the file.
 fn mark(value: &[u8]) -> i64 {
     let digest = Sha256::digest(value);
-    let word = digest.iter().take(8).fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let word = digest
+        .iter()
+        .take(8)
+        .fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
     i64::try_from(word >> 1).unwrap_or(i64::MAX)
 }
 
@@ -277,7 +401,9 @@ fn now() -> i64 {
 }
 
 fn nanoseconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 

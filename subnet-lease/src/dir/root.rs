@@ -12,7 +12,9 @@ use std::sync::OnceLock;
 
 const CONFIG: &str = "config";
 const SUBNETS: &str = "subnets";
-const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+const DIRECTORY: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_CLOEXEC);
 
 /// The path of the directory, and the identity of the directory found there first.
 pub struct Root {
@@ -29,7 +31,10 @@ pub struct Open<'a> {
 
 impl Root {
     pub fn new(path: PathBuf) -> Self {
-        Self { path, first: OnceLock::new() }
+        Self {
+            path,
+            first: OnceLock::new(),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -44,9 +49,12 @@ impl Root {
             error => Trouble::Closed(path(), error.into()),
         })?;
         let opened = Open { root: self, file };
-        let Some(first) = self.first.get() else { return Ok(opened) };
+        let Some(first) = self.first.get() else {
+            return Ok(opened);
+        };
         let present = opened.identity()?;
-        let config = fstatat(&opened.file, CONFIG, AtFlags::AT_SYMLINK_NOFOLLOW).map(|meta| meta.st_mode & libc_type::MASK == libc_type::REGULAR);
+        let config = fstatat(&opened.file, CONFIG, AtFlags::AT_SYMLINK_NOFOLLOW)
+            .map(|meta| meta.st_mode & libc_type::MASK == libc_type::REGULAR);
         match (present == *first, config) {
             (true, Ok(true)) => Ok(opened),
             (false, Ok(true)) => Err(Trouble::Replaced(path())),
@@ -67,7 +75,8 @@ mod libc_type {
 
 impl Open<'_> {
     fn identity(&self) -> Result<(u64, u64), Trouble> {
-        let meta = fstat(&self.file).map_err(|error| Trouble::Unreadable(self.root.path.clone(), error.into()))?;
+        let meta = fstat(&self.file)
+            .map_err(|error| Trouble::Unreadable(self.root.path.clone(), error.into()))?;
         Ok((meta.st_dev, meta.st_ino))
     }
 
@@ -84,16 +93,25 @@ impl Open<'_> {
 
     /// The directory of the leases; `None` if it does not exist yet.
     pub fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
-        match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
+        match openat(
+            &self.file,
+            SUBNETS,
+            DIRECTORY | OFlag::O_NOFOLLOW,
+            Mode::empty(),
+        ) {
             Ok(folder) => Ok(Some(folder)),
             Err(Errno::ENOENT) => Ok(None),
-            Err(error) => Err(Trouble::SubnetsClosed(self.root.path.join(SUBNETS), FileFault::of(error))),
+            Err(error) => Err(Trouble::SubnetsClosed(
+                self.root.path.join(SUBNETS),
+                FileFault::of(error),
+            )),
         }
     }
 
     /// The directory of the leases, created if missing.
     pub fn subnets_made(&self) -> Result<OwnedFd, Trouble> {
-        let failed = |error: Errno| Trouble::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into());
+        let failed =
+            |error: Errno| Trouble::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into());
         match mkdirat(&self.file, SUBNETS, Mode::from_bits_truncate(0o777)) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(error) => return Err(failed(error)),
@@ -105,13 +123,16 @@ impl Open<'_> {
 /// Opens a regular file of a directory. Follows no links and never blocks on a pipe.
 pub fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Result<File> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let opened = openat(folder, name, flags, Mode::from_bits_truncate(0o644)).map_err(|error| match error {
-        // A pipe without a reader, opened for writing, or a socket.
-        Errno::ENXIO | Errno::ENODEV => strange(),
-        // A directory, opened for writing.
-        Errno::EISDIR => strange(),
-        error => error.into(),
-    })?;
+    let opened =
+        openat(folder, name, flags, Mode::from_bits_truncate(0o644)).map_err(
+            |error| match error {
+                // A pipe without a reader, opened for writing, or a socket.
+                Errno::ENXIO | Errno::ENODEV => strange(),
+                // A directory, opened for writing.
+                Errno::EISDIR => strange(),
+                error => error.into(),
+            },
+        )?;
     let file = File::from(opened);
     if !file.metadata()?.is_file() {
         return Err(strange());
@@ -125,5 +146,6 @@ fn strange() -> std::io::Error {
 
 /// Whether an error means that the name is not that of a regular file.
 pub fn foreign(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::InvalidInput || error.raw_os_error() == Some(Errno::ELOOP as i32)
+    error.kind() == std::io::ErrorKind::InvalidInput
+        || error.raw_os_error() == Some(Errno::ELOOP as i32)
 }

@@ -32,14 +32,20 @@ impl From<&std::io::Error> for FileFault {
         match error.raw_os_error() {
             Some(code) if code == Errno::ELOOP as i32 => Self::Link,
             None if error.kind() == ErrorKind::InvalidInput => Self::NotRegular,
-            errno => Self::System { errno, words: error.to_string() },
+            errno => Self::System {
+                errno,
+                words: error.to_string(),
+            },
         }
     }
 }
 
 impl From<Errno> for FileFault {
     fn from(error: Errno) -> Self {
-        Self::System { errno: Some(error as i32), words: error.to_string() }
+        Self::System {
+            errno: Some(error as i32),
+            words: error.to_string(),
+        }
     }
 }
 
@@ -76,7 +82,9 @@ impl Coded for LeaseFile {
 
 impl fmt::Display for LeaseFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| write!(f, "its file cannot be read: {}", self.0))
+        types::problem::text(f, self, |f| {
+            write!(f, "its file cannot be read: {}", self.0)
+        })
     }
 }
 
@@ -162,7 +170,14 @@ impl Trouble {
 
     /// Whether the contents of the directory are unknown; else only this operation failed.
     pub fn is_away(&self) -> bool {
-        !matches!(self, Self::NoConfig(_) | Self::ConfigUnread(..) | Self::Config(..) | Self::Locked(..) | Self::File(..))
+        !matches!(
+            self,
+            Self::NoConfig(_)
+                | Self::ConfigUnread(..)
+                | Self::Config(..)
+                | Self::Locked(..)
+                | Self::File(..)
+        )
     }
 }
 
@@ -191,9 +206,18 @@ impl Coded for Trouble {
     fn detail(&self) -> Detail {
         let place = |path: &PathBuf| ConfigPlace::File(path.clone());
         match self {
-            Self::NoConfig(path) => Detail::ConfigMissing { place: place(path), example: EXAMPLE.to_owned() },
-            Self::ConfigUnread(path, _) | Self::Config(path, _) => Detail::ConfigInvalid { place: Some(place(path)) },
-            _ => Detail::Store { cause: self.cause(), status: None, server: None },
+            Self::NoConfig(path) => Detail::ConfigMissing {
+                place: place(path),
+                example: EXAMPLE.to_owned(),
+            },
+            Self::ConfigUnread(path, _) | Self::Config(path, _) => Detail::ConfigInvalid {
+                place: Some(place(path)),
+            },
+            _ => Detail::Store {
+                cause: self.cause(),
+                status: None,
+                server: None,
+            },
         }
     }
 }
@@ -223,8 +247,16 @@ const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            Self::Missing(root) => write!(f, "the directory of leases {} does not exist: mount it, or move it back", root.display()),
-            Self::Closed(root, fault) => write!(f, "the directory of leases {} cannot be opened: {fault}", root.display()),
+            Self::Missing(root) => write!(
+                f,
+                "the directory of leases {} does not exist: mount it, or move it back",
+                root.display()
+            ),
+            Self::Closed(root, fault) => write!(
+                f,
+                "the directory of leases {} cannot be opened: {fault}",
+                root.display()
+            ),
             Self::Replaced(root) => write!(
                 f,
                 "the directory of leases {} is not the directory found at the start: put that one back, or restart flanneld to use this one",
@@ -236,26 +268,66 @@ impl fmt::Display for Trouble {
                 root.display()
             ),
             Self::ConfigNotRegular(root) => {
-                write!(f, "the directory of leases {} has a config that is not a regular file: put the file back", root.display())
+                write!(
+                    f,
+                    "the directory of leases {} has a config that is not a regular file: put the file back",
+                    root.display()
+                )
             }
-            Self::ConfigGone(root) => write!(f, "the directory of leases {} no longer has a config: put it back", root.display()),
-            Self::ConfigUnknown(root, fault) => write!(f, "the directory of leases {} cannot be read: config: {fault}", root.display()),
-            Self::Unreadable(root, fault) => write!(f, "the directory of leases {} cannot be read: {fault}", root.display()),
-            Self::SubnetsClosed(path, fault) => write!(f, "the directory {} cannot be opened: {fault}", path.display()),
-            Self::SubnetsUnlisted(path, fault) => write!(f, "cannot read the directory {}: {fault}", path.display()),
+            Self::ConfigGone(root) => write!(
+                f,
+                "the directory of leases {} no longer has a config: put it back",
+                root.display()
+            ),
+            Self::ConfigUnknown(root, fault) => write!(
+                f,
+                "the directory of leases {} cannot be read: config: {fault}",
+                root.display()
+            ),
+            Self::Unreadable(root, fault) => write!(
+                f,
+                "the directory of leases {} cannot be read: {fault}",
+                root.display()
+            ),
+            Self::SubnetsClosed(path, fault) => write!(
+                f,
+                "the directory {} cannot be opened: {fault}",
+                path.display()
+            ),
+            Self::SubnetsUnlisted(path, fault) => {
+                write!(f, "cannot read the directory {}: {fault}", path.display())
+            }
             Self::Hangs(root) => {
-                write!(f, "the directory of leases {} does not answer within {TIMEOUT:?}: its file system hangs", root.display())
+                write!(
+                    f,
+                    "the directory of leases {} does not answer within {TIMEOUT:?}: its file system hangs",
+                    root.display()
+                )
             }
             Self::NoThread(silence) => silence.fmt(f),
             Self::NoConfig(path) => {
-                write!(f, "the network configuration {} does not exist: create it, e.g. {EXAMPLE}", path.display())
+                write!(
+                    f,
+                    "the network configuration {} does not exist: create it, e.g. {EXAMPLE}",
+                    path.display()
+                )
             }
-            Self::ConfigUnread(path, fault) => write!(f, "cannot read the network configuration {}: {fault}", path.display()),
+            Self::ConfigUnread(path, fault) => write!(
+                f,
+                "cannot read the network configuration {}: {fault}",
+                path.display()
+            ),
             Self::Config(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Locked(path, patience) => {
-                write!(f, "another process has held the lock {} for {patience:?}; `fuser {0}` names it", path.display())
+                write!(
+                    f,
+                    "another process has held the lock {} for {patience:?}; `fuser {0}` names it",
+                    path.display()
+                )
             }
-            Self::File(act, path, fault) => write!(f, "cannot {} {}: {fault}", act.as_str(), path.display()),
+            Self::File(act, path, fault) => {
+                write!(f, "cannot {} {}: {fault}", act.as_str(), path.display())
+            }
         })
     }
 }

@@ -27,7 +27,10 @@ impl fmt::Display for Silence {
             Silence::Late => f.write_str("no answer"),
             Silence::Stopped => f.write_str("the thread of the directory's files ended"),
             Silence::NotStarted(error) => {
-                write!(f, "the thread of the directory's files cannot be started: {error}; raise the limits (ulimit -u; TasksMax)")
+                write!(
+                    f,
+                    "the thread of the directory's files cannot be started: {error}; raise the limits (ulimit -u; TasksMax)"
+                )
             }
         }
     }
@@ -43,16 +46,28 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(patience: Duration) -> Self {
-        Self { jobs: OnceLock::new(), turn: Arc::new(Semaphore::new(1)), patience }
+        Self {
+            jobs: OnceLock::new(),
+            turn: Arc::new(Semaphore::new(1)),
+            patience,
+        }
     }
 
     /// Runs an operation on the thread.
     ///
     /// # Cancel safety
     /// An operation that has started runs to its end.
-    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Silence> {
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Silence> {
         let answered = async {
-            let permit = self.turn.clone().acquire_owned().await.map_err(|_| Silence::Stopped)?;
+            let permit = self
+                .turn
+                .clone()
+                .acquire_owned()
+                .await
+                .map_err(|_| Silence::Stopped)?;
             let (answer, answered) = oneshot::channel();
             let job = move || {
                 let done = work();
@@ -60,19 +75,29 @@ impl Worker {
                 drop(permit);
                 let _ = answer.send(done);
             };
-            let jobs = self.jobs.get_or_init(start).as_ref().map_err(Clone::clone)?;
+            let jobs = self
+                .jobs
+                .get_or_init(start)
+                .as_ref()
+                .map_err(Clone::clone)?;
             jobs.send(Box::new(job)).map_err(|_| Silence::Stopped)?;
             answered.await.map_err(|_| Silence::Stopped)
         };
-        tokio::time::timeout(self.patience, answered).await.unwrap_or(Err(Silence::Late))
+        tokio::time::timeout(self.patience, answered)
+            .await
+            .unwrap_or(Err(Silence::Late))
     }
 }
 
 fn start() -> Result<mpsc::Sender<Job>, Silence> {
     let (jobs, inbox) = mpsc::channel::<Job>();
     let work = move || inbox.into_iter().for_each(|job| job());
-    let thread = std::thread::Builder::new().name("lease-files".to_owned()).spawn(work);
-    thread.map(|_| jobs).map_err(|error| Silence::NotStarted(error.to_string()))
+    let thread = std::thread::Builder::new()
+        .name("lease-files".to_owned())
+        .spawn(work);
+    thread
+        .map(|_| jobs)
+        .map_err(|error| Silence::NotStarted(error.to_string()))
 }
 
 #[cfg(test)]
@@ -86,16 +111,27 @@ mod tests {
         assert_eq!(worker.run(|| 7).await, Ok(7));
         let (release, hung) = mpsc::channel::<()>();
         let done = Arc::new(std::sync::atomic::AtomicU32::new(0));
-        assert_eq!(worker.run(move || hung.recv().is_ok()).await, Err(Silence::Late));
+        assert_eq!(
+            worker.run(move || hung.recv().is_ok()).await,
+            Err(Silence::Late)
+        );
         // The next caller times out, and its operation is not run later.
         for _ in 0..3 {
             let done = done.clone();
-            assert_eq!(worker.run(move || done.fetch_add(1, std::sync::atomic::Ordering::Relaxed)).await, Err(Silence::Late));
+            assert_eq!(
+                worker
+                    .run(move || done.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+                    .await,
+                Err(Silence::Late)
+            );
         }
         release.send(()).unwrap();
         let begun = Instant::now();
         while worker.run(|| ()).await.is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "it does not go on");
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "it does not go on"
+            );
         }
         assert_eq!(done.load(std::sync::atomic::Ordering::Relaxed), 0);
     }
@@ -103,7 +139,10 @@ mod tests {
     #[tokio::test]
     async fn a_job_that_panics_is_an_error_not_a_hang() {
         let worker = Worker::new(Duration::from_secs(10));
-        assert!(matches!(worker.run(|| panic!("on purpose")).await, Err::<(), _>(Silence::Stopped)));
+        assert!(matches!(
+            worker.run(|| panic!("on purpose")).await,
+            Err::<(), _>(Silence::Stopped)
+        ));
         assert!(matches!(worker.run(|| ()).await, Err(Silence::Stopped)));
     }
 }

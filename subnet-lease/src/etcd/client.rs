@@ -6,9 +6,14 @@ use super::options::EtcdOptions;
 use super::trouble::EtcdTrouble;
 use crate::manager::Counters;
 use crate::protocol::drive::Registry;
-use crate::protocol::registry::{Answer, Compare, Entry, Listing, Request, TTL, Unanswered, Write, key_text};
+use crate::protocol::registry::{
+    Answer, Compare, Entry, Listing, Request, TTL, Unanswered, Write, key_text,
+};
 use async_trait::async_trait;
-use etcd_client::{CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{
+    CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, ResponseHeader, Txn,
+    TxnOp, TxnOpResponse,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -35,7 +40,11 @@ pub struct EtcdRegistry {
 impl EtcdRegistry {
     /// Connects to nothing yet.
     pub fn new(options: EtcdOptions) -> Self {
-        Self { connections: Connections::new(options), counters: Arc::default(), page: AtomicI64::new(PAGE) }
+        Self {
+            connections: Connections::new(options),
+            counters: Arc::default(),
+            page: AtomicI64::new(PAGE),
+        }
     }
 
     /// The key of a lease, or the beginning of all of them.
@@ -46,7 +55,13 @@ impl EtcdRegistry {
     fn own(&self, kv: &KeyValue) -> Option<Entry> {
         let root = self.key("");
         let key = key_text(kv.key().strip_prefix(root.as_bytes())?);
-        Some(Entry { key, value: kv.value().into(), created: kv.create_revision(), modified: kv.mod_revision(), lease: kv.lease() })
+        Some(Entry {
+            key,
+            value: kv.value().into(),
+            created: kv.create_revision(),
+            modified: kv.mod_revision(),
+            lease: kv.lease(),
+        })
     }
 
     /// An entry of ours out of a watch event.
@@ -63,7 +78,9 @@ impl EtcdRegistry {
         let connection = self.connections.get().await?;
         let key = format!("{}/{name}", self.connections.options().prefix);
         let mut kv = connection.client.kv_client();
-        let response = self.within(&connection, DEADLINE, &key, kv.get(key.as_str(), None)).await?;
+        let response = self
+            .within(&connection, DEADLINE, &key, kv.get(key.as_str(), None))
+            .await?;
         self.judge(&connection, response.header()).await?;
         Ok(response.kvs().first().map(|kv| kv.value().to_vec()))
     }
@@ -77,7 +94,9 @@ impl EtcdRegistry {
         let connection = self.connections.get().await?;
         let mut kv = connection.client.kv_client();
         let key = self.key("");
-        let response = self.within(&connection, DEADLINE, &key, kv.get(key.as_str(), None)).await?;
+        let response = self
+            .within(&connection, DEADLINE, &key, kv.get(key.as_str(), None))
+            .await?;
         Ok(response.header().map_or(0, ResponseHeader::revision))
     }
 
@@ -89,7 +108,10 @@ impl EtcdRegistry {
         let connection = self.connections.get().await?;
         let root = self.key("");
         let end = range_end(root.as_bytes());
-        let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
+        let mut kv = connection
+            .client
+            .kv_client()
+            .max_decoding_message_size(ANSWER_LIMIT);
         let mut listing = Listing::default();
         let mut from = root.clone().into_bytes();
         loop {
@@ -99,7 +121,15 @@ impl EtcdRegistry {
                 options = options.with_revision(listing.revision);
             }
             self.counters.call("range");
-            let response = match self.within(&connection, LIST_DEADLINE, &root, kv.get(from.clone(), Some(options))).await {
+            let response = match self
+                .within(
+                    &connection,
+                    LIST_DEADLINE,
+                    &root,
+                    kv.get(from.clone(), Some(options)),
+                )
+                .await
+            {
                 Ok(response) => response,
                 Err(failure) if failure.has(|kind| kind == Kind::TooLarge) && page > 1 => {
                     self.page.store(page / 2, Ordering::Relaxed);
@@ -111,7 +141,9 @@ impl EtcdRegistry {
             if listing.revision == 0 {
                 listing.revision = response.header().map_or(0, ResponseHeader::revision);
             }
-            listing.entries.extend(response.kvs().iter().filter_map(|kv| self.own(kv)));
+            listing
+                .entries
+                .extend(response.kvs().iter().filter_map(|kv| self.own(kv)));
             match response.kvs().last() {
                 Some(last) if response.more() => {
                     from = last.key().to_vec();
@@ -122,13 +154,27 @@ impl EtcdRegistry {
         }
     }
 
-    async fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, EtcdTrouble> {
+    async fn txn(
+        &self,
+        compare: &[Compare],
+        write: &[Write],
+        key: &str,
+    ) -> Result<Answer, EtcdTrouble> {
         self.counters.call("txn");
         let connection = self.connections.get().await?;
-        let when: Vec<_> = compare.iter().map(|compare| self.compare(compare)).collect();
+        let when: Vec<_> = compare
+            .iter()
+            .map(|compare| self.compare(compare))
+            .collect();
         let then: Vec<_> = write.iter().map(|write| self.write(write)).collect();
-        let txn = Txn::new().when(when).and_then(then).or_else([TxnOp::get(self.key(key), None)]);
-        let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
+        let txn = Txn::new()
+            .when(when)
+            .and_then(then)
+            .or_else([TxnOp::get(self.key(key), None)]);
+        let mut kv = connection
+            .client
+            .kv_client()
+            .max_decoding_message_size(ANSWER_LIMIT);
         let response = self.within(&connection, DEADLINE, key, kv.txn(txn)).await?;
         self.judge(&connection, response.header()).await?;
         let present = response.op_responses().into_iter().find_map(|op| match op {
@@ -136,22 +182,36 @@ impl EtcdRegistry {
             _ => None,
         });
         let revision = response.header().map_or(0, ResponseHeader::revision);
-        Ok(Answer::Txn { done: response.succeeded(), revision, present })
+        Ok(Answer::Txn {
+            done: response.succeeded(),
+            revision,
+            present,
+        })
     }
 
     fn compare(&self, compare: &Compare) -> etcd_client::Compare {
         use etcd_client::Compare as Etcd;
         match compare {
-            Compare::Unchanged { key, modified } => Etcd::mod_revision(self.key(key), CompareOp::Equal, *modified),
-            Compare::Holds { key, value } => Etcd::value(self.key(key), CompareOp::Equal, value.as_str()),
+            Compare::Unchanged { key, modified } => {
+                Etcd::mod_revision(self.key(key), CompareOp::Equal, *modified)
+            }
+            Compare::Holds { key, value } => {
+                Etcd::value(self.key(key), CompareOp::Equal, value.as_str())
+            }
             Compare::HangsOn { key, lease } => Etcd::lease(self.key(key), CompareOp::Equal, *lease),
-            Compare::NoneUnder(prefix) => Etcd::create_revision(self.key(prefix), CompareOp::Equal, 0).with_prefix(),
+            Compare::NoneUnder(prefix) => {
+                Etcd::create_revision(self.key(prefix), CompareOp::Equal, 0).with_prefix()
+            }
         }
     }
 
     fn write(&self, write: &Write) -> TxnOp {
         match write {
-            Write::Put { key, value, lease } => TxnOp::put(self.key(key), value.as_str(), Some(PutOptions::new().with_lease(*lease))),
+            Write::Put { key, value, lease } => TxnOp::put(
+                self.key(key),
+                value.as_str(),
+                Some(PutOptions::new().with_lease(*lease)),
+            ),
             Write::Delete { key } => TxnOp::delete(self.key(key), None),
         }
     }
@@ -163,9 +223,17 @@ impl EtcdRegistry {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
         let mut client = connection.client.lease_client();
-        let response = self.within(&connection, DEADLINE, "lease", client.time_to_live(lease, None)).await?;
+        let response = self
+            .within(
+                &connection,
+                DEADLINE,
+                "lease",
+                client.time_to_live(lease, None),
+            )
+            .await?;
         let (ttl, granted) = (response.ttl(), response.granted_ttl());
-        let ago = (ttl > 0).then(|| Duration::from_secs(u64::try_from(granted.saturating_sub(ttl)).unwrap_or(0)));
+        let ago = (ttl > 0)
+            .then(|| Duration::from_secs(u64::try_from(granted.saturating_sub(ttl)).unwrap_or(0)));
         Ok(Answer::LastSeen(ago))
     }
 
@@ -174,9 +242,18 @@ impl EtcdRegistry {
         self.counters.call("lease-ttl");
         let connection = self.connections.get().await?;
         let mut client = connection.client.lease_client();
-        let response = self.within(&connection, DEADLINE, "lease", client.time_to_live(lease, None)).await?;
+        let response = self
+            .within(
+                &connection,
+                DEADLINE,
+                "lease",
+                client.time_to_live(lease, None),
+            )
+            .await?;
         let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());
-        Ok(Answer::Alive(ours && u64::try_from(response.ttl()).is_ok_and(|left| left > ENOUGH.as_secs())))
+        Ok(Answer::Alive(
+            ours && u64::try_from(response.ttl()).is_ok_and(|left| left > ENOUGH.as_secs()),
+        ))
     }
 
     /// Revokes a lease, unless a key is attached to it: the key would be deleted with it.
@@ -185,10 +262,18 @@ impl EtcdRegistry {
         let connection = self.connections.get().await?;
         let mut client = connection.client.lease_client();
         let keys = LeaseTimeToLiveOptions::new().with_keys();
-        let response = self.within(&connection, DEADLINE, "lease", client.time_to_live(lease, Some(keys))).await?;
+        let response = self
+            .within(
+                &connection,
+                DEADLINE,
+                "lease",
+                client.time_to_live(lease, Some(keys)),
+            )
+            .await?;
         if response.keys().is_empty() {
             self.counters.call("lease-revoke");
-            self.within(&connection, DEADLINE, "lease", client.revoke(lease)).await?;
+            self.within(&connection, DEADLINE, "lease", client.revoke(lease))
+                .await?;
         }
         Ok(Answer::Revoked)
     }
@@ -207,7 +292,9 @@ impl EtcdRegistry {
                 Err(error) => Err(error),
             }
         };
-        self.within(&connection, DEADLINE, "lease", answer).await.map(Answer::Alive)
+        self.within(&connection, DEADLINE, "lease", answer)
+            .await
+            .map(Answer::Alive)
     }
 
     /// One call with a deadline. A transport failure drops the connection.
@@ -218,7 +305,10 @@ impl EtcdRegistry {
         key: &str,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, EtcdTrouble> {
-        match connection.until_cut(tokio::time::timeout(deadline, call)).await? {
+        match connection
+            .until_cut(tokio::time::timeout(deadline, call))
+            .await?
+        {
             Ok(Ok(answer)) => {
                 self.counters.heard();
                 Ok(answer)
@@ -227,7 +317,10 @@ impl EtcdRegistry {
                 if !is_answer(&error) {
                     self.connections.leave(connection.number).await;
                 }
-                Err(EtcdTrouble::Refused(connection.endpoint.clone(), self.connections.explain(key, &error)))
+                Err(EtcdTrouble::Refused(
+                    connection.endpoint.clone(),
+                    self.connections.explain(key, &error),
+                ))
             }
             Err(_) => {
                 self.connections.leave(connection.number).await;
@@ -236,9 +329,17 @@ impl EtcdRegistry {
         }
     }
 
-    async fn judge(&self, connection: &Connection, header: Option<&ResponseHeader>) -> Result<(), EtcdTrouble> {
+    async fn judge(
+        &self,
+        connection: &Connection,
+        header: Option<&ResponseHeader>,
+    ) -> Result<(), EtcdTrouble> {
         match header {
-            Some(header) => self.connections.recognise(connection, header.cluster_id()).await,
+            Some(header) => {
+                self.connections
+                    .recognise(connection, header.cluster_id())
+                    .await
+            }
             None => Ok(()),
         }
     }
@@ -249,7 +350,10 @@ impl Registry for EtcdRegistry {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
         Ok(match self.attempt(request.clone()).await {
             // Refused unseen, and the connection was dropped: the next one logs in as etcd requires now.
-            Err(EtcdTrouble::Refused(_, why)) if self.connections.options().user.is_some() && why.kind().is_some_and(Kind::of_log_in) => {
+            Err(EtcdTrouble::Refused(_, why))
+                if self.connections.options().user.is_some()
+                    && why.kind().is_some_and(Kind::of_log_in) =>
+            {
                 self.attempt(request).await?
             }
             answer => answer?,
@@ -266,11 +370,17 @@ impl EtcdRegistry {
                 let connection = self.connections.get().await?;
                 let mut client = connection.client.lease_client();
                 let ttl = i64::try_from(TTL.as_secs()).unwrap_or(i64::MAX);
-                let response = self.within(&connection, DEADLINE, "lease", client.grant(ttl, None)).await?;
+                let response = self
+                    .within(&connection, DEADLINE, "lease", client.grant(ttl, None))
+                    .await?;
                 Ok(Answer::Granted(response.id()))
             }
             Request::LastSeen { lease, .. } => self.last_seen(lease).await,
-            Request::Txn { compare, write, key } => self.txn(&compare, &write, &key).await,
+            Request::Txn {
+                compare,
+                write,
+                key,
+            } => self.txn(&compare, &write, &key).await,
             Request::KeepAlive { lease, .. } => self.keep_alive(lease).await,
             Request::Inherit { lease } => Box::pin(self.inherit(lease)).await,
             Request::Revoke { lease } => self.revoke(lease).await,

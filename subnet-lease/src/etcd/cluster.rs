@@ -24,7 +24,10 @@ pub struct Recognition {
 impl Recognition {
     /// Knows nothing yet of this many endpoints.
     pub fn new(endpoints: usize) -> Self {
-        Self { known: None, votes: vec![None; endpoints] }
+        Self {
+            known: None,
+            votes: vec![None; endpoints],
+        }
     }
 
     /// Judges the cluster that an endpoint names.
@@ -59,8 +62,16 @@ mod tests {
             assert_eq!(seen.answer(1, 2), Judgement::Foreign(1));
         }
         assert_eq!(seen.answer(0, 1), Judgement::Right);
-        assert_eq!(seen.answer(0, 2), Judgement::Foreign(1), "the votes before the right one's answer are void");
-        assert_eq!(seen.answer(1, 3), Judgement::Foreign(1), "two other clusters are no agreement");
+        assert_eq!(
+            seen.answer(0, 2),
+            Judgement::Foreign(1),
+            "the votes before the right one's answer are void"
+        );
+        assert_eq!(
+            seen.answer(1, 3),
+            Judgement::Foreign(1),
+            "two other clusters are no agreement"
+        );
         assert_eq!(seen.answer(1, 2), Judgement::Moved(1));
         assert_eq!(seen.answer(0, 2), Judgement::Right);
     }
@@ -68,7 +79,10 @@ mod tests {
     #[test]
     fn a_sole_endpoint_that_was_set_up_anew_is_followed() {
         let mut seen = Recognition::new(1);
-        assert_eq!((seen.answer(0, 1), seen.answer(0, 2), seen.answer(0, 2)), (Judgement::Right, Judgement::Moved(1), Judgement::Right));
+        assert_eq!(
+            (seen.answer(0, 1), seen.answer(0, 2), seen.answer(0, 2)),
+            (Judgement::Right, Judgement::Moved(1), Judgement::Right)
+        );
     }
 
     proptest! {

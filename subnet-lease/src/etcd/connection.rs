@@ -42,10 +42,18 @@ impl Connection {
     ///
     /// # Errors
     /// Its local address is gone.
-    pub fn until_cut<'a, T: 'a>(&'a self, answer: impl Future<Output = T> + 'a) -> impl Future<Output = Result<T, EtcdTrouble>> + 'a {
+    pub fn until_cut<'a, T: 'a>(
+        &'a self,
+        answer: impl Future<Output = T> + 'a,
+    ) -> impl Future<Output = Result<T, EtcdTrouble>> + 'a {
         // The futures of etcd's client are large, and this is awaited inside of many others.
         let answer = Box::pin(answer);
-        async move { self.cut.run_until_cancelled(answer).await.ok_or_else(|| EtcdTrouble::Cut(self.endpoint.clone())) }
+        async move {
+            self.cut
+                .run_until_cancelled(answer)
+                .await
+                .ok_or_else(|| EtcdTrouble::Cut(self.endpoint.clone()))
+        }
     }
 }
 
@@ -72,8 +80,20 @@ impl Connections {
     /// Nothing is connected yet.
     pub fn new(options: EtcdOptions) -> Self {
         let recognition = Recognition::new(options.endpoints.len());
-        let present = Present { connection: None, next: 0, number: 0, stamp: Vec::new(), recognition };
-        Self { options, present: Mutex::new(present), in_use: Lock::default(), moves: watch::Sender::new(0), renewals: AtomicU64::new(0) }
+        let present = Present {
+            connection: None,
+            next: 0,
+            number: 0,
+            stamp: Vec::new(),
+            recognition,
+        };
+        Self {
+            options,
+            present: Mutex::new(present),
+            in_use: Lock::default(),
+            moves: watch::Sender::new(0),
+            renewals: AtomicU64::new(0),
+        }
     }
 
     /// How etcd is reached.
@@ -99,7 +119,9 @@ impl Connections {
         let mut complaints = BTreeMap::new();
         for _ in 0..endpoints.len() {
             let at = present.next % endpoints.len();
-            let Some(endpoint) = endpoints.get(at) else { break };
+            let Some(endpoint) = endpoints.get(at) else {
+                break;
+            };
             let connected = tokio::select! {
                 connected = Box::pin(self.connect(at, endpoint, &mut present.recognition)) => connected,
                 // What went out from an address that is gone is not waited for.
@@ -109,13 +131,26 @@ impl Connections {
                 Ok((client, local)) => {
                     present.number += 1;
                     let (cut, outdated) = (CancellationToken::new(), CancellationToken::new());
-                    let connection = Connection { client, endpoint: endpoint.clone(), number: present.number, cut, outdated, local };
+                    let connection = Connection {
+                        client,
+                        endpoint: endpoint.clone(),
+                        number: present.number,
+                        cut,
+                        outdated,
+                        local,
+                    };
                     present.connection = Some(connection.clone());
-                    let former = self.in_use.lock().unwrap_or_else(PoisonError::into_inner).replace(connection.clone());
+                    let former = self
+                        .in_use
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .replace(connection.clone());
                     // Its streams move here: there is one connection, to which all that is told of connections applies.
                     former.iter().for_each(|former| former.outdated.cancel());
                     present.stamp = stamp;
-                    if self.renewals.load(Ordering::SeqCst) != renewals || moves.has_changed().unwrap_or(false) {
+                    if self.renewals.load(Ordering::SeqCst) != renewals
+                        || moves.has_changed().unwrap_or(false)
+                    {
                         connection.outdated.cancel();
                     }
                     return Ok(connection);
@@ -125,14 +160,22 @@ impl Connections {
             present.next += 1;
         }
         // In the order of the configuration, wherever this round began.
-        let named = |(at, why): (usize, EndpointTrouble)| (endpoints.get(at).cloned().unwrap_or_default(), why);
-        Err(EtcdTrouble::Endpoints(complaints.into_iter().map(named).collect()))
+        let named = |(at, why): (usize, EndpointTrouble)| {
+            (endpoints.get(at).cloned().unwrap_or_default(), why)
+        };
+        Err(EtcdTrouble::Endpoints(
+            complaints.into_iter().map(named).collect(),
+        ))
     }
 
     /// Drops a connection that failed; the next one goes to the next endpoint.
     pub async fn leave(&self, number: u64) {
         let mut present = self.present.lock().await;
-        if present.connection.as_ref().is_some_and(|connection| connection.number == number) {
+        if present
+            .connection
+            .as_ref()
+            .is_some_and(|connection| connection.number == number)
+        {
             present.connection = None;
             present.next += 1;
         }
@@ -148,13 +191,20 @@ impl Connections {
 
     /// Reports this host's current addresses: a connection from another address is dropped at once, even while it is being set up.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
-        let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let in_use = self
+            .in_use
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(connection) = in_use
             && let Some(local) = connection.local
             && is_lost(local, addresses)
             && !connection.cut.is_cancelled()
         {
-            tracing::info!("the connection to etcd at {} is replaced: this host no longer has its local address {local}", connection.endpoint);
+            tracing::info!(
+                "the connection to etcd at {} is replaced: this host no longer has its local address {local}",
+                connection.endpoint
+            );
             connection.cut.cancel();
             connection.outdated.cancel();
         }
@@ -170,15 +220,31 @@ impl Connections {
     ///
     /// # Errors
     /// It is another cluster than the right one, while other endpoints may still lead there.
-    pub async fn recognise(&self, connection: &Connection, cluster: u64) -> Result<(), EtcdTrouble> {
+    pub async fn recognise(
+        &self,
+        connection: &Connection,
+        cluster: u64,
+    ) -> Result<(), EtcdTrouble> {
         if cluster == 0 {
             // etcd's own proxy leaves it out of some answers.
             return Ok(());
         }
         let mut present = self.present.lock().await;
-        let Some(at) = self.options.endpoints.iter().position(|endpoint| *endpoint == connection.endpoint) else { return Ok(()) };
+        let Some(at) = self
+            .options
+            .endpoints
+            .iter()
+            .position(|endpoint| *endpoint == connection.endpoint)
+        else {
+            return Ok(());
+        };
         let judged = judge(&mut present.recognition, at, cluster);
-        if judged.is_err() && present.connection.as_ref().is_some_and(|present| present.number == connection.number) {
+        if judged.is_err()
+            && present
+                .connection
+                .as_ref()
+                .is_some_and(|present| present.number == connection.number)
+        {
             present.connection = None;
             present.next += 1;
         }
@@ -187,14 +253,39 @@ impl Connections {
 
     /// When the TLS files were changed last.
     fn stamp(&self) -> Vec<Option<SystemTime>> {
-        let identity = self.options.identity.iter().flat_map(|(cert, key)| [cert, key]);
-        self.options.ca.iter().chain(identity).map(|path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok()).collect()
+        let identity = self
+            .options
+            .identity
+            .iter()
+            .flat_map(|(cert, key)| [cert, key]);
+        self.options
+            .ca
+            .iter()
+            .chain(identity)
+            .map(|path| {
+                std::fs::metadata(path)
+                    .and_then(|meta| meta.modified())
+                    .ok()
+            })
+            .collect()
     }
 
     /// A connection to that endpoint: asked for its cluster before anything else, and logged in where etcd wants that.
-    async fn connect(&self, at: usize, endpoint: &str, recognition: &mut Recognition) -> Result<(Client, Option<IpAddr>), EndpointTrouble> {
-        let target = Target::parse(endpoint, self.options.ca.is_some() || self.options.identity.is_some())?;
-        let tls = if target.tls() { Some(Tls::read(&self.options).await?) } else { None };
+    async fn connect(
+        &self,
+        at: usize,
+        endpoint: &str,
+        recognition: &mut Recognition,
+    ) -> Result<(Client, Option<IpAddr>), EndpointTrouble> {
+        let target = Target::parse(
+            endpoint,
+            self.options.ca.is_some() || self.options.identity.is_some(),
+        )?;
+        let tls = if target.tls() {
+            Some(Tls::read(&self.options).await?)
+        } else {
+            None
+        };
         let dialed = dial(&target, tls.as_ref()).await?;
         let options = ConnectOptions::new().with_require_leader(true);
         let nobody = client(&dialed, options.clone()).await?;
@@ -202,14 +293,23 @@ impl Connections {
             Ok(Ok(status)) => status.header().map(ResponseHeader::cluster_id),
             // A refusal is an answer by etcd: a logged-in user may be told more.
             Ok(Err(error)) => match Refusal::from(&error) {
-                refusal if matches!(refusal.kind, Kind::Unreachable(_)) || refusal.kind.is_unavailable() => {
+                refusal
+                    if matches!(refusal.kind, Kind::Unreachable(_))
+                        || refusal.kind.is_unavailable() =>
+                {
                     return Err(why_no_answer(refusal, &dialed, &target, tls.as_ref()).await);
                 }
                 _ => None,
             },
             Err(_) => {
-                let told = dialed.complaint().zip(tls.as_ref()).map(|(complaint, tls)| tls.explain(&complaint));
-                return Err(told.map_or(EndpointTrouble::NoAnswer(Asked::Anything, CONNECT), EndpointTrouble::Tls));
+                let told = dialed
+                    .complaint()
+                    .zip(tls.as_ref())
+                    .map(|(complaint, tls)| tls.explain(&complaint));
+                return Err(told.map_or(
+                    EndpointTrouble::NoAnswer(Asked::Anything, CONNECT),
+                    EndpointTrouble::Tls,
+                ));
             }
         };
         if let Some(cluster) = cluster {
@@ -218,7 +318,16 @@ impl Connections {
         }
         let client = match &self.options.user {
             None => nobody,
-            Some((name, password)) => self.log_in(&dialed, options.with_user(name, password).with_auto_token_refresh(true), nobody).await?,
+            Some((name, password)) => {
+                self.log_in(
+                    &dialed,
+                    options
+                        .with_user(name, password)
+                        .with_auto_token_refresh(true),
+                    nobody,
+                )
+                .await?
+            }
         };
         if cluster.is_none() {
             judge(recognition, at, self.cluster_of(&client).await?)?;
@@ -227,16 +336,27 @@ impl Connections {
     }
 
     /// Logs in as the configured user, or not at all if authentication is disabled in etcd.
-    async fn log_in(&self, dialed: &Dialed, options: ConnectOptions, nobody: Client) -> Result<Client, EndpointTrouble> {
+    async fn log_in(
+        &self,
+        dialed: &Dialed,
+        options: ConnectOptions,
+        nobody: Client,
+    ) -> Result<Client, EndpointTrouble> {
         let logged_in = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options));
         let name = self.options.user.as_ref().map_or("", |(name, _)| name);
         match timeout(CONNECT * 2, logged_in).await {
             Ok(Ok(client)) => Ok(client),
             Ok(Err(error)) => match Refusal::from(&error) {
-                Refusal { kind: Kind::NoAuthentication, .. } => Ok(nobody),
+                Refusal {
+                    kind: Kind::NoAuthentication,
+                    ..
+                } => Ok(nobody),
                 refusal => Err(EndpointTrouble::LogIn(name.to_owned(), refusal)),
             },
-            Err(_) => Err(EndpointTrouble::NoAnswer(Asked::LogIn(name.to_owned()), CONNECT * 2)),
+            Err(_) => Err(EndpointTrouble::NoAnswer(
+                Asked::LogIn(name.to_owned()),
+                CONNECT * 2,
+            )),
         }
     }
 
@@ -255,12 +375,19 @@ impl Connections {
         let refusal = Refusal::from(error);
         let user = self.options.user.as_ref().map(|(name, _)| name.clone());
         let lack = match refusal.kind {
-            Kind::Permission => Lack::Right { user, prefix: self.options.prefix.clone() },
+            Kind::Permission => Lack::Right {
+                user,
+                prefix: self.options.prefix.clone(),
+            },
             Kind::NoUser if user.is_none() => Lack::LogIn,
             Kind::NoSpace => Lack::Space,
             _ => Lack::Nothing,
         };
-        EndpointTrouble::Key { key: key.to_owned(), refusal, lack }
+        EndpointTrouble::Key {
+            key: key.to_owned(),
+            refusal,
+            lack,
+        }
     }
 }
 
@@ -277,7 +404,9 @@ fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), E
     match recognition.answer(at, cluster) {
         Judgement::Right => Ok(()),
         Judgement::Moved(before) => {
-            tracing::warn!("every endpoint now belongs to the etcd cluster {cluster:x} instead of {before:x}, which is used from now on");
+            tracing::warn!(
+                "every endpoint now belongs to the etcd cluster {cluster:x} instead of {before:x}, which is used from now on"
+            );
             Ok(())
         }
         Judgement::Foreign(known) => Err(EndpointTrouble::ForeignCluster { cluster, known }),
@@ -290,7 +419,12 @@ async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, Endp
 }
 
 /// Why a connection ended before it brought an answer.
-async fn why_no_answer(refusal: Refusal, dialed: &Dialed, target: &Target, tls: Option<&Tls>) -> EndpointTrouble {
+async fn why_no_answer(
+    refusal: Refusal,
+    dialed: &Dialed,
+    target: &Target,
+    tls: Option<&Tls>,
+) -> EndpointTrouble {
     match (dialed.complaint(), tls) {
         _ if refusal.kind.is_unavailable() => refusal.into(),
         (Some(complaint), Some(tls)) => tls.explain(&complaint).into(),

@@ -50,16 +50,24 @@ impl Target {
     /// # Errors
     /// It is no address.
     pub fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointTrouble> {
-        if let Some(path) = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")) {
+        if let Some(path) = endpoint
+            .strip_prefix("unix://")
+            .or_else(|| endpoint.strip_prefix("unix:"))
+        {
             return Ok(Self::Unix(path.into()));
         }
-        let (tls, rest) = match (endpoint.strip_prefix("https://"), endpoint.strip_prefix("http://")) {
+        let (tls, rest) = match (
+            endpoint.strip_prefix("https://"),
+            endpoint.strip_prefix("http://"),
+        ) {
             (Some(rest), _) => (true, rest),
             (_, Some(rest)) => (false, rest),
             _ => (secure, endpoint),
         };
         // TLS is spoken below the channel, which therefore is told of plain HTTP.
-        let uri = format!("http://{rest}").parse::<Uri>().map_err(|error| EndpointTrouble::NoAddress(error.to_string()))?;
+        let uri = format!("http://{rest}")
+            .parse::<Uri>()
+            .map_err(|error| EndpointTrouble::NoAddress(error.to_string()))?;
         Ok(Self::Host(uri, tls))
     }
 
@@ -84,7 +92,10 @@ pub struct Dialed {
 impl Dialed {
     /// What the server said by TLS after the handshake: there it refuses certificates.
     pub fn complaint(&self) -> Option<rustls::Error> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.noted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -98,22 +109,35 @@ pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, Endpoint
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();
     let stream: Box<dyn Duplex> = match (target, tls) {
-        (Target::Host(uri, true), Some(tls)) => match timeout(CONNECT, shake_hands(stream, uri, tls)).await {
-            Err(_) => return Err(EndpointTrouble::NoAnswer(Asked::Handshake, CONNECT)),
-            Ok(Ok(stream)) => Box::new(Listening { stream, noted: noted.clone(), failed: None, ended: false }),
-            Ok(Err(error)) => return Err(explained(&error, target, tls).await.into()),
-        },
+        (Target::Host(uri, true), Some(tls)) => {
+            match timeout(CONNECT, shake_hands(stream, uri, tls)).await {
+                Err(_) => return Err(EndpointTrouble::NoAnswer(Asked::Handshake, CONNECT)),
+                Ok(Ok(stream)) => Box::new(Listening {
+                    stream,
+                    noted: noted.clone(),
+                    failed: None,
+                    ended: false,
+                }),
+                Ok(Err(error)) => return Err(explained(&error, target, tls).await.into()),
+            }
+        }
         _ => stream,
     };
     let uri = match target {
         Target::Host(uri, _) => uri.clone(),
         Target::Unix(_) => Uri::from_static("http://localhost"),
     };
-    let endpoint = Endpoint::from(uri).http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
+    let endpoint = Endpoint::from(uri)
+        .http2_keep_alive_interval(PING.0)
+        .keep_alive_timeout(PING.1);
     let channel = timeout(CONNECT, endpoint.connect_with_connector(Once(Some(stream)))).await;
     let channel = channel.map_err(|_| EndpointTrouble::NoConnection(CONNECT))?;
     let channel = channel.map_err(|error| unreachable(&error))?;
-    Ok(Dialed { channel, local, noted })
+    Ok(Dialed {
+        channel,
+        local,
+        noted,
+    })
 }
 
 /// A connection without TLS, and its local address.
@@ -121,7 +145,9 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
     let stream = async {
         match target {
             Target::Unix(path) => {
-                let stream = tokio::net::UnixStream::connect(path).await.map_err(|error| unreachable(&error))?;
+                let stream = tokio::net::UnixStream::connect(path)
+                    .await
+                    .map_err(|error| unreachable(&error))?;
                 Ok((Box::new(stream) as Box<dyn Duplex>, None))
             }
             Target::Host(uri, _) => {
@@ -132,7 +158,10 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
                 match connector.call(uri.clone()).await {
                     Ok(stream) => {
                         let stream = stream.into_inner();
-                        let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
+                        let local = stream
+                            .local_addr()
+                            .ok()
+                            .map(|address| address.ip().to_canonical());
                         Ok((Box::new(stream) as Box<dyn Duplex>, local))
                     }
                     Err(error) => Err(unreachable(&error)),
@@ -151,16 +180,29 @@ fn unreachable(error: &(dyn std::error::Error + 'static)) -> EndpointTrouble {
     EndpointTrouble::Unreachable(ConnectFailure::of(error), with_causes(error))
 }
 
-async fn shake_hands(stream: Box<dyn Duplex>, uri: &Uri, tls: &Tls) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn Duplex>>> {
-    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+async fn shake_hands(
+    stream: Box<dyn Duplex>,
+    uri: &Uri,
+    tls: &Tls,
+) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn Duplex>>> {
+    let host = uri
+        .host()
+        .unwrap_or_default()
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned();
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
-    TlsConnector::from(tls.config.clone()).connect(name, stream).await
+    TlsConnector::from(tls.config.clone())
+        .connect(name, stream)
+        .await
 }
 
 /// Why a handshake failed.
 async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsTrouble {
     match spoken(error) {
-        Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => TlsTrouble::ServerIsPlain,
+        Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
+            TlsTrouble::ServerIsPlain
+        }
         Some(error) => tls.explain(error),
         None => TlsTrouble::Handshake(error.to_string()),
     }
@@ -185,20 +227,42 @@ async fn speaks_plain(target: &Target) -> bool {
 
 /// Whether the server answers a TLS handshake, be it by refusing.
 pub async fn speaks_tls(target: &Target) -> bool {
-    let Target::Host(uri, _) = target else { return false };
+    let Target::Host(uri, _) = target else {
+        return false;
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let Ok(builder) = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions() else { return false };
+    let Ok(builder) =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
+    else {
+        return false;
+    };
     // Nobody is trusted: the handshake fails, and how tells.
-    let config = builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
-    let Ok(name) = ServerName::try_from(uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned()) else {
+    let config = builder
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let Ok(name) = ServerName::try_from(
+        uri.host()
+            .unwrap_or_default()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned(),
+    ) else {
         return false;
     };
     let asked = async {
         let (stream, _) = reach(target).await.ok()?;
-        Some(match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
-            Ok(_) => true,
-            Err(error) => matches!(spoken(&error), Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))),
-        })
+        Some(
+            match TlsConnector::from(Arc::new(config))
+                .connect(name, stream)
+                .await
+            {
+                Ok(_) => true,
+                Err(error) => matches!(
+                    spoken(&error),
+                    Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
+                ),
+            },
+        )
     };
     timeout(CONNECT, asked).await.ok().flatten() == Some(true)
 }
@@ -216,7 +280,11 @@ impl Service<Uri> for Once {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        std::future::ready(self.0.take().map(TokioIo::new).ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the connection has ended")))
+        std::future::ready(
+            self.0.take().map(TokioIo::new).ok_or_else(|| {
+                io::Error::new(io::ErrorKind::NotConnected, "the connection has ended")
+            }),
+        )
     }
 }
 
@@ -234,7 +302,10 @@ impl<S: AsyncRead + Unpin> Listening<S> {
     fn note(&mut self, error: &io::Error) {
         self.ended = true;
         if let Some(error) = spoken(error) {
-            self.noted.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.clone());
+            self.noted
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_or_insert_with(|| error.clone());
         }
     }
 
@@ -257,12 +328,20 @@ impl<S: AsyncRead + Unpin> Listening<S> {
                 }
             }
         }
-        Poll::Ready(self.failed.take().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()))
+        Poll::Ready(
+            self.failed
+                .take()
+                .unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()),
+        )
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
         if let Err(error) = &read {
             self.note(error);
@@ -272,7 +351,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Listening<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = match self.failed.take() {
             Some(error) => Err(error),
             None => ready!(Pin::new(&mut self.stream).poll_write(cx, buf)),

@@ -40,7 +40,10 @@ pub enum Kind {
 impl Kind {
     /// Whether another log-in, or none, would help.
     pub fn of_log_in(self) -> bool {
-        matches!(self, Kind::NoUser | Kind::StaleLogIn | Kind::NoAuthentication)
+        matches!(
+            self,
+            Kind::NoUser | Kind::StaleLogIn | Kind::NoAuthentication
+        )
     }
 
     /// Whether the server cannot serve for now.
@@ -76,7 +79,11 @@ impl Kind {
             Kind::Credentials | Kind::NoUser | Kind::StaleLogIn => StoreCause::User,
             Kind::Permission => StoreCause::Role,
             Kind::NoSpace => StoreCause::NoSpace,
-            Kind::Unavailable | Kind::NoAuthentication | Kind::TooLarge | Kind::Refused(_) | Kind::Client => StoreCause::Other,
+            Kind::Unavailable
+            | Kind::NoAuthentication
+            | Kind::TooLarge
+            | Kind::Refused(_)
+            | Kind::Client => StoreCause::Other,
         }
     }
 }
@@ -92,14 +99,20 @@ pub struct Refusal {
 
 impl From<&etcd_client::Error> for Refusal {
     fn from(error: &etcd_client::Error) -> Self {
-        Self { kind: kind(error), words: words(error) }
+        Self {
+            kind: kind(error),
+            words: words(error),
+        }
     }
 }
 
 impl Refusal {
     /// A cancelled watch.
     pub fn cancelled(words: &str) -> Self {
-        Self { kind: of_words(words).unwrap_or(Kind::Unavailable), words: words.to_owned() }
+        Self {
+            kind: of_words(words).unwrap_or(Kind::Unavailable),
+            words: words.to_owned(),
+        }
     }
 }
 
@@ -112,14 +125,20 @@ fn kind(error: &etcd_client::Error) -> Kind {
                 Code::Unauthenticated => Kind::StaleLogIn,
                 Code::PermissionDenied => Kind::Permission,
                 // Whatever breaks a connection comes as one of these, etcd's "no leader" and "request timed out" as the first.
-                Code::Unavailable if status.message().starts_with("etcdserver: ") => Kind::Unavailable,
+                Code::Unavailable if status.message().starts_with("etcdserver: ") => {
+                    Kind::Unavailable
+                }
                 Code::DeadlineExceeded => Kind::Unreachable(ConnectFailure::Silent),
-                Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => Kind::Unreachable(ConnectFailure::of(status)),
+                Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => {
+                    Kind::Unreachable(ConnectFailure::of(status))
+                }
                 code => Kind::Refused(code as i32),
             };
             of_words(status.message()).unwrap_or(by_code)
         }
-        Error::LeaseKeepAliveError(text) | Error::WatchError(text) => of_words(text).unwrap_or(Kind::Unreachable(ConnectFailure::Other)),
+        Error::LeaseKeepAliveError(text) | Error::WatchError(text) => {
+            of_words(text).unwrap_or(Kind::Unreachable(ConnectFailure::Other))
+        }
         Error::TransportError(error) => Kind::Unreachable(ConnectFailure::of(error)),
         Error::IoError(error) => Kind::Unreachable(ConnectFailure::of(error)),
         _ => Kind::Client,
@@ -145,7 +164,9 @@ fn of_words(text: &str) -> Option<Kind> {
         ("request timed out", Kind::TimedOut),
         ("too many requests", Kind::Unavailable),
     ];
-    KNOWN.into_iter().find_map(|(words, kind)| text.contains(words).then_some(kind))
+    KNOWN
+        .into_iter()
+        .find_map(|(words, kind)| text.contains(words).then_some(kind))
 }
 
 /// Whether etcd itself answered, and would answer the next request on this connection too.
@@ -180,8 +201,12 @@ pub fn is_no_lease(error: &etcd_client::Error) -> bool {
 /// An error in etcd's words, without those of the layers between; with its causes where it did not come from etcd.
 fn words(error: &etcd_client::Error) -> String {
     match error {
-        etcd_client::Error::GRpcStatus(status) if status.message().starts_with("etcdserver: ") => status.message().to_owned(),
-        etcd_client::Error::GRpcStatus(status) if std::error::Error::source(status).is_none() && !status.message().is_empty() => {
+        etcd_client::Error::GRpcStatus(status) if status.message().starts_with("etcdserver: ") => {
+            status.message().to_owned()
+        }
+        etcd_client::Error::GRpcStatus(status)
+            if std::error::Error::source(status).is_none() && !status.message().is_empty() =>
+        {
             status.message().to_owned()
         }
         etcd_client::Error::GRpcStatus(status) => with_causes(status),
@@ -201,20 +226,90 @@ mod tests {
     #[test]
     fn refusals_have_kinds() {
         for (code, text, want, answer) in [
-            (Code::InvalidArgument, "etcdserver: user name is empty", Kind::NoUser, false),
-            (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password", Kind::Credentials, false),
-            (Code::Unauthenticated, "etcdserver: invalid auth token", Kind::StaleLogIn, false),
-            (Code::InvalidArgument, "etcdserver: revision of auth store is old", Kind::StaleLogIn, false),
-            (Code::FailedPrecondition, "etcdserver: authentication is not enabled", Kind::NoAuthentication, false),
-            (Code::PermissionDenied, "etcdserver: permission denied", Kind::Permission, true),
-            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", Kind::NoSpace, true),
-            (Code::ResourceExhausted, "etcdserver: too many requests", Kind::Unavailable, false),
-            (Code::Unavailable, "etcdserver: request timed out", Kind::TimedOut, false),
-            (Code::Unavailable, "tcp connect error", Kind::Unreachable(ConnectFailure::Other), false),
-            (Code::Unknown, "transport error", Kind::Unreachable(ConnectFailure::Other), false),
-            (Code::OutOfRange, "Error, decoded message length too large: found 7 bytes, the limit is: 4 bytes", Kind::TooLarge, true),
-            (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted", Kind::Refused(11), true),
-            (Code::NotFound, "etcdserver: requested lease not found", Kind::Refused(5), true),
+            (
+                Code::InvalidArgument,
+                "etcdserver: user name is empty",
+                Kind::NoUser,
+                false,
+            ),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+                Kind::Credentials,
+                false,
+            ),
+            (
+                Code::Unauthenticated,
+                "etcdserver: invalid auth token",
+                Kind::StaleLogIn,
+                false,
+            ),
+            (
+                Code::InvalidArgument,
+                "etcdserver: revision of auth store is old",
+                Kind::StaleLogIn,
+                false,
+            ),
+            (
+                Code::FailedPrecondition,
+                "etcdserver: authentication is not enabled",
+                Kind::NoAuthentication,
+                false,
+            ),
+            (
+                Code::PermissionDenied,
+                "etcdserver: permission denied",
+                Kind::Permission,
+                true,
+            ),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: mvcc: database space exceeded",
+                Kind::NoSpace,
+                true,
+            ),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: too many requests",
+                Kind::Unavailable,
+                false,
+            ),
+            (
+                Code::Unavailable,
+                "etcdserver: request timed out",
+                Kind::TimedOut,
+                false,
+            ),
+            (
+                Code::Unavailable,
+                "tcp connect error",
+                Kind::Unreachable(ConnectFailure::Other),
+                false,
+            ),
+            (
+                Code::Unknown,
+                "transport error",
+                Kind::Unreachable(ConnectFailure::Other),
+                false,
+            ),
+            (
+                Code::OutOfRange,
+                "Error, decoded message length too large: found 7 bytes, the limit is: 4 bytes",
+                Kind::TooLarge,
+                true,
+            ),
+            (
+                Code::OutOfRange,
+                "etcdserver: mvcc: required revision has been compacted",
+                Kind::Refused(11),
+                true,
+            ),
+            (
+                Code::NotFound,
+                "etcdserver: requested lease not found",
+                Kind::Refused(5),
+                true,
+            ),
         ] {
             let error = status(code, text);
             assert_eq!((kind(&error), is_answer(&error)), (want, answer), "{text}");

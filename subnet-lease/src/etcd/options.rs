@@ -19,6 +19,9 @@ pub struct EtcdOptions {
 
 impl std::fmt::Debug for EtcdOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EtcdOptions").field("endpoints", &self.endpoints).field("prefix", &self.prefix).finish_non_exhaustive()
+        f.debug_struct("EtcdOptions")
+            .field("endpoints", &self.endpoints)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
     }
 }

@@ -7,7 +7,10 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore,
+    SignatureScheme,
+};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
@@ -31,12 +34,23 @@ impl Tls {
     /// A file cannot be read, or does not hold what it should.
     pub async fn read(options: &EtcdOptions) -> Result<Self, TlsTrouble> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(options.ca.as_deref()).await?), provider.clone());
-        let inner = inner.build().map_err(|error| TlsTrouble::Authorities(error.to_string()))?;
+        let inner = WebPkiServerVerifier::builder_with_provider(
+            Arc::new(roots(options.ca.as_deref()).await?),
+            provider.clone(),
+        );
+        let inner = inner
+            .build()
+            .map_err(|error| TlsTrouble::Authorities(error.to_string()))?;
         let seen = Seen::default();
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| TlsTrouble::Setup(error.to_string()))?;
-        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Remembering { inner, seen: seen.clone() }));
+        let builder = builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Remembering {
+                inner,
+                seen: seen.clone(),
+            }));
         let (mut config, client) = match &options.identity {
             None => (builder.with_no_client_auth(), None),
             Some((cert, key)) => {
@@ -44,25 +58,48 @@ impl Tls {
                 let own = chain.first().cloned();
                 let secret = PrivateKeyDer::from_pem_slice(&file(key).await?);
                 let secret = secret.map_err(|_| TlsTrouble::NoKey(key.clone()))?;
-                let config = builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
-                    rustls::Error::InconsistentKeys(_) => TlsTrouble::OtherKey { key: key.clone(), certificate: cert.clone() },
-                    error => TlsTrouble::Identity { key: key.clone(), certificate: cert.clone(), fault: error.to_string() },
-                })?;
+                let config = builder
+                    .with_client_auth_cert(chain, secret)
+                    .map_err(|error| match error {
+                        rustls::Error::InconsistentKeys(_) => TlsTrouble::OtherKey {
+                            key: key.clone(),
+                            certificate: cert.clone(),
+                        },
+                        error => TlsTrouble::Identity {
+                            key: key.clone(),
+                            certificate: cert.clone(),
+                            fault: error.to_string(),
+                        },
+                    })?;
                 (config, own.map(|own| (cert.clone(), own)))
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { config: Arc::new(config), seen, ca: options.ca.clone(), client })
+        Ok(Self {
+            config: Arc::new(config),
+            seen,
+            ca: options.ca.clone(),
+            client,
+        })
     }
 
     /// Explains an error.
     pub fn explain(&self, error: &rustls::Error) -> TlsTrouble {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
-                let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let seen = self
+                    .seen
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone();
                 server_certificate(cause, seen.as_ref(), self.ca.as_deref())
             }
-            rustls::Error::AlertReceived(alert) => refused(*alert, self.client.as_ref().map(|(path, own)| (path.as_path(), own))),
+            rustls::Error::AlertReceived(alert) => refused(
+                *alert,
+                self.client
+                    .as_ref()
+                    .map(|(path, own)| (path.as_path(), own)),
+            ),
             other => TlsTrouble::Failed(other.to_string()),
         }
     }
@@ -70,7 +107,10 @@ impl Tls {
     /// Explains why the server closed the connection before any answer, without a reason.
     pub fn silent_end(&self) -> TlsTrouble {
         match &self.client {
-            Some((path, own)) => TlsTrouble::MostLikelyRefused { path: path.clone(), own: described(own) },
+            Some((path, own)) => TlsTrouble::MostLikelyRefused {
+                path: path.clone(),
+                own: described(own),
+            },
             None => TlsTrouble::MostLikelyNoClient,
         }
     }
@@ -92,9 +132,16 @@ impl ServerCertVerifier for Remembering {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verdict = self.inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let verdict = self.inner.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
         if verdict.is_err() {
-            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(end_entity.clone().into_owned());
+            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(end_entity.clone().into_owned());
         }
         verdict
     }
@@ -126,14 +173,16 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsTrouble> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {
-            let (good, _) = roots.add_parsable_certificates(certificates(path, FileOf::Authority).await?);
+            let (good, _) =
+                roots.add_parsable_certificates(certificates(path, FileOf::Authority).await?);
             if good == 0 {
                 return Err(TlsTrouble::NoAuthority(path.to_owned()));
             }
         }
         None => {
             let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
-            let (good, _) = found.map_or((0, 0), |found| roots.add_parsable_certificates(found.certs));
+            let (good, _) =
+                found.map_or((0, 0), |found| roots.add_parsable_certificates(found.certs));
             if good == 0 {
                 return Err(TlsTrouble::NoSystemAuthorities);
             }
@@ -154,11 +203,17 @@ async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'sta
 }
 
 async fn file(path: &Path) -> Result<Vec<u8>, TlsTrouble> {
-    tokio::fs::read(path).await.map_err(|error| TlsTrouble::Unread(path.to_owned(), error.to_string()))
+    tokio::fs::read(path)
+        .await
+        .map_err(|error| TlsTrouble::Unread(path.to_owned(), error.to_string()))
 }
 
 /// Why this node refuses etcd's certificate.
-fn server_certificate(error: &CertificateError, seen: Option<&CertificateDer<'_>>, ca: Option<&Path>) -> TlsTrouble {
+fn server_certificate(
+    error: &CertificateError,
+    seen: Option<&CertificateDer<'_>>,
+    ca: Option<&Path>,
+) -> TlsTrouble {
     let names = match error {
         CertificateError::NotValidForNameContext { presented, .. } => presented.clone(),
         _ => Vec::new(),
@@ -180,9 +235,11 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
         Alert::CertificateExpired => Refusal::Expired,
         Alert::CertificateRevoked => Refusal::Revoked,
         Alert::UnknownCA => Refusal::Authority,
-        Alert::BadCertificate | Alert::UnsupportedCertificate | Alert::CertificateUnknown | Alert::AccessDenied | Alert::CertificateRequired => {
-            Refusal::Invalid
-        }
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateUnknown
+        | Alert::AccessDenied
+        | Alert::CertificateRequired => Refusal::Invalid,
         other => {
             let cause = match other {
                 Alert::HandshakeFailure => AbortCause::Parameters,
@@ -192,7 +249,10 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
                 Alert::InternalError => AbortCause::Internal,
                 _ => AbortCause::Other,
             };
-            return TlsTrouble::Aborted { cause, alert: u8::from(other) };
+            return TlsTrouble::Aborted {
+                cause,
+                alert: u8::from(other),
+            };
         }
     };
     match own {
@@ -200,21 +260,35 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
         Some((path, own)) => {
             // Some versions say no more than "bad certificate".
             let why = if expired(own) { Refusal::Expired } else { why };
-            TlsTrouble::ClientCertificate { path: path.to_owned(), own: described(own), why }
+            TlsTrouble::ClientCertificate {
+                path: path.to_owned(),
+                own: described(own),
+                why,
+            }
         }
     }
 }
 
 fn expired(certificate: &CertificateDer<'_>) -> bool {
-    X509Certificate::from_der(certificate).is_ok_and(|(_, read)| read.validity().not_after < ASN1Time::now())
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, read)| read.validity().not_after < ASN1Time::now())
 }
 
 /// Describes a certificate: subject, issuer and validity.
 fn described(certificate: &CertificateDer<'_>) -> String {
-    let Ok((_, read)) = X509Certificate::from_der(certificate) else { return "which cannot be read".to_owned() };
+    let Ok((_, read)) = X509Certificate::from_der(certificate) else {
+        return "which cannot be read".to_owned();
+    };
     let validity = read.validity();
-    let (subject, issuer) = (name(&read.subject().to_string()), name(&read.issuer().to_string()));
-    format!("{subject}, issued by {issuer}, valid from {} until {}", date(validity.not_before), date(validity.not_after))
+    let (subject, issuer) = (
+        name(&read.subject().to_string()),
+        name(&read.issuer().to_string()),
+    );
+    format!(
+        "{subject}, issued by {issuer}, valid from {} until {}",
+        date(validity.not_before),
+        date(validity.not_after)
+    )
 }
 
 /// A name inside a certificate: foreign text, so made printable on one line.
@@ -225,13 +299,22 @@ fn name(text: &str) -> String {
         .filter(|c| !c.is_control() && !matches!(*c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
         .take(LONGEST)
         .collect();
-    if text.is_empty() { "no name".to_owned() } else { text }
+    if text.is_empty() {
+        "no name".to_owned()
+    } else {
+        text
+    }
 }
 
 fn date(time: ASN1Time) -> String {
     let time = time.to_datetime();
     let (year, month, day) = time.to_calendar_date();
-    format!("{year:04}-{:02}-{day:02} {:02}:{:02} UTC", u8::from(month), time.hour(), time.minute())
+    format!(
+        "{year:04}-{:02}-{day:02} {:02}:{:02} UTC",
+        u8::from(month),
+        time.hour(),
+        time.minute()
+    )
 }
 
 #[cfg(test)]

@@ -172,7 +172,9 @@ impl Coded for TlsTrouble {
                 Certificate::Encoding => "etcd-certificate-encoding",
                 Certificate::Other => "etcd-certificate-refused",
             },
-            Self::ClientCertificate { .. } | Self::MostLikelyRefused { .. } => "etcd-refuses-client-certificate",
+            Self::ClientCertificate { .. } | Self::MostLikelyRefused { .. } => {
+                "etcd-refuses-client-certificate"
+            }
             Self::NoClientCertificate | Self::MostLikelyNoClient => "etcd-wants-client-certificate",
             Self::Aborted { .. } | Self::Handshake(_) | Self::Failed(_) => "etcd-tls-failed",
             Self::ServerIsPlain => "etcd-speaks-no-tls",
@@ -181,7 +183,11 @@ impl Coded for TlsTrouble {
     }
 
     fn detail(&self) -> Detail {
-        Detail::Store { cause: self.cause(), status: None, server: None }
+        Detail::Store {
+            cause: self.cause(),
+            status: None,
+            server: None,
+        }
     }
 }
 
@@ -203,7 +209,8 @@ impl TlsTrouble {
 
 impl fmt::Display for TlsTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        types::problem::text(f, self, |f| {
+            match self {
             Self::Unread(path, error) => write!(f, "cannot read the TLS file {}: {error}", path.display()),
             Self::NotPem(of, path) => write!(f, "the {} {} is not in PEM form ({})", of.what(), path.display(), of.flag()),
             Self::NoCertificate(of, path) => {
@@ -273,6 +280,7 @@ impl fmt::Display for TlsTrouble {
             Self::ServerWantsTls => {
                 f.write_str("etcd speaks TLS there: write https:// in --etcd-endpoints, and name its authority with --etcd-cafile")
             }
+        }
         })
     }
 }
@@ -280,7 +288,17 @@ impl fmt::Display for TlsTrouble {
 impl TlsTrouble {
     /// What is wrong with etcd's certificate, and what to do.
     fn remedy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::ServerCertificate { why, clock, ca, names, words, .. } = self else { return Ok(()) };
+        let Self::ServerCertificate {
+            why,
+            clock,
+            ca,
+            names,
+            words,
+            ..
+        } = self
+        else {
+            return Ok(());
+        };
         match why {
             Certificate::Expired => write!(f, "it has expired (this node's clock: {clock}): renew it on etcd's side, or set the clock"),
             Certificate::NotYetValid => write!(f, "it is not valid yet (this node's clock: {clock}): set the clock"),

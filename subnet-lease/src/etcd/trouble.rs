@@ -92,7 +92,9 @@ impl EndpointTrouble {
     /// What a refusal is about, where it is one.
     pub fn kind(&self) -> Option<Kind> {
         match self {
-            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => Some(refusal.kind),
+            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
+                Some(refusal.kind)
+            }
             _ => None,
         }
     }
@@ -102,8 +104,12 @@ impl EndpointTrouble {
             Self::NoAnswer(..) | Self::NoConnection(_) => StoreCause::Silent,
             Self::Unreachable(way, _) => way.cause(),
             Self::Tls(trouble) => trouble.cause(),
-            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => refusal.kind.cause(),
-            Self::Readdressed | Self::NoAddress(_) | Self::ForeignCluster { .. } => StoreCause::Other,
+            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
+                refusal.kind.cause()
+            }
+            Self::Readdressed | Self::NoAddress(_) | Self::ForeignCluster { .. } => {
+                StoreCause::Other
+            }
         }
     }
 }
@@ -117,13 +123,19 @@ impl Coded for EndpointTrouble {
             Self::Unreachable(..) => "etcd-unreachable",
             Self::NoAddress(_) => "etcd-no-address",
             Self::Tls(trouble) => trouble.code(),
-            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => refusal.kind.code(),
+            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
+                refusal.kind.code()
+            }
             Self::ForeignCluster { .. } => "etcd-foreign-cluster",
         }
     }
 
     fn detail(&self) -> Detail {
-        Detail::Store { cause: self.cause(), status: None, server: None }
+        Detail::Store {
+            cause: self.cause(),
+            status: None,
+            server: None,
+        }
     }
 }
 
@@ -132,24 +144,38 @@ impl fmt::Display for EndpointTrouble {
         types::problem::text(f, self, |f| match self {
             Self::Readdressed => f.write_str("this host's addresses changed meanwhile"),
             Self::NoAnswer(Asked::Anything, within) => write!(f, "no answer within {within:?}"),
-            Self::NoAnswer(Asked::Handshake, within) => write!(f, "no answer to the TLS handshake within {within:?}"),
-            Self::NoAnswer(Asked::LogIn(user), within) => write!(f, "no answer to the log-in as user {user} within {within:?}"),
+            Self::NoAnswer(Asked::Handshake, within) => {
+                write!(f, "no answer to the TLS handshake within {within:?}")
+            }
+            Self::NoAnswer(Asked::LogIn(user), within) => write!(
+                f,
+                "no answer to the log-in as user {user} within {within:?}"
+            ),
             Self::NoConnection(within) => write!(f, "no connection within {within:?}"),
             Self::Unreachable(_, words) => f.write_str(words),
             Self::NoAddress(fault) => write!(f, "not a usable address: {fault}"),
             Self::Tls(trouble) => trouble.fmt(f),
             Self::Call(refusal) => f.write_str(&refusal.words),
-            Self::LogIn(user, refusal) => write!(f, "log-in as user {user} failed: {}", refusal.words),
+            Self::LogIn(user, refusal) => {
+                write!(f, "log-in as user {user} failed: {}", refusal.words)
+            }
             Self::Key { key, refusal, lack } => {
                 write!(f, "refused {key}: {}", refusal.words)?;
                 match lack {
                     Lack::Nothing => Ok(()),
                     Lack::Right { user, prefix } => {
                         let user = user.as_deref().unwrap_or("the client certificate's user");
-                        write!(f, " ({user} needs read on {prefix}/config and readwrite on {prefix}/subnets/)")
+                        write!(
+                            f,
+                            " ({user} needs read on {prefix}/config and readwrite on {prefix}/subnets/)"
+                        )
                     }
-                    Lack::LogIn => f.write_str(" (this etcd wants a user: --etcd-username and --etcd-password)"),
-                    Lack::Space => f.write_str(" (etcd's NOSPACE alarm: compact, defragment and disarm it)"),
+                    Lack::LogIn => f.write_str(
+                        " (this etcd wants a user: --etcd-username and --etcd-password)",
+                    ),
+                    Lack::Space => {
+                        f.write_str(" (etcd's NOSPACE alarm: compact, defragment and disarm it)")
+                    }
                 }
             }
             Self::ForeignCluster { cluster, known } => write!(
@@ -167,15 +193,20 @@ const UNREACHABLE: &str = "etcd-unreachable";
 impl Lasting for EndpointTrouble {
     fn topic(&self) -> String {
         match self {
-            Self::Readdressed | Self::NoAnswer(..) | Self::NoConnection(_) | Self::Unreachable(..) => UNREACHABLE.to_owned(),
+            Self::Readdressed
+            | Self::NoAnswer(..)
+            | Self::NoConnection(_)
+            | Self::Unreachable(..) => UNREACHABLE.to_owned(),
             Self::Tls(trouble) => trouble.topic(),
             Self::NoAddress(_) => self.to_string(),
-            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => match refusal.kind {
-                Kind::Client => self.to_string(),
-                Kind::Refused(code) => format!("{} {code}", self.code()),
-                kind if kind.is_unavailable() => Kind::Unavailable.code().to_owned(),
-                _ => self.code().to_owned(),
-            },
+            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
+                match refusal.kind {
+                    Kind::Client => self.to_string(),
+                    Kind::Refused(code) => format!("{} {code}", self.code()),
+                    kind if kind.is_unavailable() => Kind::Unavailable.code().to_owned(),
+                    _ => self.code().to_owned(),
+                }
+            }
             Self::ForeignCluster { .. } => self.code().to_owned(),
         }
     }
@@ -221,15 +252,25 @@ impl EtcdTrouble {
     /// Whether a refusal of this kind is a part of it.
     pub fn has(&self, wanted: impl Fn(Kind) -> bool) -> bool {
         match self {
-            Self::Endpoints(all) => all.iter().any(|(_, trouble)| trouble.kind().is_some_and(&wanted)),
-            Self::Foreign(_, trouble) | Self::Refused(_, trouble) => trouble.kind().is_some_and(wanted),
-            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => wanted(refusal.kind),
+            Self::Endpoints(all) => all
+                .iter()
+                .any(|(_, trouble)| trouble.kind().is_some_and(&wanted)),
+            Self::Foreign(_, trouble) | Self::Refused(_, trouble) => {
+                trouble.kind().is_some_and(wanted)
+            }
+            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => {
+                wanted(refusal.kind)
+            }
             _ => false,
         }
     }
 
     fn store(cause: StoreCause, server: Option<&String>) -> Detail {
-        Detail::Store { cause, status: None, server: server.cloned() }
+        Detail::Store {
+            cause,
+            status: None,
+            server: server.cloned(),
+        }
     }
 }
 
@@ -240,7 +281,9 @@ impl Coded for EtcdTrouble {
             Self::Foreign(_, trouble) | Self::Refused(_, trouble) => trouble.code(),
             Self::Cut(_) => "etcd-connection-cut",
             Self::NoAnswer(..) | Self::WatchUnanswered => "etcd-no-answer",
-            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => refusal.kind.code(),
+            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => {
+                refusal.kind.code()
+            }
             Self::WatchClosed => "etcd-watch-closed",
             Self::WatchNotOpened(_) => "etcd-watch-not-opened",
             Self::WatchSilent => "etcd-watch-silent",
@@ -256,21 +299,37 @@ impl Coded for EtcdTrouble {
                 Some((endpoint, trouble)) => Self::store(trouble.cause(), Some(endpoint)),
                 None => Self::store(StoreCause::Other, None),
             },
-            Self::Foreign(endpoint, trouble) | Self::Refused(endpoint, trouble) => Self::store(trouble.cause(), Some(endpoint)),
+            Self::Foreign(endpoint, trouble) | Self::Refused(endpoint, trouble) => {
+                Self::store(trouble.cause(), Some(endpoint))
+            }
             Self::Cut(endpoint) => Self::store(StoreCause::Other, Some(endpoint)),
             Self::NoAnswer(endpoint, _) => Self::store(StoreCause::Silent, Some(endpoint)),
-            Self::LeaseState(endpoint, refusal) => Self::store(refusal.kind.cause(), Some(endpoint)),
-            Self::Watch(refusal) | Self::WatchCancelled(refusal) => Self::store(refusal.kind.cause(), None),
-            Self::WatchUnanswered | Self::WatchNotOpened(_) | Self::WatchSilent => Self::store(StoreCause::Silent, None),
+            Self::LeaseState(endpoint, refusal) => {
+                Self::store(refusal.kind.cause(), Some(endpoint))
+            }
+            Self::Watch(refusal) | Self::WatchCancelled(refusal) => {
+                Self::store(refusal.kind.cause(), None)
+            }
+            Self::WatchUnanswered | Self::WatchNotOpened(_) | Self::WatchSilent => {
+                Self::store(StoreCause::Silent, None)
+            }
             Self::WatchClosed => Self::store(StoreCause::Other, None),
-            Self::NoConfig(prefix) => Detail::ConfigMissing { place: place(prefix), example: EXAMPLE.to_owned() },
-            Self::Config(prefix, _) => Detail::ConfigInvalid { place: Some(place(prefix)) },
+            Self::NoConfig(prefix) => Detail::ConfigMissing {
+                place: place(prefix),
+                example: EXAMPLE.to_owned(),
+            },
+            Self::Config(prefix, _) => Detail::ConfigInvalid {
+                place: Some(place(prefix)),
+            },
         }
     }
 
     fn parts(&self) -> Vec<Problem> {
         match self {
-            Self::Endpoints(all) => all.iter().map(|(_, trouble)| Problem::of(trouble)).collect(),
+            Self::Endpoints(all) => all
+                .iter()
+                .map(|(_, trouble)| Problem::of(trouble))
+                .collect(),
             _ => Vec::new(),
         }
     }
@@ -280,22 +339,38 @@ impl fmt::Display for EtcdTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
             Self::Endpoints(all) => {
-                let texts: Vec<String> = all.iter().map(|(endpoint, why)| format!("{endpoint}: {why}")).collect();
+                let texts: Vec<String> = all
+                    .iter()
+                    .map(|(endpoint, why)| format!("{endpoint}: {why}"))
+                    .collect();
                 write!(f, "cannot reach etcd at {}", texts.join("; "))
             }
             Self::Foreign(endpoint, why) => write!(f, "the endpoint {endpoint}: {why}"),
             Self::Refused(endpoint, why) => write!(f, "etcd at {endpoint} {why}"),
             Self::Cut(endpoint) => {
-                write!(f, "the connection to etcd at {endpoint} was closed: this host no longer has its local address")
+                write!(
+                    f,
+                    "the connection to etcd at {endpoint} was closed: this host no longer has its local address"
+                )
             }
-            Self::NoAnswer(endpoint, within) => write!(f, "etcd at {endpoint} did not answer within {within:?}"),
-            Self::LeaseState(endpoint, refusal) => write!(f, "etcd at {endpoint} did not report the state of a lease: {}", refusal.words),
+            Self::NoAnswer(endpoint, within) => {
+                write!(f, "etcd at {endpoint} did not answer within {within:?}")
+            }
+            Self::LeaseState(endpoint, refusal) => write!(
+                f,
+                "etcd at {endpoint} did not report the state of a lease: {}",
+                refusal.words
+            ),
             Self::WatchClosed => f.write_str("etcd closed the watch"),
-            Self::WatchNotOpened(within) => write!(f, "etcd did not open the watch within {within:?}"),
+            Self::WatchNotOpened(within) => {
+                write!(f, "etcd did not open the watch within {within:?}")
+            }
             Self::WatchSilent => f.write_str("the watch is silent"),
             Self::WatchUnanswered => f.write_str("no answer"),
             Self::Watch(refusal) => f.write_str(&refusal.words),
-            Self::WatchCancelled(refusal) => write!(f, "etcd cancelled the watch: {}", refusal.words),
+            Self::WatchCancelled(refusal) => {
+                write!(f, "etcd cancelled the watch: {}", refusal.words)
+            }
             Self::NoConfig(prefix) => write!(
                 f,
                 "the network configuration {prefix}/config is not in etcd (v3): put it there with `etcdctl put {prefix}/config '{EXAMPLE}'` \
@@ -310,7 +385,8 @@ impl Lasting for EtcdTrouble {
     fn topic(&self) -> String {
         match self {
             Self::Endpoints(all) => {
-                let mut topics: Vec<String> = all.iter().map(|(_, trouble)| trouble.topic()).collect();
+                let mut topics: Vec<String> =
+                    all.iter().map(|(_, trouble)| trouble.topic()).collect();
                 // Where all endpoints have the same trouble, it is that of etcd.
                 if topics.windows(2).all(|pair| pair.first() == pair.last()) {
                     topics.truncate(1);
@@ -318,10 +394,15 @@ impl Lasting for EtcdTrouble {
                 topics.join("; ")
             }
             Self::Foreign(_, trouble) | Self::Refused(_, trouble) => trouble.topic(),
-            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => EndpointTrouble::Call(refusal.clone()).topic(),
-            Self::Cut(_) | Self::NoAnswer(..) | Self::WatchClosed | Self::WatchNotOpened(_) | Self::WatchSilent | Self::WatchUnanswered => {
-                UNREACHABLE.to_owned()
+            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => {
+                EndpointTrouble::Call(refusal.clone()).topic()
             }
+            Self::Cut(_)
+            | Self::NoAnswer(..)
+            | Self::WatchClosed
+            | Self::WatchNotOpened(_)
+            | Self::WatchSilent
+            | Self::WatchUnanswered => UNREACHABLE.to_owned(),
             Self::NoConfig(_) | Self::Config(..) => self.to_string(),
         }
     }
@@ -333,28 +414,54 @@ mod tests {
     use crate::reason::{LogOnce, Reason};
 
     fn refused(kind: Kind) -> EndpointTrouble {
-        EndpointTrouble::Call(Refusal { kind, words: "no".to_owned() })
+        EndpointTrouble::Call(Refusal {
+            kind,
+            words: "no".to_owned(),
+        })
     }
 
     #[test]
     fn endpoints_are_compared_one_by_one() {
-        let endpoints = |all: &[EndpointTrouble]| EtcdTrouble::Endpoints(all.iter().map(|one| ("http://a:1".to_owned(), one.clone())).collect());
-        let away = |words: &str| EndpointTrouble::Unreachable(ConnectFailure::Refused, words.to_owned());
+        let endpoints = |all: &[EndpointTrouble]| {
+            EtcdTrouble::Endpoints(
+                all.iter()
+                    .map(|one| ("http://a:1".to_owned(), one.clone()))
+                    .collect(),
+            )
+        };
+        let away =
+            |words: &str| EndpointTrouble::Unreachable(ConnectFailure::Refused, words.to_owned());
         let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
         let down = |first: EndpointTrouble| endpoints(&[first, refused(Kind::Credentials)]);
         let mut told = LogOnce::default();
         let mut news = |trouble: EtcdTrouble| told.news(Some(&Reason::from(trouble)));
         assert!(news(down(away("refused"))) && !news(down(silent.clone())));
-        assert!(news(endpoints(&[away("refused"), silent.clone()])) && !news(EtcdTrouble::WatchSilent));
-        assert!(down(silent.clone()).has(|kind| kind == Kind::Credentials) && !down(silent).has(|kind| kind == Kind::NoUser));
+        assert!(
+            news(endpoints(&[away("refused"), silent.clone()])) && !news(EtcdTrouble::WatchSilent)
+        );
+        assert!(
+            down(silent.clone()).has(|kind| kind == Kind::Credentials)
+                && !down(silent).has(|kind| kind == Kind::NoUser)
+        );
     }
 
     #[test]
     fn cause_of_several_endpoints_is_the_one_that_tells_what_to_do() {
         let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
-        let all = [("http://a:1", silent), ("http://b:1", refused(Kind::Permission))];
-        let trouble = EtcdTrouble::Endpoints(all.into_iter().map(|(endpoint, trouble)| (endpoint.to_owned(), trouble)).collect());
-        let want = Detail::Store { cause: StoreCause::Role, status: None, server: Some("http://b:1".to_owned()) };
+        let all = [
+            ("http://a:1", silent),
+            ("http://b:1", refused(Kind::Permission)),
+        ];
+        let trouble = EtcdTrouble::Endpoints(
+            all.into_iter()
+                .map(|(endpoint, trouble)| (endpoint.to_owned(), trouble))
+                .collect(),
+        );
+        let want = Detail::Store {
+            cause: StoreCause::Role,
+            status: None,
+            server: Some("http://b:1".to_owned()),
+        };
         assert_eq!(trouble.detail(), want);
         assert!(Problem::from(trouble).has("etcd-no-connection"));
     }

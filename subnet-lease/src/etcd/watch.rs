@@ -5,7 +5,9 @@ use super::connection::Connection;
 use super::errors::{Kind, Refusal};
 use super::trouble::EtcdTrouble;
 use crate::protocol::registry::{Entry, key_text};
-use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{
+    EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
+};
 use std::fmt;
 use std::time::Duration;
 use tonic::Code;
@@ -74,11 +76,24 @@ pub enum History {
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            History::Event(revision) => write!(f, "the event of revision {revision} is no longer what it was"),
-            History::Compacted(revision) => write!(f, "etcd compacted its history up to revision {revision}"),
-            History::Restored { now, seen } => write!(f, "etcd is at revision {now}, before {seen} that was seen already: it was restored"),
-            History::NotThere(revision, words) => write!(f, "etcd does not have revision {revision}: {words}"),
-            History::Key(key, revision) => write!(f, "the key {key} of revision {revision} is no longer what it was"),
+            History::Event(revision) => write!(
+                f,
+                "the event of revision {revision} is no longer what it was"
+            ),
+            History::Compacted(revision) => {
+                write!(f, "etcd compacted its history up to revision {revision}")
+            }
+            History::Restored { now, seen } => write!(
+                f,
+                "etcd is at revision {now}, before {seen} that was seen already: it was restored"
+            ),
+            History::NotThere(revision, words) => {
+                write!(f, "etcd does not have revision {revision}: {words}")
+            }
+            History::Key(key, revision) => write!(
+                f,
+                "the key {key} of revision {revision} is no longer what it was"
+            ),
         }
     }
 }
@@ -114,7 +129,12 @@ impl<'a> Watch<'a> {
     ///
     /// # Errors
     /// See [`Broken`].
-    pub async fn open(registry: &'a EtcdRegistry, key: &str, exact: bool, anchor: &Anchor) -> Result<Self, Broken> {
+    pub async fn open(
+        registry: &'a EtcdRegistry,
+        key: &str,
+        exact: bool,
+        anchor: &Anchor,
+    ) -> Result<Self, Broken> {
         registry.counters.call("watch");
         let connection = registry.connections.get().await.map_err(Broken::Stream)?;
         let (from, expected, known) = match anchor {
@@ -122,11 +142,17 @@ impl<'a> Watch<'a> {
             Anchor::Event(change) => (change.revision(), Some(change.clone()), change.revision()),
         };
         let full = registry.key(key);
-        let mut options = WatchOptions::new().with_start_revision(from).with_progress_notify().with_fragment();
+        let mut options = WatchOptions::new()
+            .with_start_revision(from)
+            .with_progress_notify()
+            .with_fragment();
         if !exact {
             options = options.with_range(range_end(full.as_bytes()));
         }
-        let mut client = connection.client.watch_client().max_decoding_message_size(ANSWER_LIMIT);
+        let mut client = connection
+            .client
+            .watch_client()
+            .max_decoding_message_size(ANSWER_LIMIT);
         let opened = tokio::time::timeout(OPEN, async {
             let mut stream = client.watch(full.as_str(), Some(options)).await?;
             let created = stream.message().await?;
@@ -134,17 +160,41 @@ impl<'a> Watch<'a> {
         });
         let (stream, created) = match connection.until_cut(opened).await.map_err(Broken::Stream)? {
             Ok(Ok((stream, Some(created)))) => (stream, created),
-            Ok(Ok((_, None))) => return Err(lost(registry, connection.number, EtcdTrouble::WatchClosed).await),
+            Ok(Ok((_, None))) => {
+                return Err(lost(registry, connection.number, EtcdTrouble::WatchClosed).await);
+            }
             Ok(Err(error)) => return Err(lost(registry, connection.number, reason(&error)).await),
-            Err(_) => return Err(lost(registry, connection.number, EtcdTrouble::WatchNotOpened(OPEN)).await),
+            Err(_) => {
+                return Err(lost(
+                    registry,
+                    connection.number,
+                    EtcdTrouble::WatchNotOpened(OPEN),
+                )
+                .await);
+            }
         };
-        let watch = Self { registry, stream, connection: Box::new(connection.clone()), expected, known, asked: false };
+        let watch = Self {
+            registry,
+            stream,
+            connection: Box::new(connection.clone()),
+            expected,
+            known,
+            asked: false,
+        };
         if let Some(header) = created.header() {
-            registry.connections.recognise(&connection, header.cluster_id()).await.map_err(Broken::Stream)?;
+            registry
+                .connections
+                .recognise(&connection, header.cluster_id())
+                .await
+                .map_err(Broken::Stream)?;
             watch.behind(header)?;
         }
         watch.refuse(&created).await?;
-        if let Anchor::Listed { newest: Some(newest), .. } = anchor {
+        if let Anchor::Listed {
+            newest: Some(newest),
+            ..
+        } = anchor
+        {
             watch.same_past(newest).await?;
         }
         Ok(watch)
@@ -191,7 +241,10 @@ impl<'a> Watch<'a> {
                     EventType::Delete => {
                         let root = self.registry.key("");
                         let key = kv.key().strip_prefix(root.as_bytes());
-                        key.map(|key| Change::Delete { key: key_text(key), revision: kv.mod_revision() })
+                        key.map(|key| Change::Delete {
+                            key: key_text(key),
+                            revision: kv.mod_revision(),
+                        })
                     }
                 };
                 changes.extend(change);
@@ -212,7 +265,9 @@ impl<'a> Watch<'a> {
 
     async fn refuse(&self, response: &WatchResponse) -> Result<(), Broken> {
         if response.compact_revision() > 0 {
-            return Err(Broken::History(History::Compacted(response.compact_revision())));
+            return Err(Broken::History(History::Compacted(
+                response.compact_revision(),
+            )));
         }
         if response.canceled() {
             let refusal = Refusal::cancelled(response.cancel_reason());
@@ -227,7 +282,10 @@ impl<'a> Watch<'a> {
 
     fn behind(&self, header: &ResponseHeader) -> Result<(), Broken> {
         if header.revision() < self.known {
-            return Err(Broken::History(History::Restored { now: header.revision(), seen: self.known }));
+            return Err(Broken::History(History::Restored {
+                now: header.revision(),
+                seen: self.known,
+            }));
         }
         Ok(())
     }
@@ -236,23 +294,54 @@ impl<'a> Watch<'a> {
     /// put it back into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");
-        let connection = self.registry.connections.get().await.map_err(Broken::Stream)?;
-        let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
+        let connection = self
+            .registry
+            .connections
+            .get()
+            .await
+            .map_err(Broken::Stream)?;
+        let mut kv = connection
+            .client
+            .kv_client()
+            .max_decoding_message_size(ANSWER_LIMIT);
         let key = self.registry.key(&newest.key);
         let then = GetOptions::new().with_revision(self.known);
-        let answer = connection.until_cut(tokio::time::timeout(OPEN, kv.get(key, Some(then)))).await;
+        let answer = connection
+            .until_cut(tokio::time::timeout(OPEN, kv.get(key, Some(then))))
+            .await;
         let response = match answer.map_err(Broken::Stream)? {
             Ok(Ok(response)) => response,
             // Compacted away, or not yet reached.
-            Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::OutOfRange => {
-                return Err(Broken::History(History::NotThere(self.known, status.message().to_owned())));
+            Ok(Err(etcd_client::Error::GRpcStatus(status)))
+                if status.code() == Code::OutOfRange =>
+            {
+                return Err(Broken::History(History::NotThere(
+                    self.known,
+                    status.message().to_owned(),
+                )));
             }
-            Ok(Err(error)) => return Err(lost(self.registry, connection.number, reason(&error)).await),
-            Err(_) => return Err(lost(self.registry, connection.number, EtcdTrouble::WatchUnanswered).await),
+            Ok(Err(error)) => {
+                return Err(lost(self.registry, connection.number, reason(&error)).await);
+            }
+            Err(_) => {
+                return Err(lost(
+                    self.registry,
+                    connection.number,
+                    EtcdTrouble::WatchUnanswered,
+                )
+                .await);
+            }
         };
-        match response.kvs().first().and_then(|kv| self.registry.entry(kv)) {
+        match response
+            .kvs()
+            .first()
+            .and_then(|kv| self.registry.entry(kv))
+        {
             Some(then) if then == *newest => Ok(()),
-            _ => Err(Broken::History(History::Key(newest.key.clone(), newest.modified))),
+            _ => Err(Broken::History(History::Key(
+                newest.key.clone(),
+                newest.modified,
+            ))),
         }
     }
 

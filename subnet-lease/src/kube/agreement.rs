@@ -51,16 +51,26 @@ enum Says {
 fn node(number: usize, created: i64, cidrs: &str, says: Says) -> Node {
     // A podCIDR never changes: another one is another Node's, of that name.
     let uid = format!("{number}-{created}-{}", cidrs.replace('"', ""));
-    let text = format!(r#"{{"metadata":{{"name":"n{number}","uid":"{uid}"}},"spec":{{"podCIDRs":{cidrs}}}}}"#);
+    let text = format!(
+        r#"{{"metadata":{{"name":"n{number}","uid":"{uid}"}},"spec":{{"podCIDRs":{cidrs}}}}}"#
+    );
     let mut node = Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap();
     node.created = created;
     let (v4, v6) = (format!("192.168.56.{number}"), format!("fd00:56::{number}"));
     let annotations = match says {
         Says::Nothing => Vec::new(),
         Says::Nonsense => vec![("kube-subnet-manager", "true"), ("public-ip", "hostname")],
-        Says::Lease => vec![("kube-subnet-manager", "true"), ("backend-type", "vxlan"), ("public-ip", v4.as_str()), ("public-ipv6", v6.as_str())],
+        Says::Lease => vec![
+            ("kube-subnet-manager", "true"),
+            ("backend-type", "vxlan"),
+            ("public-ip", v4.as_str()),
+            ("public-ipv6", v6.as_str()),
+        ],
     };
-    node.annotations = annotations.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    node.annotations = annotations
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
     node
 }
 
@@ -68,7 +78,12 @@ fn node(number: usize, created: i64, cidrs: &str, says: Says) -> Node {
 fn holders<'a>(nodes: &'a [Node], config: &NetworkConfig) -> BTreeSet<&'a str> {
     let mut by_age: Vec<(&Node, Subnets)> = nodes
         .iter()
-        .filter_map(|node| Some((node, super::nodes::trimmed(&node.subnets.clone().ok().flatten()?, &config.networks)?)))
+        .filter_map(|node| {
+            Some((
+                node,
+                super::nodes::trimmed(&node.subnets.clone().ok().flatten()?, &config.networks)?,
+            ))
+        })
         .filter(|(_, subnets)| table::inside(subnets, &config.networks))
         .collect();
     by_age.sort_by(|(a, _), (b, _)| (a.created, &a.name).cmp(&(b.created, &b.name)));
@@ -78,7 +93,9 @@ fn holders<'a>(nodes: &'a [Node], config: &NetworkConfig) -> BTreeSet<&'a str> {
             held.push((node, subnets));
         }
     }
-    held.into_iter().map(|(node, _)| node.name.as_str()).collect()
+    held.into_iter()
+        .map(|(node, _)| node.name.as_str())
+        .collect()
 }
 
 #[derive(Clone, Debug)]
@@ -90,27 +107,47 @@ enum Event {
 
 /// A cluster, and what its nodes may see until it is as it is.
 fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
-    let says = || prop_oneof![1 => Just(Says::Nothing), 1 => Just(Says::Nonsense), 4 => Just(Says::Lease)];
+    let says =
+        || prop_oneof![1 => Just(Says::Nothing), 1 => Just(Says::Nonsense), 4 => Just(Says::Lease)];
     let what = move || (0..3i64, 0..CIDRS.len(), says());
     let nodes = proptest::collection::vec(what(), 2..9);
     let before = proptest::collection::vec((0..9usize, proptest::option::of(what())), 0..9);
     (nodes, before).prop_flat_map(|(nodes, before)| {
-        let made = |number: usize, (created, cidrs, says): (i64, usize, Says)| node(number, created, CIDRS[cidrs], says);
-        let nodes: Vec<Node> = nodes.into_iter().enumerate().map(|(number, what)| made(number, what)).collect();
+        let made = |number: usize, (created, cidrs, says): (i64, usize, Says)| {
+            node(number, created, CIDRS[cidrs], says)
+        };
+        let nodes: Vec<Node> = nodes
+            .into_iter()
+            .enumerate()
+            .map(|(number, what)| made(number, what))
+            .collect();
         let mut early: Vec<Event> = Vec::new();
         for (number, what) in before {
-            early.push(what.map_or(Event::Gone(format!("n{number}")), |what| Event::Put(Box::new(made(number, what)))));
+            early.push(what.map_or(Event::Gone(format!("n{number}")), |what| {
+                Event::Put(Box::new(made(number, what)))
+            }));
         }
         // Whoever is there for a while only goes before the end.
         let gone = (nodes.len()..9).map(|number| Event::Gone(format!("n{number}")));
-        let late: Vec<Event> = nodes.iter().map(|node| Event::Put(Box::new(node.clone()))).chain(gone).chain([Event::List]).collect();
-        (Just(nodes), Just(early), Just(late).prop_shuffle())
-            .prop_map(|(nodes, early, late)| (nodes, early.into_iter().chain(late).collect::<Vec<_>>()))
+        let late: Vec<Event> = nodes
+            .iter()
+            .map(|node| Event::Put(Box::new(node.clone())))
+            .chain(gone)
+            .chain([Event::List])
+            .collect();
+        (Just(nodes), Just(early), Just(late).prop_shuffle()).prop_map(|(nodes, early, late)| {
+            (nodes, early.into_iter().chain(late).collect::<Vec<_>>())
+        })
     })
 }
 
 /// What a node knows after these events, and the leases that they add up to.
-fn seen(own: &str, cluster: &[Node], events: &[Event], config: &NetworkConfig) -> (Nodes, Leases, LeaseTable) {
+fn seen(
+    own: &str,
+    cluster: &[Node],
+    events: &[Event],
+    config: &NetworkConfig,
+) -> (Nodes, Leases, LeaseTable) {
     let mut nodes = Nodes::new(own);
     nodes.serve(config.networks);
     let mut told = Leases::default();
@@ -142,8 +179,18 @@ fn seen(own: &str, cluster: &[Node], events: &[Event], config: &NetworkConfig) -
 }
 
 fn terms(config: &NetworkConfig, own: Option<Lease>) -> Terms {
-    let config = own.as_ref().map_or_else(|| config.clone(), |own| config.only(&own.subnets));
-    Terms { config, own, local: Vec::new(), underlay: Vec::new(), links: None, accepts: Arc::new(|_| Ok(())), identity: Arc::new(|_, _| None) }
+    let config = own
+        .as_ref()
+        .map_or_else(|| config.clone(), |own| config.only(&own.subnets));
+    Terms {
+        config,
+        own,
+        local: Vec::new(),
+        underlay: Vec::new(),
+        links: None,
+        accepts: Arc::new(|_| Ok(())),
+        identity: Arc::new(|_, _| None),
+    }
 }
 
 proptest! {

@@ -27,7 +27,14 @@ pub const OVERWRITE: &str = "public-ip-overwrite";
 pub const OVERWRITE_V6: &str = "public-ipv6-overwrite";
 
 /// The annotations that the daemon writes.
-const WRITTEN: [&str; 6] = [MANAGED, BACKEND_TYPE, BACKEND_DATA, BACKEND_V6_DATA, PUBLIC_IP, PUBLIC_IPV6];
+const WRITTEN: [&str; 6] = [
+    MANAGED,
+    BACKEND_TYPE,
+    BACKEND_DATA,
+    BACKEND_V6_DATA,
+    PUBLIC_IP,
+    PUBLIC_IPV6,
+];
 
 /// What is written for a backend without data.
 const NO_DATA: &str = "null";
@@ -42,15 +49,26 @@ impl Prefix {
     /// # Errors
     /// The text cannot begin the name of an annotation.
     pub fn parse(text: &str) -> Result<Self, PrefixError> {
-        let Some((domain, word)) = text.split_once('/').or(Some((text, ""))).filter(|(_, word)| !word.contains('/')) else {
+        let Some((domain, word)) = text
+            .split_once('/')
+            .or(Some((text, "")))
+            .filter(|(_, word)| !word.contains('/'))
+        else {
             return Err(PrefixError::Slashes);
         };
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-        let is_domain = domain.contains('.') && domain.split('.').all(|part| !part.is_empty() && part.chars().all(label));
+        let is_domain = domain.contains('.')
+            && domain
+                .split('.')
+                .all(|part| !part.is_empty() && part.chars().all(label));
         if !is_domain || !word.chars().all(label) {
             return Err(PrefixError::Form(text.to_owned()));
         }
-        let hyphen = if word.is_empty() || word.ends_with('-') { "" } else { "-" };
+        let hyphen = if word.is_empty() || word.ends_with('-') {
+            ""
+        } else {
+            "-"
+        };
         Ok(Self(format!("{domain}/{word}{hyphen}")))
     }
 
@@ -70,7 +88,9 @@ pub type Annotations = BTreeMap<String, String>;
 
 /// Whether flannel serves the Node.
 pub fn managed(annotations: &Annotations) -> bool {
-    annotations.get(MANAGED).is_some_and(|value| value == "true")
+    annotations
+        .get(MANAGED)
+        .is_some_and(|value| value == "true")
 }
 
 /// What a Node publishes.
@@ -80,11 +100,15 @@ pub fn managed(annotations: &Annotations) -> bool {
 pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
-        Some(text) => RawJson::parse(text).map(Some).map_err(|_| NodeFault::Annotation(name, Wanted::Json)),
+        Some(text) => RawJson::parse(text)
+            .map(Some)
+            .map_err(|_| NodeFault::Annotation(name, Wanted::Json)),
     };
     Ok(LeaseAttrs {
-        public_ip: v4(annotations, PUBLIC_IP).map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IP, Wanted::V4))?,
-        public_ipv6: v6(annotations, PUBLIC_IPV6).map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IPV6, Wanted::V6))?,
+        public_ip: v4(annotations, PUBLIC_IP)
+            .map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IP, Wanted::V4))?,
+        public_ipv6: v6(annotations, PUBLIC_IPV6)
+            .map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IPV6, Wanted::V6))?,
         backend: annotations.get(BACKEND_TYPE).cloned().unwrap_or_default(),
         data: data(BACKEND_DATA)?,
         v6_data: data(BACKEND_V6_DATA)?,
@@ -118,7 +142,10 @@ pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoA
 pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoAddress> {
     match annotations.get(name).map(|text| text.trim()) {
         None | Some("") => Ok(None),
-        Some(text) => text.parse().map(|ip: Ipv6Addr| Some(ip).filter(|ip| !ip.is_unspecified())).map_err(|_| NoAddress),
+        Some(text) => text
+            .parse()
+            .map(|ip: Ipv6Addr| Some(ip).filter(|ip| !ip.is_unspecified()))
+            .map_err(|_| NoAddress),
     }
 }
 
@@ -139,17 +166,35 @@ pub struct Typo {
 pub fn typos(annotations: &Annotations) -> Vec<Typo> {
     let of = |name, family, names_interface| {
         let value = annotations.get(name)?;
-        let is_address = if family == "IPv4" { v4(annotations, name).is_ok() } else { v6(annotations, name).is_ok() };
-        (!is_address).then(|| Typo { name, value: value.clone(), family, names_interface })
+        let is_address = if family == "IPv4" {
+            v4(annotations, name).is_ok()
+        } else {
+            v6(annotations, name).is_ok()
+        };
+        (!is_address).then(|| Typo {
+            name,
+            value: value.clone(),
+            family,
+            names_interface,
+        })
     };
-    let all = [(NODE_PUBLIC_IP, "IPv4", true), (NODE_PUBLIC_IPV6, "IPv6", true), (OVERWRITE, "IPv4", false), (OVERWRITE_V6, "IPv6", false)];
-    all.into_iter().filter_map(|(name, family, names_interface)| of(name, family, names_interface)).collect()
+    let all = [
+        (NODE_PUBLIC_IP, "IPv4", true),
+        (NODE_PUBLIC_IPV6, "IPv6", true),
+        (OVERWRITE, "IPv4", false),
+        (OVERWRITE_V6, "IPv6", false),
+    ];
+    all.into_iter()
+        .filter_map(|(name, family, names_interface)| of(name, family, names_interface))
+        .collect()
 }
 
 /// What a node has to publish: each annotation that the daemon writes, with its value, or none where it must not exist.
 pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
-    let text = |data: &Option<RawJson>| Some(data.as_ref().map_or(NO_DATA, RawJson::as_str).to_owned());
-    let mut out: BTreeMap<&'static str, Option<String>> = WRITTEN.iter().map(|name| (*name, None)).collect();
+    let text =
+        |data: &Option<RawJson>| Some(data.as_ref().map_or(NO_DATA, RawJson::as_str).to_owned());
+    let mut out: BTreeMap<&'static str, Option<String>> =
+        WRITTEN.iter().map(|name| (*name, None)).collect();
     out.insert(MANAGED, Some("true".to_owned()));
     out.insert(BACKEND_TYPE, Some(attrs.backend.clone()));
     // Each family is published with an address; data alone (of a node without an address yet) would be of no use.
@@ -173,10 +218,22 @@ mod tests {
     #[test]
     fn prefixes_as_go_reads_them() {
         for (text, key) in [
-            ("flannel.alpha.coreos.com", "flannel.alpha.coreos.com/backend-type"),
-            ("flannel.alpha.coreos.com/", "flannel.alpha.coreos.com/backend-type"),
-            ("flannel.alpha.coreos.com/prefix", "flannel.alpha.coreos.com/prefix-backend-type"),
-            ("flannel.alpha.coreos.com/prefix-", "flannel.alpha.coreos.com/prefix-backend-type"),
+            (
+                "flannel.alpha.coreos.com",
+                "flannel.alpha.coreos.com/backend-type",
+            ),
+            (
+                "flannel.alpha.coreos.com/",
+                "flannel.alpha.coreos.com/backend-type",
+            ),
+            (
+                "flannel.alpha.coreos.com/prefix",
+                "flannel.alpha.coreos.com/prefix-backend-type",
+            ),
+            (
+                "flannel.alpha.coreos.com/prefix-",
+                "flannel.alpha.coreos.com/prefix-backend-type",
+            ),
             ("org.com", "org.com/backend-type"),
             ("org9.com", "org9.com/backend-type"),
             ("org.com/9", "org.com/9-backend-type"),
@@ -185,13 +242,26 @@ mod tests {
             assert_eq!(prefix.key(BACKEND_TYPE), key);
             assert_eq!(prefix.name(key), Some(BACKEND_TYPE));
         }
-        for text in ["org", "org/", "org/prefix", "org.COM", "org.com/PREFIX", "", "/", "a.b/c/d", ".com", "a..b"] {
+        for text in [
+            "org",
+            "org/",
+            "org/prefix",
+            "org.COM",
+            "org.com/PREFIX",
+            "",
+            "/",
+            "a.b/c/d",
+            ".com",
+            "a..b",
+        ] {
             assert!(Prefix::parse(text).is_err(), "{text}");
         }
     }
 
     fn annotations(list: &[(&str, &str)]) -> Annotations {
-        list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        list.iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     #[test]
@@ -199,7 +269,12 @@ mod tests {
         let data = RawJson::parse(r#"{"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#).ok();
         for (v4, v6, backend, data) in [
             (Some([10, 99, 0, 11].into()), None, "vxlan", data.clone()),
-            (Some([10, 99, 0, 11].into()), Some("fd00::11".parse().unwrap()), "host-gw", None),
+            (
+                Some([10, 99, 0, 11].into()),
+                Some("fd00::11".parse().unwrap()),
+                "host-gw",
+                None,
+            ),
             (None, Some("fd00::11".parse().unwrap()), "vxlan", data),
             (Some([10, 99, 0, 11].into()), None, "", None),
         ] {
@@ -211,8 +286,10 @@ mod tests {
                 v6_data: data.filter(|_| v6.is_some()),
                 ..LeaseAttrs::default()
             };
-            let written: Annotations =
-                wanted(&attrs, &Annotations::new()).into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+            let written: Annotations = wanted(&attrs, &Annotations::new())
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+                .collect();
             assert!(managed(&written));
             assert_eq!(read(&written).unwrap(), attrs);
         }
@@ -220,8 +297,17 @@ mod tests {
 
     #[test]
     fn an_overwrite_changes_what_is_published_alone() {
-        let attrs = LeaseAttrs { public_ip: Some([10, 99, 0, 11].into()), ..LeaseAttrs::default() };
-        let told = |present: &[(&str, &str)]| wanted(&attrs, &annotations(present)).get(PUBLIC_IP).cloned().flatten().unwrap();
+        let attrs = LeaseAttrs {
+            public_ip: Some([10, 99, 0, 11].into()),
+            ..LeaseAttrs::default()
+        };
+        let told = |present: &[(&str, &str)]| {
+            wanted(&attrs, &annotations(present))
+                .get(PUBLIC_IP)
+                .cloned()
+                .flatten()
+                .unwrap()
+        };
         assert_eq!(told(&[(OVERWRITE, "10.99.0.77")]), "10.99.0.77");
         assert_eq!(told(&[(OVERWRITE, "")]), "10.99.0.11");
         assert_eq!(told(&[(OVERWRITE, "node.example.org")]), "10.99.0.11");
@@ -229,19 +315,58 @@ mod tests {
 
     #[test]
     fn mistyped_addresses_are_found() {
-        let found = |list: &[(&str, &str)]| typos(&annotations(list)).into_iter().map(|typo| (typo.name, typo.names_interface)).collect::<Vec<_>>();
-        assert_eq!(found(&[(NODE_PUBLIC_IP, "10.7.7.7"), (OVERWRITE, ""), (OVERWRITE_V6, "::"), (PUBLIC_IP, "x")]), []);
-        assert_eq!(found(&[(NODE_PUBLIC_IP, "10.7.7.7/24"), (OVERWRITE, "203.0.113.5:8472")]), [(NODE_PUBLIC_IP, true), (OVERWRITE, false)]);
-        assert_eq!(found(&[(NODE_PUBLIC_IPV6, "10.7.7.7"), (OVERWRITE_V6, "fd00::1/64")]), [(NODE_PUBLIC_IPV6, true), (OVERWRITE_V6, false)]);
+        let found = |list: &[(&str, &str)]| {
+            typos(&annotations(list))
+                .into_iter()
+                .map(|typo| (typo.name, typo.names_interface))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            found(&[
+                (NODE_PUBLIC_IP, "10.7.7.7"),
+                (OVERWRITE, ""),
+                (OVERWRITE_V6, "::"),
+                (PUBLIC_IP, "x")
+            ]),
+            []
+        );
+        assert_eq!(
+            found(&[
+                (NODE_PUBLIC_IP, "10.7.7.7/24"),
+                (OVERWRITE, "203.0.113.5:8472")
+            ]),
+            [(NODE_PUBLIC_IP, true), (OVERWRITE, false)]
+        );
+        assert_eq!(
+            found(&[(NODE_PUBLIC_IPV6, "10.7.7.7"), (OVERWRITE_V6, "fd00::1/64")]),
+            [(NODE_PUBLIC_IPV6, true), (OVERWRITE_V6, false)]
+        );
     }
 
     #[test]
     fn hostile_annotations_are_refused_by_name() {
-        for (name, value) in
-            [(PUBLIC_IP, "node.example.org"), (PUBLIC_IP, "fd00::1"), (PUBLIC_IPV6, "10.0.0.1"), (BACKEND_DATA, "{"), (BACKEND_V6_DATA, "\u{0}")]
-        {
-            assert!(read(&annotations(&[(name, value)])).unwrap_err().to_string().contains(name), "{name}={value}");
+        for (name, value) in [
+            (PUBLIC_IP, "node.example.org"),
+            (PUBLIC_IP, "fd00::1"),
+            (PUBLIC_IPV6, "10.0.0.1"),
+            (BACKEND_DATA, "{"),
+            (BACKEND_V6_DATA, "\u{0}"),
+        ] {
+            assert!(
+                read(&annotations(&[(name, value)]))
+                    .unwrap_err()
+                    .to_string()
+                    .contains(name),
+                "{name}={value}"
+            );
         }
-        assert_eq!(read(&annotations(&[(PUBLIC_IP, "0.0.0.0"), (BACKEND_DATA, "null")])).unwrap(), LeaseAttrs::default());
+        assert_eq!(
+            read(&annotations(&[
+                (PUBLIC_IP, "0.0.0.0"),
+                (BACKEND_DATA, "null")
+            ]))
+            .unwrap(),
+            LeaseAttrs::default()
+        );
     }
 }

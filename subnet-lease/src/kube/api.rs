@@ -55,7 +55,13 @@ pub struct Call {
 impl Call {
     /// A request without content.
     pub fn get(kind: &'static str, what: impl Into<String>, path: impl Into<String>) -> Self {
-        Self { kind, what: what.into(), method: Method::GET, path: path.into(), content: None }
+        Self {
+            kind,
+            what: what.into(),
+            method: Method::GET,
+            path: path.into(),
+            content: None,
+        }
     }
 }
 
@@ -90,7 +96,11 @@ struct Connection {
 impl Api {
     /// Connects to nothing yet.
     pub fn new(options: KubeOptions) -> Self {
-        Self { options, state: Mutex::default(), counters: Arc::default() }
+        Self {
+            options,
+            state: Mutex::default(),
+            counters: Arc::default(),
+        }
     }
 
     /// What it was told.
@@ -103,20 +113,32 @@ impl Api {
     /// # Errors
     /// `Refused` for a mistake, `Unavailable` for files that may come.
     pub async fn check(&self) -> Result<(), Error> {
-        let fail = |trouble: KubeTrouble| if trouble.is_final() { Error::refused(trouble) } else { Error::unavailable(trouble) };
+        let fail = |trouble: KubeTrouble| {
+            if trouble.is_final() {
+                Error::refused(trouble)
+            } else {
+                Error::unavailable(trouble)
+            }
+        };
         let (config, _) = self.config(0).await.map_err(fail)?;
         let server = shown(&config.cluster_url);
         if config.accept_invalid_certs {
-            tracing::warn!("the kubeconfig sets insecure-skip-tls-verify: the identity of {server} is not verified");
+            tracing::warn!(
+                "the kubeconfig sets insecure-skip-tls-verify: the identity of {server} is not verified"
+            );
         }
         if config.cluster_url.scheme_str() == Some("http") {
             tracing::warn!(
                 "{server} is plain HTTP: the connection is neither encrypted nor authenticated; use https:// unless a local proxy answers there"
             );
         }
-        if let Some(variable) = ["HTTPS_PROXY", "https_proxy"].into_iter().find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+        if let Some(variable) = ["HTTPS_PROXY", "https_proxy"]
+            .into_iter()
+            .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
         {
-            tracing::warn!("the proxy of {variable} is not used: flannel connects to {server} directly");
+            tracing::warn!(
+                "the proxy of {variable} is not used: flannel connects to {server} directly"
+            );
         }
         Ok(())
     }
@@ -144,7 +166,12 @@ impl Api {
         if outcome.is_ok() {
             self.counters.heard();
         }
-        outcome.map(|body| Answer { body, server, what: call.what.clone(), generation })
+        outcome.map(|body| Answer {
+            body,
+            server,
+            what: call.what.clone(),
+            generation,
+        })
     }
 
     /// Sends a request and reads the answer.
@@ -153,13 +180,20 @@ impl Api {
     /// There is no answer, or it is a refusal, or too large.
     pub async fn read(&self, call: &Call) -> Result<String, Failure> {
         let answer = self.send(call).await?;
-        let (server, what, generation) = (answer.server.clone(), answer.what.clone(), answer.generation);
-        let failure = match tokio::time::timeout(ANSWER, Limited::new(answer.body, BODY).collect()).await {
-            Ok(Ok(body)) => return Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
-            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => return Err(Failure::too_large(&server, &what, BODY)),
-            Ok(Err(error)) => Failure::unreachable(&server, &what, Silence::of(&*error)),
-            Err(_) => Failure::unreachable(&server, &what, Silence::Unfinished(ANSWER)),
-        };
+        let (server, what, generation) = (
+            answer.server.clone(),
+            answer.what.clone(),
+            answer.generation,
+        );
+        let failure =
+            match tokio::time::timeout(ANSWER, Limited::new(answer.body, BODY).collect()).await {
+                Ok(Ok(body)) => return Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
+                Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+                    return Err(Failure::too_large(&server, &what, BODY));
+                }
+                Ok(Err(error)) => Failure::unreachable(&server, &what, Silence::of(&*error)),
+                Err(_) => Failure::unreachable(&server, &what, Silence::Unfinished(ANSWER)),
+            };
         self.give_up(generation);
         Err(failure)
     }
@@ -170,24 +204,50 @@ impl Api {
     }
 
     async fn ask(&self, connection: Connection, call: &Call) -> Result<Incoming, Failure> {
-        let Connection { stack, server, token, .. } = connection;
+        let Connection {
+            stack,
+            server,
+            token,
+            ..
+        } = connection;
         let server = server.as_str();
-        let mut request = Request::builder().method(call.method.clone()).uri(&call.path).header(header::USER_AGENT, &self.options.user_agent);
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(&call.path)
+            .header(header::USER_AGENT, &self.options.user_agent);
         request = request.header(header::ACCEPT, "application/json");
         if let Some(token) = token {
-            let value = token.header().await.map_err(|why| Failure::local(KubeTrouble::Token(server.to_owned(), why)))?;
+            let value = token
+                .header()
+                .await
+                .map_err(|why| Failure::local(KubeTrouble::Token(server.to_owned(), why)))?;
             request = request.header(header::AUTHORIZATION, value);
         }
         let content = call.content.clone();
         if let Some((kind, _)) = &content {
             request = request.header(header::CONTENT_TYPE, *kind);
         }
-        let body = content.map_or_else(Body::empty, |(_, content)| Body::from(Bytes::from(content)));
-        let request = request.body(body).map_err(|error| Failure::nonsense(server, &call.what, Nonsense::Request(error.to_string())))?;
+        let body =
+            content.map_or_else(Body::empty, |(_, content)| Body::from(Bytes::from(content)));
+        let request = request.body(body).map_err(|error| {
+            Failure::nonsense(server, &call.what, Nonsense::Request(error.to_string()))
+        })?;
         let answer = match tokio::time::timeout(ANSWER, stack.oneshot(request)).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(Failure::unreachable(server, &call.what, Silence::of(&*error))),
-            Err(_) => return Err(Failure::unreachable(server, &call.what, Silence::NoAnswer(ANSWER))),
+            Ok(Err(error)) => {
+                return Err(Failure::unreachable(
+                    server,
+                    &call.what,
+                    Silence::of(&*error),
+                ));
+            }
+            Err(_) => {
+                return Err(Failure::unreachable(
+                    server,
+                    &call.what,
+                    Silence::NoAnswer(ANSWER),
+                ));
+            }
         };
         let status = answer.status();
         if status.is_success() {
@@ -195,9 +255,20 @@ impl Api {
         }
         let wait = retry_after(answer.headers());
         const WORDS: usize = 64 << 10;
-        let words = tokio::time::timeout(ANSWER, Limited::new(answer.into_body(), WORDS).collect()).await;
-        let words = words.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
-        Err(Failure::refused(server, &call.what, status, wait, &String::from_utf8_lossy(&words)))
+        let words =
+            tokio::time::timeout(ANSWER, Limited::new(answer.into_body(), WORDS).collect()).await;
+        let words = words
+            .ok()
+            .and_then(Result::ok)
+            .map(|body| body.to_bytes())
+            .unwrap_or_default();
+        Err(Failure::refused(
+            server,
+            &call.what,
+            status,
+            wait,
+            &String::from_utf8_lossy(&words),
+        ))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -219,7 +290,12 @@ impl Api {
         match made {
             Ok((stack, server, token)) => {
                 state.generation += 1;
-                let connection = Connection { stack, server, token, generation: state.generation };
+                let connection = Connection {
+                    stack,
+                    server,
+                    token,
+                    generation: state.generation,
+                };
                 state.connection = Some(connection.clone());
                 Ok(connection)
             }
@@ -236,7 +312,8 @@ impl Api {
     async fn connect(&self, at: usize) -> Result<(Stack, String, Option<Arc<Token>>), KubeTrouble> {
         let (config, token) = self.config(at).await?;
         let server = shown(&config.cluster_url);
-        let stack = build(&config).map_err(|error| KubeTrouble::Connection(server.clone(), with_causes(&error)))?;
+        let stack = build(&config)
+            .map_err(|error| KubeTrouble::Connection(server.clone(), with_causes(&error)))?;
         Ok((stack, server, token.map(Arc::new)))
     }
 
@@ -266,10 +343,11 @@ impl Api {
             config.cluster_url = url.clone();
         }
         config.cluster_url = without_user(config.cluster_url);
-        let token = Token::take(&mut config.auth_info).map_err(|why| match &self.options.kubeconfig {
-            Some(path) => KubeTrouble::Kubeconfig(path.clone(), Mistake::Token(why)),
-            None => KubeTrouble::AccountToken(why),
-        })?;
+        let token =
+            Token::take(&mut config.auth_info).map_err(|why| match &self.options.kubeconfig {
+                Some(path) => KubeTrouble::Kubeconfig(path.clone(), Mistake::Token(why)),
+                None => KubeTrouble::AccountToken(why),
+            })?;
         Ok((config, token))
     }
 }
@@ -288,12 +366,16 @@ pub struct Answer {
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
     // A value that does not fit may be a token.
-    let unfit = |error: &dyn std::error::Error| mistake(path, Mistake::Unread(without_values(&with_causes(error))));
+    let unfit = |error: &dyn std::error::Error| {
+        mistake(path, Mistake::Unread(without_values(&with_causes(error))))
+    };
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unfit(&error))?;
     if has_proxy(&kubeconfig) {
         return Err(mistake(path, Mistake::Proxy));
     }
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|error| unfit(&error))
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| unfit(&error))
 }
 
 /// A mistake in a kubeconfig.
@@ -303,10 +385,22 @@ fn mistake(path: &Path, why: Mistake) -> KubeTrouble {
 
 /// Whether the cluster of the current context is reached by a proxy.
 fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
-    let context = kubeconfig.contexts.iter().find(|context| Some(&context.name) == kubeconfig.current_context.as_ref());
+    let context = kubeconfig
+        .contexts
+        .iter()
+        .find(|context| Some(&context.name) == kubeconfig.current_context.as_ref());
     let cluster = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
-    let cluster = kubeconfig.clusters.iter().find(|known| Some(&known.name) == cluster).and_then(|known| known.cluster.as_ref());
-    cluster.is_some_and(|cluster| cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()))
+    let cluster = kubeconfig
+        .clusters
+        .iter()
+        .find(|known| Some(&known.name) == cluster)
+        .and_then(|known| known.cluster.as_ref());
+    cluster.is_some_and(|cluster| {
+        cluster
+            .proxy_url
+            .as_ref()
+            .is_some_and(|url| !url.is_empty())
+    })
 }
 
 /// What a parser says, without the texts of the file that it quotes: in its first line as values, in those behind as they stand.
@@ -340,14 +434,23 @@ fn in_cluster() -> Result<Config, KubeTrouble> {
 /// The pod's service account, if there is one, at another address. A token is not sent without TLS.
 fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     let mut config = Config::new(url.clone());
-    let (token, authority) = (Path::new(ACCOUNT).join("token"), Path::new(ACCOUNT).join("ca.crt"));
+    let (token, authority) = (
+        Path::new(ACCOUNT).join("token"),
+        Path::new(ACCOUNT).join("ca.crt"),
+    );
     if url.scheme_str() == Some("https") && token.exists() {
-        let unreadable = |error: &dyn std::error::Error| KubeTrouble::Authority(authority.clone(), with_causes(error));
-        let roots = CertificateDer::pem_file_iter(&authority).map_err(|error| unreadable(&error))?;
+        let unreadable = |error: &dyn std::error::Error| {
+            KubeTrouble::Authority(authority.clone(), with_causes(error))
+        };
+        let roots =
+            CertificateDer::pem_file_iter(&authority).map_err(|error| unreadable(&error))?;
         let roots: Result<Vec<_>, _> = roots.map(|root| root.map(|root| root.to_vec())).collect();
         config.root_cert = Some(roots.map_err(|error| unreadable(&error))?);
         config.root_cert_file = Some(authority.clone());
-        config.auth_info = AuthInfo { token_file: Some(token.display().to_string()), ..AuthInfo::default() };
+        config.auth_info = AuthInfo {
+            token_file: Some(token.display().to_string()),
+            ..AuthInfo::default()
+        };
     }
     Ok(config)
 }
@@ -366,13 +469,20 @@ fn build(config: &Config) -> Result<Stack, kube::Error> {
     let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build(https);
     let auth = config.auth_layer()?;
     let headers = config.extra_headers_layer()?;
-    let stack = ServiceBuilder::new().layer(config.base_uri_layer()).option_layer(auth).layer(headers).map_err(BoxError::from).service(client);
+    let stack = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(auth)
+        .layer(headers)
+        .map_err(BoxError::from)
+        .service(client);
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
 }
 
 /// An address without a user and a password: Kubernetes knows neither, and the layers below log the whole of it.
 fn without_user(url: http::Uri) -> http::Uri {
-    let host = url.authority().and_then(|authority| Some(authority.as_str().rsplit_once('@')?.1.to_owned()));
+    let host = url
+        .authority()
+        .and_then(|authority| Some(authority.as_str().rsplit_once('@')?.1.to_owned()));
     let Some(host) = host else { return url };
     let mut parts = url.clone().into_parts();
     parts.authority = host.parse().ok();
@@ -392,7 +502,13 @@ fn shown(url: &http::Uri) -> String {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     /// A server that asks for more is asked again all the same.
     const LONGEST: u64 = 60;
-    let seconds: u64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    let seconds: u64 = headers
+        .get(header::RETRY_AFTER)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
     Some(Duration::from_secs(seconds.min(LONGEST)))
 }
 
@@ -419,7 +535,9 @@ mod tests {
     async fn server_changes_when_no_connection_to_it_can_be_made() {
         let folder = tempfile::tempdir().unwrap();
         let options = KubeOptions {
-            urls: ["https://192.0.2.1:6443", "https://192.0.2.2:6443"].map(|url| url.parse().unwrap()).to_vec(),
+            urls: ["https://192.0.2.1:6443", "https://192.0.2.2:6443"]
+                .map(|url| url.parse().unwrap())
+                .to_vec(),
             kubeconfig: Some(folder.path().join("none")),
             prefix: super::super::annotations::Prefix::parse("a.b").unwrap(),
             net_conf: Default::default(),
@@ -430,7 +548,10 @@ mod tests {
         };
         let api = Api::new(options);
         for at in [1, 0, 1] {
-            let why = api.read(&Call::get("list-nodes", "list Nodes", "/api/v1/nodes")).await.unwrap_err();
+            let why = api
+                .read(&Call::get("list-nodes", "list Nodes", "/api/v1/nodes"))
+                .await
+                .unwrap_err();
             assert!(why.trouble.to_string().contains("none"), "{why:?}");
             assert_eq!(api.state().at, at);
         }
@@ -439,8 +560,14 @@ mod tests {
     #[test]
     fn an_address_loses_its_user() {
         for (url, want) in [
-            ("https://u:s3cret@192.0.2.1:6443/x?y", "https://192.0.2.1:6443/x?y"),
-            ("https://u@[2001:db8::1]:6443", "https://[2001:db8::1]:6443/"),
+            (
+                "https://u:s3cret@192.0.2.1:6443/x?y",
+                "https://192.0.2.1:6443/x?y",
+            ),
+            (
+                "https://u@[2001:db8::1]:6443",
+                "https://[2001:db8::1]:6443/",
+            ),
             ("https://a:6443", "https://a:6443/"),
         ] {
             assert_eq!(without_user(url.parse().unwrap()).to_string(), want);
@@ -460,7 +587,10 @@ mod tests {
                 "line 6 column 25: expected mapping start",
             ),
             (r#"invalid value: string "s3cret"#, "invalid value: a text"),
-            (r#"a string "x", then string "y" there"#, "a a text, then a text there"),
+            (
+                r#"a string "x", then string "y" there"#,
+                "a a text, then a text there",
+            ),
         ] {
             assert_eq!(without_values(text), want);
         }

@@ -20,22 +20,51 @@ impl Assigned {
     ///
     /// # Errors
     /// What is wrong with its podCIDRs, and what to do.
-    pub fn of(node: &Node, config: &NetworkConfig, others: &Nodes, net_conf: &Path) -> Result<Self, PodCidrTrouble> {
+    pub fn of(
+        node: &Node,
+        config: &NetworkConfig,
+        others: &Nodes,
+        net_conf: &Path,
+    ) -> Result<Self, PodCidrTrouble> {
         let (name, networks) = (|| node.name.clone(), config.networks);
         let all = match &node.subnets {
             Ok(Some(subnets)) => *subnets,
-            Ok(None) => return Err(PodCidrTrouble::Missing { node: name(), networks }),
-            Err(why) => return Err(PodCidrTrouble::Unusable { node: name(), why: why.clone() }),
+            Ok(None) => {
+                return Err(PodCidrTrouble::Missing {
+                    node: name(),
+                    networks,
+                });
+            }
+            Err(why) => {
+                return Err(PodCidrTrouble::Unusable {
+                    node: name(),
+                    why: why.clone(),
+                });
+            }
         };
         let net_conf = || net_conf.to_owned();
         let Some(subnets) = trimmed(&all, &networks) else {
-            return Err(PodCidrTrouble::Family { node: name(), subnets: all, networks, net_conf: net_conf() });
+            return Err(PodCidrTrouble::Family {
+                node: name(),
+                subnets: all,
+                networks,
+                net_conf: net_conf(),
+            });
         };
         if !table::inside(&subnets, &networks) || !config.contains(&subnets) {
-            return Err(PodCidrTrouble::Outside { node: name(), subnets, networks, net_conf: net_conf() });
+            return Err(PodCidrTrouble::Outside {
+                node: name(),
+                subnets,
+                networks,
+                net_conf: net_conf(),
+            });
         }
         if let Some(other) = others.senior(node) {
-            return Err(PodCidrTrouble::Overlaps { node: name(), subnets, other: other.to_owned() });
+            return Err(PodCidrTrouble::Overlaps {
+                node: name(),
+                subnets,
+                other: other.to_owned(),
+            });
         }
         Ok(Self { subnets })
     }
@@ -49,17 +78,28 @@ mod tests {
 
     fn node(name: &str, created: i64, cidrs: &str) -> Node {
         let text = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"podCIDRs":{cidrs}}}}}"#);
-        Node { created, ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap() }
+        Node {
+            created,
+            ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap()
+        }
     }
 
     fn assigned(config: &str, node: &Node, others: &Nodes) -> Result<String, String> {
         let config = NetworkConfig::parse_assigned(config).unwrap();
-        let assigned = Assigned::of(node, &config, others, Path::new("/etc/kube-flannel/net-conf.json"));
-        assigned.map(|assigned| assigned.subnets.to_string()).map_err(|why| why.to_string())
+        let assigned = Assigned::of(
+            node,
+            &config,
+            others,
+            Path::new("/etc/kube-flannel/net-conf.json"),
+        );
+        assigned
+            .map(|assigned| assigned.subnets.to_string())
+            .map_err(|why| why.to_string())
     }
 
     const V4: &str = r#"{"Network":"10.244.0.0/16","SubnetLen":99}"#;
-    const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#;
+    const DUAL: &str =
+        r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#;
     const V6: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#;
 
     #[test]
@@ -76,7 +116,11 @@ mod tests {
             // It may fill the network.
             (V4, r#"["10.244.0.0/16"]"#, "10.244.0.0/16"),
         ] {
-            assert_eq!(assigned(config, &node("n1", 5, cidrs), &nobody).as_deref(), Ok(want), "{config} {cidrs}");
+            assert_eq!(
+                assigned(config, &node("n1", 5, cidrs), &nobody).as_deref(),
+                Ok(want),
+                "{config} {cidrs}"
+            );
         }
     }
 
@@ -84,12 +128,33 @@ mod tests {
     fn what_is_wrong_is_named_with_both_values() {
         let nobody = Nodes::new("n1");
         for (config, cidrs, parts) in [
-            (V4, r#"["10.42.0.0/24"]"#, &["10.42.0.0/24", "10.244.0.0/16", "kube-flannel-cfg", "kubectl"][..]),
+            (
+                V4,
+                r#"["10.42.0.0/24"]"#,
+                &[
+                    "10.42.0.0/24",
+                    "10.244.0.0/16",
+                    "kube-flannel-cfg",
+                    "kubectl",
+                ][..],
+            ),
             (V4, r#"["10.0.0.0/8"]"#, &["10.0.0.0/8", "10.244.0.0/16"]),
-            (DUAL, r#"["10.244.1.0/24","fd00::/64"]"#, &["fd00::/64", "fd10:244::/48"]),
+            (
+                DUAL,
+                r#"["10.244.1.0/24","fd00::/64"]"#,
+                &["fd00::/64", "fd10:244::/48"],
+            ),
             (V6, r#"["10.244.1.0/24"]"#, &["address family"]),
-            (V4, "[]", &["pod cidr not assigned", "--cluster-cidr=10.244.0.0/16"]),
-            (V4, r#"["10.244.1.0/24","10.244.2.0/24"]"#, &["IPv4/IPv6 only or dualstack"]),
+            (
+                V4,
+                "[]",
+                &["pod cidr not assigned", "--cluster-cidr=10.244.0.0/16"],
+            ),
+            (
+                V4,
+                r#"["10.244.1.0/24","10.244.2.0/24"]"#,
+                &["IPv4/IPv6 only or dualstack"],
+            ),
         ] {
             let why = assigned(config, &node("n1", 5, cidrs), &nobody).unwrap_err();
             assert!(parts.iter().all(|part| why.contains(part)), "{why}");

@@ -24,7 +24,11 @@ pub struct Claims {
 impl Claims {
     /// Reads a Node.
     pub fn of(node: &Node) -> Self {
-        let reported = if is_overwritten(&node.annotations) { Vec::new() } else { node.internal.clone() };
+        let reported = if is_overwritten(&node.annotations) {
+            Vec::new()
+        } else {
+            node.internal.clone()
+        };
         Self {
             alive: node.alive,
             boot: node.boot.clone(),
@@ -39,10 +43,18 @@ impl Claims {
         if !self.alive || boot.is_some() && self.boot.as_deref() == boot {
             return;
         }
-        let both = self.published.iter().map(|ip| (ip, true)).chain(self.reported.iter().map(|ip| (ip, false)));
+        let both = self
+            .published
+            .iter()
+            .map(|ip| (ip, true))
+            .chain(self.reported.iter().map(|ip| (ip, false)));
         for (ip, publishes) in both {
             let publishes = publishes && self.served;
-            let claimant = to.entry(*ip).or_insert_with(|| Claimant { node: name.to_owned(), served: false, publishes: false });
+            let claimant = to.entry(*ip).or_insert_with(|| Claimant {
+                node: name.to_owned(),
+                served: false,
+                publishes: false,
+            });
             // The name is that of the Node that counts most.
             if (publishes, self.served) > (claimant.publishes, claimant.served) {
                 name.clone_into(&mut claimant.node);
@@ -55,8 +67,14 @@ impl Claims {
 
 /// The addresses that a Node publishes.
 pub fn published(annotations: &Annotations) -> Vec<IpAddr> {
-    let v4 = annotations::v4(annotations, annotations::PUBLIC_IP).ok().flatten().map(IpAddr::V4);
-    let v6 = annotations::v6(annotations, annotations::PUBLIC_IPV6).ok().flatten().map(IpAddr::V6);
+    let v4 = annotations::v4(annotations, annotations::PUBLIC_IP)
+        .ok()
+        .flatten()
+        .map(IpAddr::V4);
+    let v6 = annotations::v6(annotations, annotations::PUBLIC_IPV6)
+        .ok()
+        .flatten()
+        .map(IpAddr::V6);
     v4.into_iter().chain(v6).collect()
 }
 
@@ -77,14 +95,26 @@ mod tests {
                "addresses":[{{"type":"InternalIP","address":"{internal}"}}]}}}}"#
         );
         let mut node = Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap();
-        node.annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        node.annotations = annotations
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         Claims::of(&node)
     }
 
     fn claims(nodes: &[(&str, Claims)]) -> Vec<String> {
         let mut all = BTreeMap::new();
-        nodes.iter().for_each(|(name, claims)| claims.add(name, Some("here"), &mut all));
-        all.iter().map(|(ip, claimant)| format!("{ip} {} {} {}", claimant.node, claimant.served, claimant.publishes)).collect()
+        nodes
+            .iter()
+            .for_each(|(name, claims)| claims.add(name, Some("here"), &mut all));
+        all.iter()
+            .map(|(ip, claimant)| {
+                format!(
+                    "{ip} {} {} {}",
+                    claimant.node, claimant.served, claimant.publishes
+                )
+            })
+            .collect()
     }
 
     const SERVED: (&str, &str) = ("kube-subnet-manager", "true");
@@ -92,24 +122,56 @@ mod tests {
 
     #[test]
     fn dead_and_renamed_nodes_claim_nothing() {
-        for (ready, boot, want) in [("True", "there", 1), ("False", "", 1), ("Unknown", "there", 0), ("", "there", 0), ("True", "here", 0)] {
-            assert_eq!(claims(&[("n2", node(ready, boot, "10.0.0.1", &[]))]).len(), want, "{ready} {boot}");
+        for (ready, boot, want) in [
+            ("True", "there", 1),
+            ("False", "", 1),
+            ("Unknown", "there", 0),
+            ("", "there", 0),
+            ("True", "here", 0),
+        ] {
+            assert_eq!(
+                claims(&[("n2", node(ready, boot, "10.0.0.1", &[]))]).len(),
+                want,
+                "{ready} {boot}"
+            );
         }
     }
 
     #[test]
     fn node_with_an_overwrite_claims_only_what_it_publishes() {
-        let overwritten = node("True", "", "10.0.0.1", &[SERVED, PUBLISHES, ("public-ip-overwrite", "10.0.0.2")]);
+        let overwritten = node(
+            "True",
+            "",
+            "10.0.0.1",
+            &[SERVED, PUBLISHES, ("public-ip-overwrite", "10.0.0.2")],
+        );
         assert_eq!(claims(&[("n2", overwritten)]), ["10.0.0.2 n2 true true"]);
-        let typo = node("True", "", "10.0.0.1", &[SERVED, PUBLISHES, ("public-ip-overwrite", "10.0.0.2:80")]);
-        assert_eq!(claims(&[("n2", typo)]), ["10.0.0.1 n2 true false", "10.0.0.2 n2 true true"]);
+        let typo = node(
+            "True",
+            "",
+            "10.0.0.1",
+            &[SERVED, PUBLISHES, ("public-ip-overwrite", "10.0.0.2:80")],
+        );
+        assert_eq!(
+            claims(&[("n2", typo)]),
+            ["10.0.0.1 n2 true false", "10.0.0.2 n2 true true"]
+        );
     }
 
     #[test]
     fn claim_of_several_nodes_names_the_one_that_flannel_serves() {
-        let (plain, served) = (node("True", "", "10.0.0.2", &[]), node("True", "", "10.0.0.3", &[SERVED, PUBLISHES]));
-        assert_eq!(claims(&[("a", plain), ("b", served)]), ["10.0.0.2 b true true", "10.0.0.3 b true false"]);
+        let (plain, served) = (
+            node("True", "", "10.0.0.2", &[]),
+            node("True", "", "10.0.0.3", &[SERVED, PUBLISHES]),
+        );
+        assert_eq!(
+            claims(&[("a", plain), ("b", served)]),
+            ["10.0.0.2 b true true", "10.0.0.3 b true false"]
+        );
         // Without flannel's mark, an annotation is what anybody left behind.
-        assert_eq!(claims(&[("a", node("True", "", "10.0.0.2", &[PUBLISHES]))]), ["10.0.0.2 a false false"]);
+        assert_eq!(
+            claims(&[("a", node("True", "", "10.0.0.2", &[PUBLISHES]))]),
+            ["10.0.0.2 a false false"]
+        );
     }
 }

@@ -71,7 +71,12 @@ impl fmt::Display for NodeEvent {
             NodeEvent::PodCidr(trouble) => trouble.fmt(f),
             NodeEvent::Typo(trouble) => trouble.fmt(f),
             NodeEvent::Interface(problem) => problem.fmt(f),
-            NodeEvent::PodCidrChanged { node, now, before, released } => {
+            NodeEvent::PodCidrChanged {
+                node,
+                now,
+                before,
+                released,
+            } => {
                 write!(
                     f,
                     "this Node's podCIDR is {now} now and was {before}: its pods with addresses of the old one reach nobody until they are restarted \
@@ -80,7 +85,11 @@ impl fmt::Display for NodeEvent {
                 match released.as_slice() {
                     [] => Ok(()),
                     bridges => {
-                        write!(f, ". flanneld removed the old gateway address from {}; the next pod brings the new one", bridges.join(", "))
+                        write!(
+                            f,
+                            ". flanneld removed the old gateway address from {}; the next pod brings the new one",
+                            bridges.join(", ")
+                        )
                     }
                 }
             }
@@ -102,7 +111,12 @@ impl PostedEvents {
         const EVERY: Duration = Duration::from_secs(60);
         /// Events are few, unless somebody makes many: then some are posted again.
         const KEPT: usize = 50;
-        if self.events.contains(event) || self.last.get(&event.reason()).is_some_and(|last| now.duration_since(*last) < EVERY) {
+        if self.events.contains(event)
+            || self
+                .last
+                .get(&event.reason())
+                .is_some_and(|last| now.duration_since(*last) < EVERY)
+        {
             return false;
         }
         if self.events.len() >= KEPT {
@@ -130,7 +144,12 @@ mod tests {
         let event = |text: &str| NodeEvent::Interface(Problem::in_words(text));
         let (a, b) = (event("a"), event("b"));
         let net = |text: &str| Subnets::V4(text.parse().unwrap());
-        let c = NodeEvent::PodCidrChanged { node: "n".to_owned(), now: net("10.5.2.0/24"), before: net("10.5.1.0/24"), released: Vec::new() };
+        let c = NodeEvent::PodCidrChanged {
+            node: "n".to_owned(),
+            now: net("10.5.2.0/24"),
+            before: net("10.5.1.0/24"),
+            released: Vec::new(),
+        };
         let mut posted = PostedEvents::default();
         assert!(posted.take(&a, at(5)));
         assert!(!posted.take(&b, at(64)) && posted.take(&c, at(6)));

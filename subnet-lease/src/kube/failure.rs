@@ -30,32 +30,75 @@ pub struct Failure {
 impl Failure {
     /// No answer came from a server.
     pub fn unreachable(server: &str, what: &str, why: Silence) -> Self {
-        let trouble = KubeTrouble::Unreachable { server: server.to_owned(), what: what.to_owned(), why };
-        Self { status: None, trouble, retry_after: None }
+        let trouble = KubeTrouble::Unreachable {
+            server: server.to_owned(),
+            what: what.to_owned(),
+            why,
+        };
+        Self {
+            status: None,
+            trouble,
+            retry_after: None,
+        }
     }
 
     /// No request was sent.
     pub fn local(trouble: KubeTrouble) -> Self {
-        Self { status: None, trouble, retry_after: None }
+        Self {
+            status: None,
+            trouble,
+            retry_after: None,
+        }
     }
 
     /// The server sent more than can be used.
     pub fn too_large(server: &str, what: &str, limit: usize) -> Self {
-        let trouble = KubeTrouble::TooLarge { server: server.to_owned(), what: what.to_owned(), limit };
-        Self { status: Some(StatusCode::PAYLOAD_TOO_LARGE), trouble, retry_after: None }
+        let trouble = KubeTrouble::TooLarge {
+            server: server.to_owned(),
+            what: what.to_owned(),
+            limit,
+        };
+        Self {
+            status: Some(StatusCode::PAYLOAD_TOO_LARGE),
+            trouble,
+            retry_after: None,
+        }
     }
 
     /// The server's answer makes no sense.
     pub fn nonsense(server: &str, what: &str, why: impl Into<Nonsense>) -> Self {
-        let trouble = KubeTrouble::Nonsense { server: server.to_owned(), what: what.to_owned(), why: why.into() };
-        Self { status: None, trouble, retry_after: None }
+        let trouble = KubeTrouble::Nonsense {
+            server: server.to_owned(),
+            what: what.to_owned(),
+            why: why.into(),
+        };
+        Self {
+            status: None,
+            trouble,
+            retry_after: None,
+        }
     }
 
     /// The server refuses, with its own words in the body of the answer.
-    pub fn refused(server: &str, what: &str, status: StatusCode, retry_after: Option<Duration>, body: &str) -> Self {
+    pub fn refused(
+        server: &str,
+        what: &str,
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        body: &str,
+    ) -> Self {
         let said = Box::new(ApiRefusal::read(status, body));
-        let trouble = KubeTrouble::Refused { server: server.to_owned(), what: what.to_owned(), status, said };
-        Self { status: Some(status), trouble, retry_after }
+        let trouble = KubeTrouble::Refused {
+            server: server.to_owned(),
+            what: what.to_owned(),
+            status,
+            said,
+        };
+        Self {
+            status: Some(status),
+            trouble,
+            retry_after,
+        }
     }
 
     /// What to do about the connection, after a request that `reads` or writes.
@@ -72,12 +115,21 @@ impl Failure {
 
     /// Whether the server has forgotten the version that was asked for, or never had it.
     pub fn is_gone(&self) -> bool {
-        self.status == Some(StatusCode::GONE) || matches!(&self.trouble, KubeTrouble::Refused { said, .. } if said.is_too_new)
+        self.status == Some(StatusCode::GONE)
+            || matches!(&self.trouble, KubeTrouble::Refused { said, .. } if said.is_too_new)
     }
 
     /// Whether the server does not know this way of asking.
     pub fn is_unknown_request(&self) -> bool {
-        matches!(self.status, Some(StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::NOT_FOUND | StatusCode::NOT_ACCEPTABLE))
+        matches!(
+            self.status,
+            Some(
+                StatusCode::BAD_REQUEST
+                    | StatusCode::UNPROCESSABLE_ENTITY
+                    | StatusCode::NOT_FOUND
+                    | StatusCode::NOT_ACCEPTABLE
+            )
+        )
     }
 
     /// Whether the server has too much to do.
@@ -101,27 +153,85 @@ mod tests {
     fn refusals_say_what_to_do() {
         let refused = |code: u16, message: &str| {
             let body = format!(r#"{{"kind":"Status","message":"{message}"}}"#);
-            Failure::refused("https://a:6443", "list Nodes", StatusCode::from_u16(code).unwrap(), None, &body)
+            Failure::refused(
+                "https://a:6443",
+                "list Nodes",
+                StatusCode::from_u16(code).unwrap(),
+                None,
+                &body,
+            )
         };
         for (status, code, cause, steps) in [
-            (401, "kubernetes-credentials", StoreCause::User, [Step::Anew; 2]),
-            (403, "kubernetes-forbidden", StoreCause::Role, [Step::Stay; 2]),
-            (429, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer; 2]),
-            (500, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer, Step::Stay]),
-            (503, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer; 2]),
-            (422, "kubernetes-refused", StoreCause::Other, [Step::Stay; 2]),
+            (
+                401,
+                "kubernetes-credentials",
+                StoreCause::User,
+                [Step::Anew; 2],
+            ),
+            (
+                403,
+                "kubernetes-forbidden",
+                StoreCause::Role,
+                [Step::Stay; 2],
+            ),
+            (
+                429,
+                "kubernetes-unavailable",
+                StoreCause::Other,
+                [Step::NextServer; 2],
+            ),
+            (
+                500,
+                "kubernetes-unavailable",
+                StoreCause::Other,
+                [Step::NextServer, Step::Stay],
+            ),
+            (
+                503,
+                "kubernetes-unavailable",
+                StoreCause::Other,
+                [Step::NextServer; 2],
+            ),
+            (
+                422,
+                "kubernetes-refused",
+                StoreCause::Other,
+                [Step::Stay; 2],
+            ),
         ] {
             let failure = refused(status, "because");
-            assert_eq!((failure.trouble.code(), [true, false].map(|reads| failure.step(reads))), (code, steps), "{status}");
-            let detail = Detail::Store { cause, status: Some(status), server: Some("https://a:6443".to_owned()) };
+            assert_eq!(
+                (
+                    failure.trouble.code(),
+                    [true, false].map(|reads| failure.step(reads))
+                ),
+                (code, steps),
+                "{status}"
+            );
+            let detail = Detail::Store {
+                cause,
+                status: Some(status),
+                server: Some("https://a:6443".to_owned()),
+            };
             assert_eq!(failure.trouble.detail(), detail, "{status}");
             let text = failure.trouble.to_string();
-            assert!(text.contains("because") && text.contains("list Nodes"), "{failure:?}");
+            assert!(
+                text.contains("because") && text.contains("list Nodes"),
+                "{failure:?}"
+            );
         }
         assert!(refused(429, "x").is_busy() && !refused(503, "x").is_busy());
-        assert!(refused(403, "x").trouble.to_string().contains("ClusterRole"));
+        assert!(
+            refused(403, "x")
+                .trouble
+                .to_string()
+                .contains("ClusterRole")
+        );
         assert!(refused(410, "too old resource version").is_gone());
-        assert!(refused(504, "Too large resource version: 7, current: 3").is_gone() && !refused(504, "timeout").is_gone());
+        assert!(
+            refused(504, "Too large resource version: 7, current: 3").is_gone()
+                && !refused(504, "timeout").is_gone()
+        );
         let page = Failure::refused("a", "b", StatusCode::BAD_GATEWAY, None, "<html>\n\u{1b}");
         assert!(page.trouble.to_string().contains("<html>"));
     }

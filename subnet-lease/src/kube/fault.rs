@@ -50,7 +50,10 @@ impl fmt::Display for PodCidrError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoNetwork(value) => write!(f, "its podCIDR {value} is no network"),
-            Self::OneFamily(values) => write!(f, "pod cidrs should be IPv4/IPv6 only or dualstack: {values}"),
+            Self::OneFamily(values) => write!(
+                f,
+                "pod cidrs should be IPv4/IPv6 only or dualstack: {values}"
+            ),
         }
     }
 }
@@ -103,7 +106,10 @@ impl fmt::Display for NodeFault {
                 write!(f, "its annotation {name} is not {wanted}")
             }
             Self::Outside(subnets) => write!(f, "its podCIDR {subnets} is not inside the network"),
-            Self::Overlaps(subnets, holder) => write!(f, "its podCIDR {subnets} overlaps that of the older Node {holder}"),
+            Self::Overlaps(subnets, holder) => write!(
+                f,
+                "its podCIDR {subnets} overlaps that of the older Node {holder}"
+            ),
         })
     }
 }
@@ -127,7 +133,10 @@ impl fmt::Display for PrefixError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
             Self::Slashes => f.write_str("prefix can contain at most single slash"),
-            Self::Form(given) => write!(f, "{given:?}: prefix must be in a format: fqdn/[0-9a-z-_]*, such as flannel.alpha.coreos.com"),
+            Self::Form(given) => write!(
+                f,
+                "{given:?}: prefix must be in a format: fqdn/[0-9a-z-_]*, such as flannel.alpha.coreos.com"
+            ),
         })
     }
 }

@@ -81,7 +81,17 @@ pub struct Follower<'a, S> {
 impl<'a, S: Sink> Follower<'a, S> {
     /// Of all Nodes, or of one.
     pub fn new(api: &'a Api, only: Option<&'a str>, stagger: &'a RequestStagger, sink: S) -> Self {
-        Self { api, only, stagger, sink, version: None, interrupted: true, standing: None, until: Instant::now(), told: LogOnce::default() }
+        Self {
+            api,
+            only,
+            stagger,
+            sink,
+            version: None,
+            interrupted: true,
+            standing: None,
+            until: Instant::now(),
+            told: LogOnce::default(),
+        }
     }
 
     /// Never ends.
@@ -104,7 +114,8 @@ impl<'a, S: Sink> Follower<'a, S> {
             if !self.interrupted {
                 failing = None;
             }
-            let stood = self.standing.is_some_and(|since| since.elapsed() > SPREAD) && !self.interrupted;
+            let stood =
+                self.standing.is_some_and(|since| since.elapsed() > SPREAD) && !self.interrupted;
             if stood {
                 // Only a watch that stood for a while is a new beginning: one that ends at once costs a list of all Nodes each time.
                 failures = 0;
@@ -122,9 +133,15 @@ impl<'a, S: Sink> Follower<'a, S> {
                 }
                 Ended::Broken(failure) | Ended::Early(failure) => {
                     // A server that has too much to do refuses many at once.
-                    let share = if listed && failures == 0 || failure.is_busy() { self.stagger.share() } else { Duration::ZERO };
+                    let share = if listed && failures == 0 || failure.is_busy() {
+                        self.stagger.share()
+                    } else {
+                        Duration::ZERO
+                    };
                     let pause = pause(failures);
-                    let pause = failure.retry_after.map_or(pause, |wait| wait.mul_f64(1.0 + rand::random::<f64>()).max(pause)) + share;
+                    let pause = failure.retry_after.map_or(pause, |wait| {
+                        wait.mul_f64(1.0 + rand::random::<f64>()).max(pause)
+                    }) + share;
                     (failure.trouble, pause)
                 }
             };
@@ -156,10 +173,18 @@ impl<'a, S: Sink> Follower<'a, S> {
         };
         let mut nodes = Vec::new();
         loop {
-            match self.change(&mut lines, if nodes.is_empty() { FIRST } else { STREAM }).await {
+            match self
+                .change(&mut lines, if nodes.is_empty() { FIRST } else { STREAM })
+                .await
+            {
                 Ok(Some(Change::Put(node))) => nodes.push(*node),
-                Ok(Some(Change::Gone { name, .. })) => nodes.retain(|node: &Node| node.name != name),
-                Ok(Some(Change::Bookmark { version, complete: true })) => {
+                Ok(Some(Change::Gone { name, .. })) => {
+                    nodes.retain(|node: &Node| node.name != name)
+                }
+                Ok(Some(Change::Bookmark {
+                    version,
+                    complete: true,
+                })) => {
                     self.stagger.set_streams();
                     self.complete(nodes, version);
                     return self.changes(&mut lines).await;
@@ -197,7 +222,13 @@ impl<'a, S: Sink> Follower<'a, S> {
 
     /// Watches from a version on. A server that was restored from a backup does not know it, and says nothing: the newest Node tells.
     async fn resume(&mut self, version: &str) -> Ended {
-        let mut lines = match self.open(&format!("watch=1&resourceVersion={}&allowWatchBookmarks=true", escaped(version))).await {
+        let mut lines = match self
+            .open(&format!(
+                "watch=1&resourceVersion={}&allowWatchBookmarks=true",
+                escaped(version)
+            ))
+            .await
+        {
             Ok(lines) => lines,
             Err(failure) => return broken(failure),
         };
@@ -206,7 +237,11 @@ impl<'a, S: Sink> Follower<'a, S> {
                 Ok(Some(node)) if node.uid == uid && node.version >= newest => {}
                 Ok(found) => {
                     let server = lines.server().to_owned();
-                    return Ended::Unknown(KubeTrouble::Discontinuity { server, node: name, gone: found.is_none() });
+                    return Ended::Unknown(KubeTrouble::Discontinuity {
+                        server,
+                        node: name,
+                        gone: found.is_none(),
+                    });
                 }
                 Err(failure) => return broken(failure),
             }
@@ -220,11 +255,25 @@ impl<'a, S: Sink> Follower<'a, S> {
         let opened = Instant::now();
         loop {
             // A watch that ends again soon is no remedy.
-            let unsettled = if self.told.is_empty() { Duration::ZERO } else { SPREAD.saturating_sub(opened.elapsed()) };
+            let unsettled = if self.told.is_empty() {
+                Duration::ZERO
+            } else {
+                SPREAD.saturating_sub(opened.elapsed())
+            };
             if unsettled.is_zero() && self.told.news(None) {
                 tracing::info!("resolved: Nodes are being watched again");
             }
-            match self.change(lines, if unsettled.is_zero() { QUIET } else { unsettled }).await {
+            match self
+                .change(
+                    lines,
+                    if unsettled.is_zero() {
+                        QUIET
+                    } else {
+                        unsettled
+                    },
+                )
+                .await
+            {
                 Ok(None) if !unsettled.is_zero() => {}
                 Ok(None) => return Ended::Normally,
                 Ok(Some(Change::Put(node))) => {
@@ -243,7 +292,11 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     /// The next change; none when nothing came for a while. The end of a watch, and what the server calls an error, end it.
-    async fn change(&mut self, lines: &mut Lines, patience: Duration) -> Result<Option<Change>, Ended> {
+    async fn change(
+        &mut self,
+        lines: &mut Lines,
+        patience: Duration,
+    ) -> Result<Option<Change>, Ended> {
         let text = match lines.next(patience).await {
             Ok(Line::Text(text)) => {
                 self.api.counters.heard();
@@ -254,7 +307,11 @@ impl<'a, S: Sink> Follower<'a, S> {
                 // Every node's, perhaps: they would all come back at once.
                 self.api.give_up(lines.generation());
                 let (_, what) = self.words();
-                return Err(Ended::Early(Failure::unreachable(lines.server(), what, Silence::EndedEarly)));
+                return Err(Ended::Early(Failure::unreachable(
+                    lines.server(),
+                    what,
+                    Silence::EndedEarly,
+                )));
             }
             Ok(Line::End) => return Err(Ended::Normally),
             Err(failure) => {
@@ -265,9 +322,16 @@ impl<'a, S: Sink> Follower<'a, S> {
         let (_, what) = self.words();
         match Change::read(&text, &self.api.options().prefix) {
             Ok(Change::Error { code, message }) => {
-                let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                let status =
+                    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 let body = serde_json::json!({ "message": message }).to_string();
-                Err(broken(Failure::refused(lines.server(), what, status, None, &body)))
+                Err(broken(Failure::refused(
+                    lines.server(),
+                    what,
+                    status,
+                    None,
+                    &body,
+                )))
             }
             Ok(Change::Odd(why)) => {
                 self.api.counters.unreadable("a Node", why.clone().into());
@@ -286,16 +350,33 @@ impl<'a, S: Sink> Follower<'a, S> {
         const LEAST: u64 = 300;
         let seconds = LEAST + rand::random_range(0..LEAST);
         let (kind, what) = self.words();
-        let path = format!("/api/v1/nodes?{query}&timeoutSeconds={seconds}{}", selector(self.only));
+        let path = format!(
+            "/api/v1/nodes?{query}&timeoutSeconds={seconds}{}",
+            selector(self.only)
+        );
         self.until = Instant::now() + Duration::from_secs(seconds);
-        self.api.send(&Call::get(kind, what, path)).await.map(Lines::of)
+        self.api
+            .send(&Call::get(kind, what, path))
+            .await
+            .map(Lines::of)
     }
 
     /// One Node, by a list: `get` is not among the rights that old manifests grant.
     async fn one(&self, name: &str) -> Result<Option<Node>, Failure> {
-        let path = format!("/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}", escaped(name));
-        let text = self.api.read(&Call::get("list-node", format!("list the Node {name}"), path)).await?;
-        let page = Page::read(&text, &self.api.options().prefix).map_err(|why| Failure::nonsense("the server", "list a Node", why))?;
+        let path = format!(
+            "/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}",
+            escaped(name)
+        );
+        let text = self
+            .api
+            .read(&Call::get(
+                "list-node",
+                format!("list the Node {name}"),
+                path,
+            ))
+            .await?;
+        let page = Page::read(&text, &self.api.options().prefix)
+            .map_err(|why| Failure::nonsense("the server", "list a Node", why))?;
         Ok(page.nodes.into_iter().find(|node| node.name == name))
     }
 
@@ -314,7 +395,11 @@ impl<'a, S: Sink> Follower<'a, S> {
 
     /// What watches are counted as, and what they do.
     fn words(&self) -> (&'static str, &'static str) {
-        if self.only.is_some() { ("watch-node", "watch this Node") } else { ("watch-nodes", "watch all Nodes") }
+        if self.only.is_some() {
+            ("watch-node", "watch this Node")
+        } else {
+            ("watch-nodes", "watch all Nodes")
+        }
     }
 }
 
@@ -324,7 +409,8 @@ fn pause(failures: u32) -> Duration {
 }
 
 fn selector(only: Option<&str>) -> String {
-    only.map(|name| format!("&fieldSelector=metadata.name%3D{}", escaped(name))).unwrap_or_default()
+    only.map(|name| format!("&fieldSelector=metadata.name%3D{}", escaped(name)))
+        .unwrap_or_default()
 }
 
 /// Lists Nodes page by page, and returns the version of the list too. A list that breaks off counts for nothing.
@@ -332,12 +418,20 @@ fn selector(only: Option<&str>) -> String {
 /// # Errors
 /// The API does not answer, or refuses.
 pub async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String), Failure> {
-    let (kind, what) = if only.is_some() { ("list-node", "list this Node") } else { ("list-nodes", "list all Nodes") };
+    let (kind, what) = if only.is_some() {
+        ("list-node", "list this Node")
+    } else {
+        ("list-nodes", "list all Nodes")
+    };
     let mut limit = PAGE;
     let mut nodes = Vec::new();
     let mut next = String::new();
     loop {
-        let token = if next.is_empty() { String::new() } else { format!("&continue={}", escaped(&next)) };
+        let token = if next.is_empty() {
+            String::new()
+        } else {
+            format!("&continue={}", escaped(&next))
+        };
         let path = format!("/api/v1/nodes?limit={limit}{token}{}", selector(only));
         let text = match api.read(&Call::get(kind, what, path)).await {
             Ok(text) => text,
@@ -347,7 +441,8 @@ pub async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String),
             }
             Err(failure) => return Err(failure),
         };
-        let page = Page::read(&text, &api.options().prefix).map_err(|why| Failure::nonsense("the server", what, why))?;
+        let page = Page::read(&text, &api.options().prefix)
+            .map_err(|why| Failure::nonsense("the server", what, why))?;
         nodes.extend(page.nodes);
         next = page.next;
         if next.is_empty() {
@@ -357,7 +452,11 @@ pub async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String),
 }
 
 fn broken(failure: Failure) -> Ended {
-    if failure.is_gone() { Ended::Unknown(failure.trouble) } else { Ended::Broken(failure) }
+    if failure.is_gone() {
+        Ended::Unknown(failure.trouble)
+    } else {
+        Ended::Broken(failure)
+    }
 }
 
 /// A page of a list.
@@ -369,13 +468,20 @@ struct Page {
 
 impl Page {
     fn read(text: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
-        let list = Object::parse(text).map_err(|error| Nonsense::Json(crate::json::JsonFault::unquoted(&error)))?;
-        let metadata = list.get("metadata").and_then(|raw| Object::parse(raw.get()).ok()).ok_or(Nonsense::ListWithoutMetadata)?;
+        let list = Object::parse(text)
+            .map_err(|error| Nonsense::Json(crate::json::JsonFault::unquoted(&error)))?;
+        let metadata = list
+            .get("metadata")
+            .and_then(|raw| Object::parse(raw.get()).ok())
+            .ok_or(Nonsense::ListWithoutMetadata)?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
         let items: Vec<&RawValue> = list.read_raw_list("items").map_err(Nonsense::Items)?;
         Ok(Self {
             // One odd Node must not hide the others.
-            nodes: items.into_iter().filter_map(|item| Node::read(item.get(), prefix).ok()).collect(),
+            nodes: items
+                .into_iter()
+                .filter_map(|item| Node::read(item.get(), prefix).ok())
+                .collect(),
             version: word("resourceVersion").ok_or(Nonsense::ListWithoutVersion)?,
             next: word("continue").unwrap_or_default(),
         })
@@ -403,10 +509,21 @@ mod tests {
     fn a_page_survives_an_odd_node() {
         let text = r#"{"metadata":{"resourceVersion":"7","continue":"a=b"},"items":[{"metadata":{"name":"n1"}},7,{},{"metadata":{"name":"n2"}}]}"#;
         let page = Page::read(text, &Prefix::parse("flannel.alpha.coreos.com").unwrap()).unwrap();
-        assert_eq!((page.nodes.len(), page.version.as_str(), page.next.as_str()), (2, "7", "a=b"));
+        assert_eq!(
+            (page.nodes.len(), page.version.as_str(), page.next.as_str()),
+            (2, "7", "a=b")
+        );
         assert_eq!(escaped("a=b&c/ü"), "a%3Db%26c%2F%C3%BC");
-        for odd in ["", "{}", r#"{"metadata":{}}"#, r#"{"metadata":{"resourceVersion":"1"},"items":7}"#] {
-            assert!(Page::read(odd, &Prefix::parse("a.b").unwrap()).is_err(), "{odd}");
+        for odd in [
+            "",
+            "{}",
+            r#"{"metadata":{}}"#,
+            r#"{"metadata":{"resourceVersion":"1"},"items":7}"#,
+        ] {
+            assert!(
+                Page::read(odd, &Prefix::parse("a.b").unwrap()).is_err(),
+                "{odd}"
+            );
         }
     }
 }

@@ -30,7 +30,11 @@ pub enum Line {
 impl Lines {
     /// Reads nothing yet.
     pub fn of(answer: Answer) -> Self {
-        Self { answer, buffer: Vec::new(), searched: 0 }
+        Self {
+            answer,
+            buffer: Vec::new(),
+            searched: 0,
+        }
     }
 
     /// The next line; waits for each part of it as long as `patience`.
@@ -42,7 +46,13 @@ impl Lines {
     /// What was read stays in the buffer.
     pub async fn next(&mut self, patience: Duration) -> Result<Line, Failure> {
         loop {
-            if let Some(end) = self.buffer.iter().skip(self.searched).position(|byte| *byte == b'\n').map(|at| at + self.searched) {
+            if let Some(end) = self
+                .buffer
+                .iter()
+                .skip(self.searched)
+                .position(|byte| *byte == b'\n')
+                .map(|at| at + self.searched)
+            {
                 let rest = self.buffer.split_off(end + 1);
                 let mut line = std::mem::replace(&mut self.buffer, rest);
                 line.truncate(end);
@@ -50,16 +60,28 @@ impl Lines {
                 if line.is_empty() {
                     continue;
                 }
-                return Ok(Line::Text(String::from_utf8(line).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())));
+                return Ok(Line::Text(String::from_utf8(line).unwrap_or_else(
+                    |error| String::from_utf8_lossy(error.as_bytes()).into_owned(),
+                )));
             }
             self.searched = self.buffer.len();
             if self.buffer.len() > LONGEST {
-                return Err(Failure::too_large(&self.answer.server, &self.answer.what, LONGEST));
+                return Err(Failure::too_large(
+                    &self.answer.server,
+                    &self.answer.what,
+                    LONGEST,
+                ));
             }
             match tokio::time::timeout(patience, self.answer.body.frame()).await {
                 Err(_) => return Ok(Line::Quiet),
                 Ok(None) => return Ok(Line::End),
-                Ok(Some(Err(error))) => return Err(Failure::unreachable(&self.answer.server, &self.answer.what, Silence::of(&error))),
+                Ok(Some(Err(error))) => {
+                    return Err(Failure::unreachable(
+                        &self.answer.server,
+                        &self.answer.what,
+                        Silence::of(&error),
+                    ));
+                }
                 Ok(Some(Ok(frame))) => {
                     if let Some(data) = frame.data_ref() {
                         self.buffer.extend_from_slice(data);

@@ -42,26 +42,43 @@ impl Node {
     /// # Errors
     /// The text is no JSON object, or has no name.
     pub fn read(text: &str, prefix: &Prefix) -> Result<Self, NodeError> {
-        let node = Object::parse(text).map_err(|error| NodeError::Json(crate::json::JsonFault::unquoted(&error)))?;
+        let node = Object::parse(text)
+            .map_err(|error| NodeError::Json(crate::json::JsonFault::unquoted(&error)))?;
         let part = |name: &str| node.get(name).and_then(object);
         let metadata = part("metadata").ok_or(NodeError::NoMetadata)?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
-        let name = word("name").filter(|name| !name.is_empty()).ok_or(NodeError::NoName)?;
+        let name = word("name")
+            .filter(|name| !name.is_empty())
+            .ok_or(NodeError::NoName)?;
         let annotations = metadata.get("annotations").and_then(object).map(|all| {
-            let ours = |(key, value): &(String, &RawValue)| Some((prefix.name(key)?.to_owned(), serde_json::from_str(value.get()).ok()?));
+            let ours = |(key, value): &(String, &RawValue)| {
+                Some((
+                    prefix.name(key)?.to_owned(),
+                    serde_json::from_str(value.get()).ok()?,
+                ))
+            };
             all.0.iter().filter_map(ours).collect()
         });
         let status = part("status");
         Ok(Self {
             name,
             uid: word("uid").unwrap_or_default(),
-            version: word("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0),
-            created: word("creationTimestamp").and_then(|text| text.parse::<jiff::Timestamp>().ok()).map_or(i64::MAX, jiff::Timestamp::as_second),
+            version: word("resourceVersion")
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0),
+            created: word("creationTimestamp")
+                .and_then(|text| text.parse::<jiff::Timestamp>().ok())
+                .map_or(i64::MAX, jiff::Timestamp::as_second),
             subnets: part("spec").map_or(Ok(None), |spec| pod_cidrs(&spec)),
             annotations: annotations.unwrap_or_default(),
             internal: status.as_ref().map(internal).unwrap_or_default(),
-            unavailable: status.as_ref().and_then(|status| condition(status, "NetworkUnavailable")),
-            alive: status.as_ref().and_then(|status| condition(status, "Ready")).is_some_and(|ready| ready == "True" || ready == "False"),
+            unavailable: status
+                .as_ref()
+                .and_then(|status| condition(status, "NetworkUnavailable")),
+            alive: status
+                .as_ref()
+                .and_then(|status| condition(status, "Ready"))
+                .is_some_and(|ready| ready == "True" || ready == "False"),
             boot: status.as_ref().and_then(boot),
         })
     }
@@ -86,14 +103,19 @@ fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, PodCidrError> {
             _ => return Err(PodCidrError::NoNetwork(crate::json::excerpt(text))),
         };
         if twice {
-            return Err(PodCidrError::OneFamily(crate::json::excerpt(&texts.join(", "))));
+            return Err(PodCidrError::OneFamily(crate::json::excerpt(
+                &texts.join(", "),
+            )));
         }
     }
     Ok(Dual::from_options(v4, v6))
 }
 
 fn internal(status: &Object<'_>) -> Vec<IpAddr> {
-    let addresses: Vec<&RawValue> = status.get("addresses").and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+    let addresses: Vec<&RawValue> = status
+        .get("addresses")
+        .and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default();
     let internal = |raw: &RawValue| {
         let address = object(raw)?;
         let kind: String = address.read("type").ok()??;
@@ -115,7 +137,10 @@ fn condition(status: &Object<'_>, wanted: &str) -> Option<String> {
 
 fn boot(status: &Object<'_>) -> Option<String> {
     let info = status.get("nodeInfo").and_then(object)?;
-    info.read("bootID").ok().flatten().filter(|id: &String| !id.is_empty())
+    info.read("bootID")
+        .ok()
+        .flatten()
+        .filter(|id: &String| !id.is_empty())
 }
 
 #[cfg(test)]
@@ -137,31 +162,86 @@ mod tests {
                 "nodeInfo":{"bootID":"b1","kernelVersion":"7"}}}"#,
         )
         .unwrap();
-        assert_eq!((node.name.as_str(), node.uid.as_str(), node.version, node.created), ("n1", "u", 17, 60));
-        assert_eq!(node.subnets.unwrap().unwrap().to_string(), "10.244.1.0/24 and fd00:1::/64");
-        assert_eq!(node.annotations.into_iter().collect::<Vec<_>>(), [("public-ip".to_owned(), "10.0.0.1".to_owned())]);
+        assert_eq!(
+            (
+                node.name.as_str(),
+                node.uid.as_str(),
+                node.version,
+                node.created
+            ),
+            ("n1", "u", 17, 60)
+        );
+        assert_eq!(
+            node.subnets.unwrap().unwrap().to_string(),
+            "10.244.1.0/24 and fd00:1::/64"
+        );
+        assert_eq!(
+            node.annotations.into_iter().collect::<Vec<_>>(),
+            [("public-ip".to_owned(), "10.0.0.1".to_owned())]
+        );
         assert_eq!(node.internal, [IpAddr::from([10, 0, 0, 1])]);
-        assert_eq!((node.unavailable.as_deref(), node.alive, node.boot.as_deref()), (Some("False"), true, Some("b1")));
+        assert_eq!(
+            (
+                node.unavailable.as_deref(),
+                node.alive,
+                node.boot.as_deref()
+            ),
+            (Some("False"), true, Some("b1"))
+        );
     }
 
     #[test]
     fn what_is_odd_counts_as_absent() {
-        let node = read(r#"{"metadata":{"name":"n1","resourceVersion":7,"annotations":null},"spec":7,"status":{"addresses":{},"conditions":[{}]}}"#);
+        let node = read(
+            r#"{"metadata":{"name":"n1","resourceVersion":7,"annotations":null},"spec":7,"status":{"addresses":{},"conditions":[{}]}}"#,
+        );
         let node = node.unwrap();
-        assert_eq!((node.version, node.subnets, node.internal.len(), node.unavailable), (0, Ok(None), 0, None));
+        assert_eq!(
+            (
+                node.version,
+                node.subnets,
+                node.internal.len(),
+                node.unavailable
+            ),
+            (0, Ok(None), 0, None)
+        );
         assert_eq!((node.alive, node.boot), (false, None));
-        for text in ["", "7", "{}", r#"{"metadata":{}}"#, r#"{"metadata":{"name":""}}"#] {
+        for text in [
+            "",
+            "7",
+            "{}",
+            r#"{"metadata":{}}"#,
+            r#"{"metadata":{"name":""}}"#,
+        ] {
             assert!(read(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn pod_cidrs_of_any_shape() {
-        let subnets = |spec: &str| read(&format!(r#"{{"metadata":{{"name":"n"}},"spec":{spec}}}"#)).unwrap().subnets;
-        assert_eq!(subnets(r#"{"podCIDR":"10.244.1.0/24"}"#).unwrap().unwrap().to_string(), "10.244.1.0/24");
+        let subnets = |spec: &str| {
+            read(&format!(r#"{{"metadata":{{"name":"n"}},"spec":{spec}}}"#))
+                .unwrap()
+                .subnets
+        };
+        assert_eq!(
+            subnets(r#"{"podCIDR":"10.244.1.0/24"}"#)
+                .unwrap()
+                .unwrap()
+                .to_string(),
+            "10.244.1.0/24"
+        );
         assert_eq!(subnets(r#"{"podCIDR":""}"#), Ok(None));
-        for bad in [r#"["10.244.1.0/24","10.244.2.0/24"]"#, r#"["10.244.1.0/24","fd00::/64","fd01::/64"]"#, r#"["x"]"#, r#"["0.0.0.0/0"]"#] {
-            assert!(subnets(&format!(r#"{{"podCIDRs":{bad}}}"#)).is_err(), "{bad}");
+        for bad in [
+            r#"["10.244.1.0/24","10.244.2.0/24"]"#,
+            r#"["10.244.1.0/24","fd00::/64","fd01::/64"]"#,
+            r#"["x"]"#,
+            r#"["0.0.0.0/0"]"#,
+        ] {
+            assert!(
+                subnets(&format!(r#"{{"podCIDRs":{bad}}}"#)).is_err(),
+                "{bad}"
+            );
         }
     }
 }

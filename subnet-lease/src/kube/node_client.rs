@@ -42,7 +42,9 @@ pub struct NodeClient {
 impl NodeClient {
     /// Connects to nothing yet.
     pub fn new(options: KubeOptions) -> Self {
-        Self { api: Arc::new(Api::new(options)) }
+        Self {
+            api: Arc::new(Api::new(options)),
+        }
     }
 
     /// The same for a daemon, over its connection.
@@ -55,8 +57,15 @@ impl NodeClient {
     /// # Errors
     /// The API does not answer, or refuses.
     pub async fn list(&self) -> Result<Vec<Listed>, KubeTrouble> {
-        let nodes = pages(&self.api, None).await.map_err(|failure| failure.trouble)?.0;
-        let listed = |node: Node| Listed { managed: annotations::managed(&node.annotations), attrs: annotations::read(&node.annotations), node };
+        let nodes = pages(&self.api, None)
+            .await
+            .map_err(|failure| failure.trouble)?
+            .0;
+        let listed = |node: Node| Listed {
+            managed: annotations::managed(&node.annotations),
+            attrs: annotations::read(&node.annotations),
+            node,
+        };
         Ok(nodes.into_iter().map(listed).collect())
     }
 
@@ -77,28 +86,54 @@ impl NodeClient {
     /// The text of the ConfigMap, with its name.
     async fn config_map(&self) -> Result<(String, String), KubeTrouble> {
         let all = "/api/v1/configmaps?fieldSelector=metadata.name%3Dkube-flannel-cfg";
-        let found = self.api.read(&Call::get("list-configmaps", "find the ConfigMap kube-flannel-cfg", all)).await;
+        let found = self
+            .api
+            .read(&Call::get(
+                "list-configmaps",
+                "find the ConfigMap kube-flannel-cfg",
+                all,
+            ))
+            .await;
         let maps: Vec<Value> = match found {
-            Ok(text) => parsed(&text)?.pointer("/items").and_then(Value::as_array).cloned().unwrap_or_default(),
+            Ok(text) => parsed(&text)?
+                .pointer("/items")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default(),
             // Who may not read those of all namespaces may be able to read this one.
             Err(failure) if failure.status == Some(StatusCode::FORBIDDEN) => {
                 let path = "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg";
-                let text = self.api.read(&Call::get("get-configmap", "read the ConfigMap kube-flannel/kube-flannel-cfg", path)).await;
+                let text = self
+                    .api
+                    .read(&Call::get(
+                        "get-configmap",
+                        "read the ConfigMap kube-flannel/kube-flannel-cfg",
+                        path,
+                    ))
+                    .await;
                 vec![parsed(&text.map_err(|failure| failure.trouble)?)?]
             }
             Err(failure) => return Err(failure.trouble),
         };
         let named = |map: &Value| {
-            let namespace = map.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or("kube-flannel");
+            let namespace = map
+                .pointer("/metadata/namespace")
+                .and_then(Value::as_str)
+                .unwrap_or("kube-flannel");
             let text = map.pointer("/data/net-conf.json").and_then(Value::as_str)?;
-            Some((format!("the ConfigMap {namespace}/kube-flannel-cfg"), text.to_owned()))
+            Some((
+                format!("the ConfigMap {namespace}/kube-flannel-cfg"),
+                text.to_owned(),
+            ))
         };
         let mut maps: Vec<(String, String)> = maps.iter().filter_map(named).collect();
         maps.dedup_by(|one, other| one.1 == other.1);
         match maps.as_slice() {
             [one] => Ok(one.clone()),
             [] => Err(KubeTrouble::NoConfigMap),
-            several => Err(KubeTrouble::ConfigMapsDiffer(several.iter().map(|(name, _)| name.clone()).collect())),
+            several => Err(KubeTrouble::ConfigMapsDiffer(
+                several.iter().map(|(name, _)| name.clone()).collect(),
+            )),
         }
     }
 
@@ -109,7 +144,10 @@ impl NodeClient {
     pub async fn withdraw(&self, name: &str, uid: &str) -> Result<(), KubeTrouble> {
         let key = self.api.options().prefix.key(annotations::MANAGED);
         let change = [(key, None)].into_iter().collect();
-        requests::annotate(&self.api, name, uid, &change).await.map(|_| ()).map_err(|failure| failure.trouble)
+        requests::annotate(&self.api, name, uid, &change)
+            .await
+            .map(|_| ())
+            .map_err(|failure| failure.trouble)
     }
 }
 
@@ -120,7 +158,10 @@ impl LeaseStore for NodeClient {
     }
 
     fn nature(&self) -> Nature {
-        Nature { of_nodes: true, asks_a_server: false }
+        Nature {
+            of_nodes: true,
+            asks_a_server: false,
+        }
     }
 
     async fn config(&self) -> Result<NetworkConfig, Error> {
@@ -128,7 +169,10 @@ impl LeaseStore for NodeClient {
     }
 
     async fn list(&self) -> Result<Listing, Reason> {
-        Ok(Listing { revision: 0, entries: NodeClient::list(self).await?.iter().map(entry).collect() })
+        Ok(Listing {
+            revision: 0,
+            entries: NodeClient::list(self).await?.iter().map(entry).collect(),
+        })
     }
 
     /// Whether a Node is alive is its kubelet's to tell.
@@ -137,9 +181,16 @@ impl LeaseStore for NodeClient {
     }
 
     async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
-        let attrs = wire::parse_value(&entry.value).ok().filter(|_| entry.subnets().is_some());
-        let node = attrs.and_then(|attrs| attrs.node).ok_or_else(|| KubeTrouble::NoNodeNamed(entry.key.clone()))?;
-        Ok(self.withdraw(&node.name, &node.instance).await.map(|()| true)?)
+        let attrs = wire::parse_value(&entry.value)
+            .ok()
+            .filter(|_| entry.subnets().is_some());
+        let node = attrs
+            .and_then(|attrs| attrs.node)
+            .ok_or_else(|| KubeTrouble::NoNodeNamed(entry.key.clone()))?;
+        Ok(self
+            .withdraw(&node.name, &node.instance)
+            .await
+            .map(|()| true)?)
     }
 
     async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Reason> {
@@ -151,9 +202,22 @@ impl LeaseStore for NodeClient {
 fn entry(listed: &Listed) -> Entry {
     let node = &listed.node;
     // The uid keeps a Node apart from one that is created again under its name.
-    let id = NodeId { id: node.name.as_str().into(), name: node.name.as_str().into(), instance: node.uid.clone(), ..NodeId::default() };
-    let attrs = listed.attrs.clone().ok().filter(|_| listed.managed).unwrap_or_default();
-    let value = wire::render_value(&LeaseAttrs { node: Some(id), ..attrs });
+    let id = NodeId {
+        id: node.name.as_str().into(),
+        name: node.name.as_str().into(),
+        instance: node.uid.clone(),
+        ..NodeId::default()
+    };
+    let attrs = listed
+        .attrs
+        .clone()
+        .ok()
+        .filter(|_| listed.managed)
+        .unwrap_or_default();
+    let value = wire::render_value(&LeaseAttrs {
+        node: Some(id),
+        ..attrs
+    });
     let key = match &node.subnets {
         Ok(Some(subnets)) => match &listed.attrs {
             Err(why) if listed.managed => format!("{}: {subnets}: {why}", node.name),
@@ -162,7 +226,13 @@ fn entry(listed: &Listed) -> Entry {
         Ok(None) => format!("{}: no podCIDR is assigned", node.name),
         Err(why) => format!("{}: {why}", node.name),
     };
-    Entry { key, value: value.into_bytes().into(), created: node.created, modified: 0, lease: 0 }
+    Entry {
+        key,
+        value: value.into_bytes().into(),
+        created: node.created,
+        modified: 0,
+        lease: 0,
+    }
 }
 
 fn parsed(text: &str) -> Result<Value, KubeTrouble> {

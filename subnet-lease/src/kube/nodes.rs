@@ -69,7 +69,11 @@ pub struct Leases {
 impl Nodes {
     /// No Node is known yet.
     pub fn new(own: &str) -> Self {
-        Self { known: BTreeMap::new(), networks: None, own: own.to_owned() }
+        Self {
+            known: BTreeMap::new(),
+            networks: None,
+            own: own.to_owned(),
+        }
     }
 
     /// Sets the network. Returns whether it is another one: then all leases may be.
@@ -83,7 +87,9 @@ impl Nodes {
         let before = self.known.len();
         self.known.retain(|name, _| names.contains(name));
         let gone = before != self.known.len();
-        nodes.into_iter().fold(gone, |changed, node| self.put(node, now) || changed)
+        nodes
+            .into_iter()
+            .fold(gone, |changed, node| self.put(node, now) || changed)
     }
 
     /// Takes a Node. Whether anything changed that matters: its heartbeats do not.
@@ -103,13 +109,24 @@ impl Nodes {
 
     /// The Node with the highest version: name, uid, version.
     pub fn newest(&self) -> Option<(&str, &str, u64)> {
-        self.known.iter().max_by_key(|(_, known)| known.version).map(|(name, known)| (name.as_str(), known.uid.as_str(), known.version))
+        self.known
+            .iter()
+            .max_by_key(|(_, known)| known.version)
+            .map(|(name, known)| (name.as_str(), known.uid.as_str(), known.version))
     }
 
     /// A Node whose name differs in case alone, or by a domain behind it.
     pub fn similar(&self, name: &str) -> Option<&str> {
-        let host = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-        self.known.keys().find(|other| other.as_str() != name && host(other) == host(name)).map(String::as_str)
+        let host = |name: &str| {
+            name.split('.')
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase()
+        };
+        self.known
+            .keys()
+            .find(|other| other.as_str() != name && host(other) == host(name))
+            .map(String::as_str)
     }
 
     /// How many Nodes there are.
@@ -125,7 +142,10 @@ impl Nodes {
     /// The addresses that the other Nodes claim, but for Nodes of this machine's present boot.
     pub fn taken(&self, boot: Option<&str>) -> BTreeMap<IpAddr, Claimant> {
         let mut out = BTreeMap::new();
-        self.known.iter().filter(|(name, _)| **name != self.own).for_each(|(name, known)| known.claims.add(name, boot, &mut out));
+        self.known
+            .iter()
+            .filter(|(name, _)| **name != self.own)
+            .for_each(|(name, known)| known.claims.add(name, boot, &mut out));
         out
     }
 
@@ -133,14 +153,23 @@ impl Nodes {
     pub fn senior(&self, node: &Node) -> Option<&str> {
         let subnets = node.subnets.clone().ok().flatten()?;
         let subnets = self.served(subnets)?;
-        let own = Claim { created: node.created, name: &node.name, subnets };
+        let own = Claim {
+            created: node.created,
+            name: &node.name,
+            subnets,
+        };
         let older = |claim: &Claim<'_>| claim.name != own.name && *claim < own;
         // Thousands of Nodes need not be sorted where none is in the way.
-        if !self.claims().any(|claim| older(&claim) && claim.subnets.overlaps(&subnets)) {
+        if !self
+            .claims()
+            .any(|claim| older(&claim) && claim.subnets.overlaps(&subnets))
+        {
             return None;
         }
         let holder = Holders::among(self.claims().filter(older).collect()).holder(&subnets)?;
-        self.known.get_key_value(holder).map(|(name, _)| name.as_str())
+        self.known
+            .get_key_value(holder)
+            .map(|(name, _)| name.as_str())
     }
 
     /// Another Node that has these subnets, or a part of them, while this node has no Node.
@@ -150,24 +179,36 @@ impl Nodes {
             return None;
         }
         let holder = Holders::among(others().collect()).holder(subnets)?;
-        self.known.get_key_value(holder).map(|(name, _)| name.as_str())
+        self.known
+            .get_key_value(holder)
+            .map(|(name, _)| name.as_str())
     }
 
     /// Who claims what: a podCIDR that is not inside the network counts for nothing.
     fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
         self.known.iter().filter_map(|(name, known)| {
-            let subnets = self.served(known.subnets?).filter(|subnets| self.is_inside(subnets))?;
-            Some(Claim { created: known.created, name, subnets })
+            let subnets = self
+                .served(known.subnets?)
+                .filter(|subnets| self.is_inside(subnets))?;
+            Some(Claim {
+                created: known.created,
+                name,
+                subnets,
+            })
         })
     }
 
     /// The subnets of the families that the network has.
     fn served(&self, subnets: Subnets) -> Option<Subnets> {
-        self.networks.as_ref().map_or(Some(subnets), |networks| trimmed(&subnets, networks))
+        self.networks
+            .as_ref()
+            .map_or(Some(subnets), |networks| trimmed(&subnets, networks))
     }
 
     fn is_inside(&self, subnets: &Subnets) -> bool {
-        self.networks.as_ref().is_none_or(|networks| inside(subnets, networks))
+        self.networks
+            .as_ref()
+            .is_none_or(|networks| inside(subnets, networks))
     }
 
     /// The leases of the other Nodes, and when to ask again although no Node changed.
@@ -176,12 +217,28 @@ impl Nodes {
         let mut due: Option<Duration> = None;
         let mut by_age = Vec::with_capacity(self.known.len());
         for (name, known) in &self.known {
-            match (known.subnets.and_then(|subnets| self.served(subnets)), &known.lease) {
-                (Some(subnets), _) if self.is_inside(&subnets) => by_age.push((Claim { created: known.created, name, subnets }, known)),
-                (Some(subnets), Published::Lease(_) | Published::Unreadable(..) | Published::Withdrawn(..)) if *name != self.own => {
-                    out.left_out.insert(name.clone(), NodeFault::Outside(subnets));
+            match (
+                known.subnets.and_then(|subnets| self.served(subnets)),
+                &known.lease,
+            ) {
+                (Some(subnets), _) if self.is_inside(&subnets) => by_age.push((
+                    Claim {
+                        created: known.created,
+                        name,
+                        subnets,
+                    },
+                    known,
+                )),
+                (
+                    Some(subnets),
+                    Published::Lease(_) | Published::Unreadable(..) | Published::Withdrawn(..),
+                ) if *name != self.own => {
+                    out.left_out
+                        .insert(name.clone(), NodeFault::Outside(subnets));
                 }
-                (None, Published::Unreadable(why, _)) if *name != self.own => drop(out.left_out.insert(name.clone(), why.clone())),
+                (None, Published::Unreadable(why, _)) if *name != self.own => {
+                    drop(out.left_out.insert(name.clone(), why.clone()))
+                }
                 _ => {}
             }
         }
@@ -196,7 +253,10 @@ impl Nodes {
             }
             if let Err(holder) = taken {
                 if !matches!(known.lease, Published::Nothing) {
-                    out.left_out.insert(name.to_owned(), NodeFault::Overlaps(subnets, holder.to_owned()));
+                    out.left_out.insert(
+                        name.to_owned(),
+                        NodeFault::Overlaps(subnets, holder.to_owned()),
+                    );
                 }
                 continue;
             }
@@ -206,7 +266,9 @@ impl Nodes {
                     out.unreadable.insert(subnets, name.to_owned());
                     out.left_out.insert(name.to_owned(), why.clone());
                 }
-                Published::Lease(lease) => drop(out.readable.insert(subnets, with_subnets(lease, subnets))),
+                Published::Lease(lease) => {
+                    drop(out.readable.insert(subnets, with_subnets(lease, subnets)))
+                }
                 Published::Withdrawn(lease, since) => {
                     let end = *since + WITHDRAWAL;
                     if now < end {
@@ -226,36 +288,71 @@ impl Known {
         let claims = Claims::of(&node);
         // The name is the identity: nothing else tells who wrote what.
         let name: Arc<str> = node.name.as_str().into();
-        let id = NodeId { id: name.clone(), name, ..NodeId::default() };
-        let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
+        let id = NodeId {
+            id: name.clone(),
+            name,
+            ..NodeId::default()
+        };
+        let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs {
+            node: Some(id),
+            ..attrs
+        });
         let (subnets, odd) = match node.subnets {
             Ok(subnets) => (subnets, None),
             Err(why) => (None, Some(NodeFault::PodCidr(why))),
         };
-        let lease = |attrs: LeaseAttrs, subnets: Subnets| Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created });
+        let lease = |attrs: LeaseAttrs, subnets: Subnets| {
+            Arc::new(Lease {
+                subnets,
+                attrs,
+                term: Term::Reserved,
+                since: node.created,
+            })
+        };
         let published = match (managed, odd, read, subnets) {
-            (false, _, _, Some(subnets)) => {
-                before.filter(|before| before.uid == node.uid).map_or(Published::Nothing, |before| before.withdrawn(subnets, now))
-            }
+            (false, _, _, Some(subnets)) => before
+                .filter(|before| before.uid == node.uid)
+                .map_or(Published::Nothing, |before| before.withdrawn(subnets, now)),
             (false, _, _, None) => Published::Nothing,
-            (true, Some(why), ..) | (true, None, Err(why), _) => Published::Unreadable(why, before.and_then(Known::last_good)),
+            (true, Some(why), ..) | (true, None, Err(why), _) => {
+                Published::Unreadable(why, before.and_then(Known::last_good))
+            }
             (true, None, Ok(_), None) => Published::Nothing,
             (true, None, Ok(attrs), Some(subnets)) => match before {
                 // The same lease is shared, so that a comparison is cheap.
-                Some(Known { lease: Published::Lease(same), .. }) if same.subnets == subnets && same.attrs == attrs && same.since == node.created => {
+                Some(Known {
+                    lease: Published::Lease(same),
+                    ..
+                }) if same.subnets == subnets
+                    && same.attrs == attrs
+                    && same.since == node.created =>
+                {
                     Published::Lease(same.clone())
                 }
                 _ => Published::Lease(lease(attrs, subnets)),
             },
         };
-        Self { uid: node.uid, version: node.version, created: node.created, subnets, claims, lease: published }
+        Self {
+            uid: node.uid,
+            version: node.version,
+            created: node.created,
+            subnets,
+            claims,
+            lease: published,
+        }
     }
 
     /// What stays of a lease whose mark is gone.
     fn withdrawn(&self, subnets: Subnets, now: Duration) -> Published {
         match &self.lease {
-            Published::Lease(lease) | Published::Unreadable(_, Some(lease)) if lease.subnets == subnets => Published::Withdrawn(lease.clone(), now),
-            Published::Withdrawn(lease, since) if lease.subnets == subnets => Published::Withdrawn(lease.clone(), *since),
+            Published::Lease(lease) | Published::Unreadable(_, Some(lease))
+                if lease.subnets == subnets =>
+            {
+                Published::Withdrawn(lease.clone(), now)
+            }
+            Published::Withdrawn(lease, since) if lease.subnets == subnets => {
+                Published::Withdrawn(lease.clone(), *since)
+            }
             _ => Published::Nothing,
         }
     }
@@ -263,59 +360,125 @@ impl Known {
     /// The last lease that could be read.
     fn last_good(&self) -> Option<Arc<Lease>> {
         match &self.lease {
-            Published::Lease(lease) | Published::Unreadable(_, Some(lease)) | Published::Withdrawn(lease, _) => Some(lease.clone()),
+            Published::Lease(lease)
+            | Published::Unreadable(_, Some(lease))
+            | Published::Withdrawn(lease, _) => Some(lease.clone()),
             Published::Unreadable(_, None) | Published::Nothing => None,
         }
     }
 
     fn matters_as(&self, other: &Known) -> bool {
-        (&self.uid, self.created, &self.subnets, &self.claims, &self.lease)
-            == (&other.uid, other.created, &other.subnets, &other.claims, &other.lease)
+        (
+            &self.uid,
+            self.created,
+            &self.subnets,
+            &self.claims,
+            &self.lease,
+        ) == (
+            &other.uid,
+            other.created,
+            &other.subnets,
+            &other.claims,
+            &other.lease,
+        )
     }
 }
 
 impl Leases {
     /// Every lease anew, after these.
     pub fn reset(&self, before: &Leases) -> Vec<LeaseEvent> {
-        let leases = self.readable.values().map(|lease| Lease::clone(lease)).collect();
-        let reset = LeaseEvent::Reset { leases, unreadable: self.unreadable.keys().copied().collect() };
-        self.inherited(before).map(LeaseEvent::Delete).chain([reset]).collect()
+        let leases = self
+            .readable
+            .values()
+            .map(|lease| Lease::clone(lease))
+            .collect();
+        let reset = LeaseEvent::Reset {
+            leases,
+            unreadable: self.unreadable.keys().copied().collect(),
+        };
+        self.inherited(before)
+            .map(LeaseEvent::Delete)
+            .chain([reset])
+            .collect()
     }
 
     /// What leads from the leases before to these.
     pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
-        let gone = before.readable.keys().chain(before.unreadable.keys()).copied().filter(|subnets| self.owner(subnets).is_none());
+        let gone = before
+            .readable
+            .keys()
+            .chain(before.unreadable.keys())
+            .copied()
+            .filter(|subnets| self.owner(subnets).is_none());
         let same = |subnets: &Subnets, lease: &Arc<Lease>| {
-            let was = before.readable.get(subnets).filter(|_| !before.unreadable.contains_key(subnets));
+            let was = before
+                .readable
+                .get(subnets)
+                .filter(|_| !before.unreadable.contains_key(subnets));
             was.is_some_and(|was| Arc::ptr_eq(was, lease) || was == lease)
         };
-        let put = self.readable.iter().filter(|(subnets, lease)| !same(subnets, lease)).map(|(_, lease)| LeaseEvent::Put(Lease::clone(lease)));
-        let odd = self.unreadable.iter().filter(|(subnets, name)| before.unreadable.get(subnets) != Some(name));
+        let put = self
+            .readable
+            .iter()
+            .filter(|(subnets, lease)| !same(subnets, lease))
+            .map(|(_, lease)| LeaseEvent::Put(Lease::clone(lease)));
+        let odd = self
+            .unreadable
+            .iter()
+            .filter(|(subnets, name)| before.unreadable.get(subnets) != Some(name));
         let deleted = gone.chain(self.inherited(before)).map(LeaseEvent::Delete);
-        deleted.chain(put).chain(odd.map(|(subnets, _)| LeaseEvent::Unreadable(*subnets))).collect()
+        deleted
+            .chain(put)
+            .chain(odd.map(|(subnets, _)| LeaseEvent::Unreadable(*subnets)))
+            .collect()
     }
 
     /// Subnets of Nodes that cannot be read and that were another Node's before: its lease is not the last good value of these.
     fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
-        let inherited = |(subnets, name): &(&Subnets, &String)| before.owner(subnets).is_some_and(|was| was != name.as_str());
-        self.unreadable.iter().filter(inherited).map(|(subnets, _)| *subnets)
+        let inherited = |(subnets, name): &(&Subnets, &String)| {
+            before
+                .owner(subnets)
+                .is_some_and(|was| was != name.as_str())
+        };
+        self.unreadable
+            .iter()
+            .filter(inherited)
+            .map(|(subnets, _)| *subnets)
     }
 
     /// The name of the Node that has these subnets.
     fn owner(&self, subnets: &Subnets) -> Option<&str> {
-        let readable = || self.readable.get(subnets).and_then(|lease| lease.attrs.node.as_ref()).map(|node| &*node.id);
-        self.unreadable.get(subnets).map(String::as_str).or_else(readable)
+        let readable = || {
+            self.readable
+                .get(subnets)
+                .and_then(|lease| lease.attrs.node.as_ref())
+                .map(|node| &*node.id)
+        };
+        self.unreadable
+            .get(subnets)
+            .map(String::as_str)
+            .or_else(readable)
     }
 }
 
 /// The lease with these of its subnets. One that has no others is shared, so that a comparison is cheap.
 fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
-    if lease.subnets == subnets { lease.clone() } else { Arc::new(Lease { subnets, ..Lease::clone(lease) }) }
+    if lease.subnets == subnets {
+        lease.clone()
+    } else {
+        Arc::new(Lease {
+            subnets,
+            ..Lease::clone(lease)
+        })
+    }
 }
 
 /// The families that a node's subnets have, of those of the network.
 pub fn trimmed(subnets: &Subnets, networks: &Subnets) -> Option<Subnets> {
-    Dual::from_options(subnets.v4().copied().filter(|_| networks.v4().is_some()), subnets.v6().copied().filter(|_| networks.v6().is_some()))
+    Dual::from_options(
+        subnets.v4().copied().filter(|_| networks.v4().is_some()),
+        subnets.v6().copied().filter(|_| networks.v6().is_some()),
+    )
 }
 
 #[cfg(test)]
@@ -327,35 +490,70 @@ mod tests {
     use proptest::prelude::*;
 
     fn node(name: &str, created: i64, third: u8, annotations: &[(&str, &str)]) -> Node {
-        let text = format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}{created}"}},"spec":{{"podCIDR":"10.244.{third}.0/24"}}}}"#);
-        let mut node = Node::read(&text, &Prefix::parse("flannel.alpha.coreos.com").unwrap()).unwrap();
+        let text = format!(
+            r#"{{"metadata":{{"name":"{name}","uid":"{name}{created}"}},"spec":{{"podCIDR":"10.244.{third}.0/24"}}}}"#
+        );
+        let mut node =
+            Node::read(&text, &Prefix::parse("flannel.alpha.coreos.com").unwrap()).unwrap();
         node.created = created;
-        node.annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        node.annotations = annotations
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         node
     }
 
     fn up(name: &str, created: i64, third: u8) -> Node {
-        node(name, created, third, &[("kube-subnet-manager", "true"), ("backend-type", "vxlan"), ("public-ip", &format!("10.0.0.{third}"))])
+        node(
+            name,
+            created,
+            third,
+            &[
+                ("kube-subnet-manager", "true"),
+                ("backend-type", "vxlan"),
+                ("public-ip", &format!("10.0.0.{third}")),
+            ],
+        )
     }
 
     const NOW: Duration = Duration::from_secs(1000);
 
     fn names(nodes: &Nodes, now: Duration) -> Vec<String> {
-        nodes.leases(now).0.readable.keys().map(ToString::to_string).collect()
+        nodes
+            .leases(now)
+            .0
+            .readable
+            .keys()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
     fn of_two_nodes_with_one_subnet_the_older_has_it() {
         let mut nodes = Nodes::new("me");
-        nodes.replace(vec![up("b", 7, 1), up("a", 8, 1), up("me", 1, 9), up("c", 9, 3)], NOW);
+        nodes.replace(
+            vec![up("b", 7, 1), up("a", 8, 1), up("me", 1, 9), up("c", 9, 3)],
+            NOW,
+        );
         let (leases, _) = nodes.leases(NOW);
         assert_eq!(names(&nodes, NOW), ["10.244.1.0/24", "10.244.3.0/24"]);
         assert_eq!(leases.readable.values().next().unwrap().since, 7);
-        assert!(leases.left_out["a"].to_string().contains("the older Node b"));
-        assert_eq!((nodes.senior(&up("a", 8, 1)), nodes.senior(&up("b", 7, 1))), (Some("b"), None));
+        assert!(
+            leases.left_out["a"]
+                .to_string()
+                .contains("the older Node b")
+        );
+        assert_eq!(
+            (nodes.senior(&up("a", 8, 1)), nodes.senior(&up("b", 7, 1))),
+            (Some("b"), None)
+        );
         // With the same second the name decides.
         nodes.put(up("a", 7, 1), NOW);
-        assert!(nodes.leases(NOW).0.left_out["b"].to_string().contains("the older Node a"));
+        assert!(
+            nodes.leases(NOW).0.left_out["b"]
+                .to_string()
+                .contains("the older Node a")
+        );
         // A Node that is gone holds nothing.
         assert!(nodes.remove("a") && !nodes.remove("a"));
         assert!(nodes.leases(NOW).0.left_out.is_empty());
@@ -373,7 +571,14 @@ mod tests {
         (moved.internal, moved.alive) = (vec![[10, 9, 9, 9].into()], true);
         assert!(nodes.put(moved.clone(), NOW));
         // This node's own Node claims nothing against it.
-        nodes.put(Node { name: "me".to_owned(), internal: vec![[10, 9, 9, 8].into()], ..moved.clone() }, NOW);
+        nodes.put(
+            Node {
+                name: "me".to_owned(),
+                internal: vec![[10, 9, 9, 8].into()],
+                ..moved.clone()
+            },
+            NOW,
+        );
         let claimed: Vec<IpAddr> = nodes.taken(None).into_keys().collect();
         assert_eq!(claimed, [IpAddr::from([10, 0, 0, 1]), [10, 9, 9, 9].into()]);
         // A kubelet that no longer reports is news.
@@ -405,14 +610,35 @@ mod tests {
         let networks = |text: &str| NetworkConfig::parse_assigned(text).unwrap().networks;
         let cidrs = |node: Node, cidrs: &str| {
             let text = format!(r#"{{"metadata":{{"name":"n"}},"spec":{{"podCIDRs":{cidrs}}}}}"#);
-            Node { subnets: Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap().subnets, ..node }
+            Node {
+                subnets: Node::read(&text, &Prefix::parse("a.b").unwrap())
+                    .unwrap()
+                    .subnets,
+                ..node
+            }
         };
-        let subnets = |nodes: &Nodes| nodes.leases(NOW).0.readable.keys().map(ToString::to_string).collect::<Vec<_>>();
+        let subnets = |nodes: &Nodes| {
+            nodes
+                .leases(NOW)
+                .0
+                .readable
+                .keys()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
         let mut nodes = Nodes::new("me");
         assert!(nodes.serve(networks(r#"{"Network":"10.42.0.0/16"}"#)));
-        nodes.put(cidrs(up("both", 1, 1), r#"["10.244.1.0/24","fd10:244:0:1::/64"]"#), NOW);
+        nodes.put(
+            cidrs(up("both", 1, 1), r#"["10.244.1.0/24","fd10:244:0:1::/64"]"#),
+            NOW,
+        );
         nodes.put(cidrs(up("v6", 1, 2), r#"["fd10:244:0:2::/64"]"#), NOW);
-        assert!(subnets(&nodes).is_empty() && nodes.leases(NOW).0.left_out["both"].to_string().contains("not inside the network"));
+        assert!(
+            subnets(&nodes).is_empty()
+                && nodes.leases(NOW).0.left_out["both"]
+                    .to_string()
+                    .contains("not inside the network")
+        );
         // The Network is corrected, then a family is added, then one is taken away.
         for (config, want) in [
             (r#"{"Network":"10.244.0.0/16"}"#, &["10.244.1.0/24"][..]),
@@ -420,13 +646,22 @@ mod tests {
                 r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#,
                 &["fd10:244:0:2::/64", "10.244.1.0/24 and fd10:244:0:1::/64"],
             ),
-            (r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#, &["fd10:244:0:1::/64", "fd10:244:0:2::/64"]),
+            (
+                r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#,
+                &["fd10:244:0:1::/64", "fd10:244:0:2::/64"],
+            ),
         ] {
             assert!(nodes.serve(networks(config)), "{config}: a change");
             assert!(!nodes.serve(networks(config)), "{config}: no change");
             assert_eq!(subnets(&nodes), want, "{config}");
             let (leases, _) = nodes.leases(NOW);
-            assert!(leases.readable.iter().all(|(subnets, lease)| lease.subnets == *subnets), "{config}");
+            assert!(
+                leases
+                    .readable
+                    .iter()
+                    .all(|(subnets, lease)| lease.subnets == *subnets),
+                "{config}"
+            );
         }
     }
 
@@ -439,7 +674,15 @@ mod tests {
         for event in good.reset(&Leases::default()) {
             table.apply(event);
         }
-        nodes.put(node("a", 1, 1, &[("kube-subnet-manager", "true"), ("public-ip", "hostname")]), NOW);
+        nodes.put(
+            node(
+                "a",
+                1,
+                1,
+                &[("kube-subnet-manager", "true"), ("public-ip", "hostname")],
+            ),
+            NOW,
+        );
         let (odd, _) = nodes.leases(NOW);
         assert!(odd.left_out["a"].to_string().contains("public-ip"));
         for event in odd.since(&good) {
@@ -449,11 +692,28 @@ mod tests {
         // The mark is removed meanwhile: it counts for a minute, as one that could be read does.
         let mut unmarked = nodes.clone();
         unmarked.put(node("a", 1, 1, &[("public-ip", "hostname")]), NOW);
-        assert_eq!((names(&unmarked, NOW).len(), names(&unmarked, NOW + WITHDRAWAL).len()), (1, 0));
+        assert_eq!(
+            (
+                names(&unmarked, NOW).len(),
+                names(&unmarked, NOW + WITHDRAWAL).len()
+            ),
+            (1, 0)
+        );
         // It becomes another Node's, which cannot be read either: the lease in force was not that one's.
         let mut inherited = nodes.clone();
-        inherited.put(node("0", 0, 1, &[("kube-subnet-manager", "true"), ("public-ip", "hostname")]), NOW);
-        for events in [inherited.leases(NOW).0.since(&odd), inherited.leases(NOW).0.reset(&odd)] {
+        inherited.put(
+            node(
+                "0",
+                0,
+                1,
+                &[("kube-subnet-manager", "true"), ("public-ip", "hostname")],
+            ),
+            NOW,
+        );
+        for events in [
+            inherited.leases(NOW).0.since(&odd),
+            inherited.leases(NOW).0.reset(&odd),
+        ] {
             let mut table = table.clone();
             for event in events {
                 table.apply(event);
@@ -463,7 +723,10 @@ mod tests {
         // It is good again, with the same value.
         nodes.put(up("a", 1, 1), NOW);
         let again = nodes.leases(NOW).0.since(&odd);
-        assert!(matches!(again.as_slice(), [LeaseEvent::Put(_)]), "{again:?}");
+        assert!(
+            matches!(again.as_slice(), [LeaseEvent::Put(_)]),
+            "{again:?}"
+        );
     }
 
     proptest! {

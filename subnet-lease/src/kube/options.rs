@@ -34,7 +34,8 @@ pub struct KubeOptions {
 /// # Errors
 /// Says what is wrong, without the text, which may contain a secret.
 pub fn server_url(text: &str) -> Result<Uri, UrlError> {
-    let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
+    let is_http =
+        |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
     let Some((_, rest)) = text.split_once("://").filter(|(scheme, _)| is_http(scheme)) else {
         return Err(UrlError::Scheme);
     };
@@ -48,7 +49,9 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(inside) => {
             let (address, port) = inside.split_once(']').ok_or(UrlError::Brackets)?;
-            address.parse::<Ipv6Addr>().map_err(|_| UrlError::Brackets)?;
+            address
+                .parse::<Ipv6Addr>()
+                .map_err(|_| UrlError::Brackets)?;
             (address, port)
         }
         None if authority.matches(':').count() > 1 => return Err(UrlError::Brackets),
@@ -57,10 +60,16 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
     if host.is_empty() {
         return Err(UrlError::NoHost);
     }
-    if !port.is_empty() && port.strip_prefix(':').is_none_or(|port| port.parse::<u16>().is_err()) {
+    if !port.is_empty()
+        && port
+            .strip_prefix(':')
+            .is_none_or(|port| port.parse::<u16>().is_err())
+    {
         return Err(UrlError::Port);
     }
-    text.trim_end_matches('/').parse().map_err(|_| UrlError::Host)
+    text.trim_end_matches('/')
+        .parse()
+        .map_err(|_| UrlError::Host)
 }
 
 /// Why a text is not the address of an API server.

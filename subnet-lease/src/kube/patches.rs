@@ -35,24 +35,46 @@ pub struct Due {
 impl Due {
     /// Compares a Node with what it has to say.
     pub fn of(node: &Node, wanted: &Wanted<'_>, prefix: &Prefix) -> Self {
-        let differs = |(name, value): &(&str, Option<String>)| node.annotations.get(*name) != value.as_ref();
-        let annotations = annotations::wanted(wanted.attrs, &node.annotations).into_iter().filter(differs);
+        let differs =
+            |(name, value): &(&str, Option<String>)| node.annotations.get(*name) != value.as_ref();
+        let annotations = annotations::wanted(wanted.attrs, &node.annotations)
+            .into_iter()
+            .filter(differs);
         let unavailable = node.unavailable.as_deref() != Some("False");
         Self {
-            annotations: annotations.map(|(name, value)| (prefix.key(name), value)).collect(),
+            annotations: annotations
+                .map(|(name, value)| (prefix.key(name), value))
+                .collect(),
             condition: wanted.clear_condition && wanted.programmed && unavailable,
         }
     }
 }
 
 /// The published addresses to remove: those that this host does not have, unless an operator chose them.
-pub fn withdrawn(node: &Node, local: &[IpAddr], prefix: &Prefix) -> BTreeMap<String, Option<String>> {
-    let all = [(annotations::PUBLIC_IP, annotations::OVERWRITE), (annotations::PUBLIC_IPV6, annotations::OVERWRITE_V6)];
+pub fn withdrawn(
+    node: &Node,
+    local: &[IpAddr],
+    prefix: &Prefix,
+) -> BTreeMap<String, Option<String>> {
+    let all = [
+        (annotations::PUBLIC_IP, annotations::OVERWRITE),
+        (annotations::PUBLIC_IPV6, annotations::OVERWRITE_V6),
+    ];
     let gone = |(name, chosen): &(&str, &str)| {
-        let published = node.annotations.get(*name).and_then(|text| text.trim().parse().ok());
-        published.is_some_and(|ip: IpAddr| !local.contains(&ip)) && node.annotations.get(*chosen).is_none_or(|text| text.trim().is_empty())
+        let published = node
+            .annotations
+            .get(*name)
+            .and_then(|text| text.trim().parse().ok());
+        published.is_some_and(|ip: IpAddr| !local.contains(&ip))
+            && node
+                .annotations
+                .get(*chosen)
+                .is_none_or(|text| text.trim().is_empty())
     };
-    all.into_iter().filter(gone).map(|(name, _)| (prefix.key(name), None)).collect()
+    all.into_iter()
+        .filter(gone)
+        .map(|(name, _)| (prefix.key(name), None))
+        .collect()
 }
 
 /// Limits how often something that another writer undoes is put back: at once the first time, then once an interval.
@@ -73,7 +95,10 @@ impl Pace {
 
 /// The body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. The uid makes the server refuse it
 /// for a Node that was created again meanwhile.
-pub fn annotations_body(uid: &str, annotations: &BTreeMap<String, Option<String>>) -> serde_json::Value {
+pub fn annotations_body(
+    uid: &str,
+    annotations: &BTreeMap<String, Option<String>>,
+) -> serde_json::Value {
     serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } })
 }
 
@@ -121,17 +146,29 @@ mod tests {
     }
 
     fn attrs() -> impl Strategy<Value = LeaseAttrs> {
-        let data = prop_oneof![Just(None), Just(RawJson::parse(r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}"#).ok())];
-        (any::<Option<u32>>(), any::<Option<u128>>(), prop_oneof![Just(""), Just("vxlan"), Just("host-gw")], data.clone(), data).prop_map(
-            |(v4, v6, backend, data, v6_data)| LeaseAttrs {
-                public_ip: v4.map(Into::into).filter(|ip: &std::net::Ipv4Addr| !ip.is_unspecified()),
-                public_ipv6: v6.map(Into::into).filter(|ip: &std::net::Ipv6Addr| !ip.is_unspecified()),
+        let data = prop_oneof![
+            Just(None),
+            Just(RawJson::parse(r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}"#).ok())
+        ];
+        (
+            any::<Option<u32>>(),
+            any::<Option<u128>>(),
+            prop_oneof![Just(""), Just("vxlan"), Just("host-gw")],
+            data.clone(),
+            data,
+        )
+            .prop_map(|(v4, v6, backend, data, v6_data)| LeaseAttrs {
+                public_ip: v4
+                    .map(Into::into)
+                    .filter(|ip: &std::net::Ipv4Addr| !ip.is_unspecified()),
+                public_ipv6: v6
+                    .map(Into::into)
+                    .filter(|ip: &std::net::Ipv6Addr| !ip.is_unspecified()),
                 backend: backend.to_owned(),
                 data: data.filter(|_| v4.is_some()),
                 v6_data: v6_data.filter(|_| v6.is_some()),
                 ..LeaseAttrs::default()
-            },
-        )
+            })
     }
 
     fn present() -> impl Strategy<Value = BTreeMap<String, String>> {
@@ -146,7 +183,12 @@ mod tests {
             Just("node-public-ip"),
             Just("foreign")
         ];
-        let value = prop_oneof![Just("true".to_owned()), Just("10.0.0.9".to_owned()), Just("null".to_owned()), ".{0,9}"];
+        let value = prop_oneof![
+            Just("true".to_owned()),
+            Just("10.0.0.9".to_owned()),
+            Just("null".to_owned()),
+            ".{0,9}"
+        ];
         proptest::collection::btree_map(name.prop_map(str::to_owned), value, 0..7)
     }
 
@@ -189,53 +231,85 @@ mod tests {
     /// Ten thousand patches of two writers, ours by a view of the Node that is some versions old.
     #[test]
     fn two_writers_lose_nothing_of_each_other() {
-        let mut node =
-            serde_json::json!({ "metadata": { "name": "n1", "uid": "u", "labels": { "a": "b" } }, "spec": { "podCIDR": "10.244.1.0/24" } });
+        let mut node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u", "labels": { "a": "b" } }, "spec": { "podCIDR": "10.244.1.0/24" } });
         let (mut theirs, mut views) = (BTreeMap::new(), Vec::new());
         let mut dice = 1u64;
         let mut roll = |sides: u64| {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (dice >> 33) % sides
         };
         let view = |node: &serde_json::Value| Node::read(&node.to_string(), &prefix()).unwrap();
-        let mut attrs = LeaseAttrs { backend: "vxlan".to_owned(), ..LeaseAttrs::default() };
+        let mut attrs = LeaseAttrs {
+            backend: "vxlan".to_owned(),
+            ..LeaseAttrs::default()
+        };
         let mut ours = 0;
         for number in 0..10_000u32 {
             views.push(view(&node));
             let patch = match roll(4) {
                 0 => {
-                    let (key, value) = (format!("example.org/{}", roll(5)), Some(number.to_string()).filter(|_| roll(3) > 0));
+                    let (key, value) = (
+                        format!("example.org/{}", roll(5)),
+                        Some(number.to_string()).filter(|_| roll(3) > 0),
+                    );
                     theirs.insert(key.clone(), value.clone());
                     serde_json::json!({ "metadata": { "annotations": { key: value } } })
                 }
                 1 => {
-                    let (name, value) = (["public-ip", "backend-data", "kube-subnet-manager"][roll(3) as usize], (roll(2) > 0).then_some("x"));
+                    let (name, value) = (
+                        ["public-ip", "backend-data", "kube-subnet-manager"][roll(3) as usize],
+                        (roll(2) > 0).then_some("x"),
+                    );
                     serde_json::json!({ "metadata": { "annotations": { prefix().key(name): value } } })
                 }
                 _ => {
                     attrs.public_ip = Some(number.into()).filter(|_| roll(9) > 0);
                     let seen = &views[views.len().saturating_sub(1 + roll(5) as usize)];
-                    let due = Due::of(seen, &Wanted { attrs: &attrs, programmed: true, clear_condition: false }, &prefix());
+                    let due = Due::of(
+                        seen,
+                        &Wanted {
+                            attrs: &attrs,
+                            programmed: true,
+                            clear_condition: false,
+                        },
+                        &prefix(),
+                    );
                     ours += 1;
                     annotations_body(&seen.uid, &due.annotations)
                 }
             };
             merge(&mut node, &patch);
-            let there = node["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+            let there = node["metadata"]["annotations"]
+                .as_object()
+                .cloned()
+                .unwrap_or_default();
             let there: BTreeMap<String, Option<String>> = there
                 .into_iter()
                 .filter(|(key, _)| key.starts_with("example.org/"))
                 .map(|(key, value)| (key, value.as_str().map(str::to_owned)))
                 .collect();
-            let want: BTreeMap<String, Option<String>> = theirs.clone().into_iter().filter(|(_, value)| value.is_some()).collect();
+            let want: BTreeMap<String, Option<String>> = theirs
+                .clone()
+                .into_iter()
+                .filter(|(_, value)| value.is_some())
+                .collect();
             assert_eq!(there, want, "after {number} patches");
             // With a version in it, the server would refuse the patch whenever somebody else was faster.
             assert!(patch["metadata"].get("resourceVersion").is_none());
         }
         assert!(ours > 4000);
-        assert_eq!((&node["metadata"]["labels"]["a"], &node["spec"]["podCIDR"]), (&"b".into(), &"10.244.1.0/24".into()));
+        assert_eq!(
+            (&node["metadata"]["labels"]["a"], &node["spec"]["podCIDR"]),
+            (&"b".into(), &"10.244.1.0/24".into())
+        );
         // The last look is a fresh one: then all is as it should be.
-        let wanted = Wanted { attrs: &attrs, programmed: true, clear_condition: false };
+        let wanted = Wanted {
+            attrs: &attrs,
+            programmed: true,
+            clear_condition: false,
+        };
         let due = Due::of(&view(&node), &wanted, &prefix());
         merge(&mut node, &annotations_body("u", &due.annotations));
         assert_eq!(Due::of(&view(&node), &wanted, &prefix()), Due::default());
@@ -244,13 +318,28 @@ mod tests {
     #[test]
     fn address_that_is_gone_is_withdrawn_unless_an_operator_chose_it() {
         let due = |list: &[(&str, &str)]| {
-            let annotations = list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let annotations = list
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect();
             let local = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-            withdrawn(&node(annotations, None), &local, &prefix()).into_keys().collect::<Vec<_>>()
+            withdrawn(&node(annotations, None), &local, &prefix())
+                .into_keys()
+                .collect::<Vec<_>>()
         };
         assert!(due(&[("public-ip", "10.0.0.1"), ("public-ipv6", "fd00::1")]).is_empty());
-        assert_eq!(due(&[("public-ip", "10.0.0.2"), ("public-ipv6", "fd00::1")]), ["flannel.alpha.coreos.com/public-ip"]);
-        assert!(due(&[("public-ip", "10.0.0.2"), ("public-ip-overwrite", "10.0.0.2"), ("public-ipv6", "")]).is_empty());
+        assert_eq!(
+            due(&[("public-ip", "10.0.0.2"), ("public-ipv6", "fd00::1")]),
+            ["flannel.alpha.coreos.com/public-ip"]
+        );
+        assert!(
+            due(&[
+                ("public-ip", "10.0.0.2"),
+                ("public-ip-overwrite", "10.0.0.2"),
+                ("public-ipv6", "")
+            ])
+            .is_empty()
+        );
     }
 
     #[test]

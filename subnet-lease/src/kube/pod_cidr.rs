@@ -58,7 +58,11 @@ pub enum PodCidrTrouble {
 }
 
 fn list(networks: &Subnets) -> String {
-    networks.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(",")
+    networks
+        .nets()
+        .map(|net| net.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 impl Coded for PodCidrTrouble {
@@ -74,7 +78,9 @@ impl Coded for PodCidrTrouble {
 
     fn detail(&self) -> Detail {
         match self {
-            Self::Missing { networks, .. } => Detail::PodCidrMissing { cluster_cidr: Some(list(networks)) },
+            Self::Missing { networks, .. } => Detail::PodCidrMissing {
+                cluster_cidr: Some(list(networks)),
+            },
             _ => Detail::None,
         }
     }
@@ -89,21 +95,37 @@ impl fmt::Display for PodCidrTrouble {
                  --allocate-node-cidrs=true and --cluster-cidr={networks}; with kubeadm: kubeadm init --pod-network-cidr={networks})",
                 networks = list(networks),
             ),
-            Self::Unusable { node, why } => write!(f, "the podCIDRs of node \"{node}\" cannot be used: {why}"),
-            Self::Family { node, subnets, networks, net_conf } => write!(
+            Self::Unusable { node, why } => {
+                write!(f, "the podCIDRs of node \"{node}\" cannot be used: {why}")
+            }
+            Self::Family {
+                node,
+                subnets,
+                networks,
+                net_conf,
+            } => write!(
                 f,
                 "node \"{node}\" has podCIDR {subnets}, which is of another address family than the network {networks} in {}: change the ConfigMap \
                  kube-flannel-cfg (kubectl -n kube-flannel edit configmap kube-flannel-cfg)",
                 net_conf.display()
             ),
-            Self::Outside { node, subnets, networks, net_conf } => write!(
+            Self::Outside {
+                node,
+                subnets,
+                networks,
+                net_conf,
+            } => write!(
                 f,
                 "node \"{node}\" has podCIDR {subnets}, which is not inside the Network {networks} of {}. Set Network in the ConfigMap \
                  kube-flannel-cfg to the cluster's pod network (kube-controller-manager's --cluster-cidr; 10.42.0.0/16 in k3s): kubectl -n \
                  kube-flannel edit configmap kube-flannel-cfg. The change is seen within two minutes, without a restart",
                 net_conf.display()
             ),
-            Self::Overlaps { node, subnets, other } => write!(
+            Self::Overlaps {
+                node,
+                subnets,
+                other,
+            } => write!(
                 f,
                 "node \"{node}\" has podCIDR {subnets}, which overlaps that of the older Node {other}: a podCIDR never changes, so delete one of \
                  the two Nodes (kubectl delete node {node}) and restart its kubelet, which registers it again"
@@ -167,13 +189,29 @@ impl Coded for Moved {
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            Self::Deleted { node, subnets, other } => {
-                write!(f, "the Node {node} was deleted, and its podCIDR {subnets} is that of the Node {other} now")
+            Self::Deleted {
+                node,
+                subnets,
+                other,
+            } => {
+                write!(
+                    f,
+                    "the Node {node} was deleted, and its podCIDR {subnets} is that of the Node {other} now"
+                )
             }
-            Self::Recreated { node, subnets, other } => {
-                write!(f, "the Node {node} was created again, and its podCIDR {subnets} is that of the Node {other} now")
+            Self::Recreated {
+                node,
+                subnets,
+                other,
+            } => {
+                write!(
+                    f,
+                    "the Node {node} was created again, and its podCIDR {subnets} is that of the Node {other} now"
+                )
             }
-            Self::Subnet { now, before } => write!(f, "this node's podCIDR is {now} now and was {before}"),
+            Self::Subnet { now, before } => {
+                write!(f, "this node's podCIDR is {now} now and was {before}")
+            }
             Self::PodCidr(trouble) => trouble.fmt(f),
         })
     }

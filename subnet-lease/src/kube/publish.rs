@@ -43,7 +43,11 @@ impl Publisher {
     /// # Errors
     /// The API refuses, or does not answer.
     pub async fn annotations(&mut self, node: &Node, attrs: &LeaseAttrs) -> Result<(), Failure> {
-        let wanted = Wanted { attrs, programmed: false, clear_condition: false };
+        let wanted = Wanted {
+            attrs,
+            programmed: false,
+            clear_condition: false,
+        };
         let due = Due::of(node, &wanted, &self.api.options().prefix);
         if due.annotations.is_empty() {
             return Ok(());
@@ -138,7 +142,13 @@ impl Coded for AddressUnpublished {
 
 impl fmt::Display for AddressUnpublished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| write!(f, "the other nodes do not know yet that this one is at {}", self.0))
+        types::problem::text(f, self, |f| {
+            write!(
+                f,
+                "the other nodes do not know yet that this one is at {}",
+                self.0
+            )
+        })
     }
 }
 
@@ -169,12 +179,17 @@ impl Holding<'_> {
                 Verdict::Over(why) => return Lost::Moved(why.into()),
                 Verdict::Wait(why) => (Some((why, true)), None),
                 Verdict::Ours => match &present.own {
-                    Own::Present(known) => self.write(&mut publisher, &mut written, known, &attrs, programmed, now).await,
+                    Own::Present(known) => {
+                        self.write(&mut publisher, &mut written, known, &attrs, programmed, now)
+                            .await
+                    }
                     Own::Unknown | Own::Absent => (None, None),
                 },
             };
             self.report(&state, &attrs, trouble, &written);
-            let nap = next.map_or(Duration::from_secs(3600), |next| next.saturating_sub(boot_time()));
+            let nap = next.map_or(Duration::from_secs(3600), |next| {
+                next.saturating_sub(boot_time())
+            });
             tokio::select! {
                 changed = own.changed() => if changed.is_err() { return Lost::Taken(Stopped::OwnNode.into()) },
                 changed = all.changed() => if changed.is_err() { return Lost::Taken(Stopped::Nodes.into()) },
@@ -194,23 +209,43 @@ impl Holding<'_> {
             Own::Absent => {
                 let node = self.name.to_owned();
                 match self.holder() {
-                    Some(other) => Verdict::Over(Moved::Deleted { node, subnets, other }),
+                    Some(other) => Verdict::Over(Moved::Deleted {
+                        node,
+                        subnets,
+                        other,
+                    }),
                     None => Verdict::Wait(KubeTrouble::NodeDeleted(node, subnets).into()),
                 }
             }
             Own::Present(node) => {
-                let assigned = self.all.with(|nodes| Assigned::of(node, self.config, nodes, &self.api.options().net_conf));
+                let assigned = self.all.with(|nodes| {
+                    Assigned::of(node, self.config, nodes, &self.api.options().net_conf)
+                });
                 match assigned {
                     Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
-                    Ok(assigned) => Verdict::Over(Moved::Subnet { now: assigned.subnets, before: subnets }),
+                    Ok(assigned) => Verdict::Over(Moved::Subnet {
+                        now: assigned.subnets,
+                        before: subnets,
+                    }),
                     // A Node that was created again has none for a moment.
                     Err(why) if matches!(node.subnets, Ok(None)) => match self.holder() {
-                        Some(other) => Verdict::Over(Moved::Recreated { node: node.name.clone(), subnets, other }),
+                        Some(other) => Verdict::Over(Moved::Recreated {
+                            node: node.name.clone(),
+                            subnets,
+                            other,
+                        }),
                         None => Verdict::Wait(why.into()),
                     },
                     // By the configuration in use. The present one decides what becomes of the new podCIDR.
                     Err(why) => Verdict::Over(match &node.subnets {
-                        Ok(Some(now)) if !subnets.nets().all(|net| now.nets().any(|now| now == net)) => Moved::Subnet { now: *now, before: subnets },
+                        Ok(Some(now))
+                            if !subnets.nets().all(|net| now.nets().any(|now| now == net)) =>
+                        {
+                            Moved::Subnet {
+                                now: *now,
+                                before: subnets,
+                            }
+                        }
                         _ => Moved::PodCidr(why),
                     }),
                 }
@@ -220,7 +255,9 @@ impl Holding<'_> {
 
     /// Another Node that has this node's subnets.
     fn holder(&self) -> Option<String> {
-        self.all.with(|nodes| nodes.holder(&self.lease.subnets).map(str::to_owned)).filter(|_| self.lists)
+        self.all
+            .with(|nodes| nodes.holder(&self.lease.subnets).map(str::to_owned))
+            .filter(|_| self.lists)
     }
 
     /// Writes what is due. Returns what went wrong, and when to look again.
@@ -235,12 +272,23 @@ impl Holding<'_> {
     ) -> (Option<(Reason, bool)>, Option<Duration>) {
         if written.uid != node.uid {
             // A new Node says nothing yet: nobody has undone anything.
-            *written = Written { uid: node.uid.clone(), attrs: written.attrs.clone(), ..Written::default() };
+            *written = Written {
+                uid: node.uid.clone(),
+                attrs: written.attrs.clone(),
+                ..Written::default()
+            };
         }
-        let wanted = Wanted { attrs, programmed, clear_condition: self.api.options().clear_condition };
+        let wanted = Wanted {
+            attrs,
+            programmed,
+            clear_condition: self.api.options().clear_condition,
+        };
         let due = Due::of(node, &wanted, &self.api.options().prefix);
         // The write may have succeeded although its answer was lost: then nothing is due, and all is well.
-        if let Some(retry) = written.retry.filter(|retry| now < *retry && due != Due::default()) {
+        if let Some(retry) = written
+            .retry
+            .filter(|retry| now < *retry && due != Due::default())
+        {
             return (None, Some(retry));
         }
         let mut next: Option<Duration> = None;
@@ -249,11 +297,18 @@ impl Holding<'_> {
         let says = annotations::wanted(attrs, &node.annotations);
         let by_us = written.says.as_ref() != Some(&says);
         if !due.annotations.is_empty() {
-            let at = if by_us { now } else { written.annotations.next(RESTORE_EVERY, now) };
+            let at = if by_us {
+                now
+            } else {
+                written.annotations.next(RESTORE_EVERY, now)
+            };
             if at <= now {
                 if !by_us {
                     let names: Vec<&str> = due.annotations.keys().map(String::as_str).collect();
-                    tracing::warn!("another writer changed this Node's annotations ({}): restoring them", names.join(", "));
+                    tracing::warn!(
+                        "another writer changed this Node's annotations ({}): restoring them",
+                        names.join(", ")
+                    );
                     written.annotations.wrote(now);
                 }
                 match publisher.annotations(node, attrs).await {
@@ -272,7 +327,10 @@ impl Holding<'_> {
                 match publisher.condition(node).await {
                     Ok(()) => {
                         written.condition.wrote(now);
-                        tracing::info!("the condition NetworkUnavailable of the Node {} is False: pods can be scheduled", node.name);
+                        tracing::info!(
+                            "the condition NetworkUnavailable of the Node {} is False: pods can be scheduled",
+                            node.name
+                        );
                     }
                     Err(failure) => failed = Some(failure),
                 }
@@ -286,7 +344,11 @@ impl Holding<'_> {
                 (None, next)
             }
             Some(failure) => {
-                let pause = failure.retry_after.unwrap_or_default().max(RETRY.after(written.failures).mul_f64(1.0 + rand::random::<f64>() / 2.0));
+                let pause = failure.retry_after.unwrap_or_default().max(
+                    RETRY
+                        .after(written.failures)
+                        .mul_f64(1.0 + rand::random::<f64>() / 2.0),
+                );
                 written.failures += 1;
                 written.retry = Some(boot_time() + pause);
                 (Some((failure.trouble.into(), false)), written.retry)
@@ -294,9 +356,18 @@ impl Holding<'_> {
         }
     }
 
-    fn report(&self, state: &watch::Sender<Held>, attrs: &LeaseAttrs, trouble: Option<(Reason, bool)>, written: &Written) {
+    fn report(
+        &self,
+        state: &watch::Sender<Held>,
+        attrs: &LeaseAttrs,
+        trouble: Option<(Reason, bool)>,
+        written: &Written,
+    ) {
         let failing = written.retry.is_some();
-        let lease = Lease { attrs: attrs.clone(), ..self.lease.clone() };
+        let lease = Lease {
+            attrs: attrs.clone(),
+            ..self.lease.clone()
+        };
         state.send_if_modified(|held| {
             let before = held.clone();
             held.lease = Some(lease);
@@ -306,10 +377,16 @@ impl Holding<'_> {
                 None if failing => (held.trouble.take(), held.grave),
                 None => (None, false),
             };
-            let told = written.attrs.as_ref().is_none_or(|known| known.tells_the_same(attrs));
+            let told = written
+                .attrs
+                .as_ref()
+                .is_none_or(|known| known.tells_the_same(attrs));
             held.unpublished = (!told).then(|| {
                 let what = AddressUnpublished(attrs.public_text()).into();
-                before.unpublished.clone().unwrap_or(Unpublished { since: boot_time(), what })
+                before.unpublished.clone().unwrap_or(Unpublished {
+                    since: boot_time(),
+                    what,
+                })
             });
             *held != before
         });

@@ -45,7 +45,12 @@ impl Extras {
     /// Posts an Event on a Node, for people who look there first.
     /// Returns whether it was posted.
     pub async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
-        if self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at.elapsed() < REFUSED) {
+        if self
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some_and(|at| at.elapsed() < REFUSED)
+        {
             return false;
         }
         let now = jiff::Timestamp::now();
@@ -78,9 +83,14 @@ impl Extras {
         match api.read(&call).await {
             Ok(_) => true,
             Err(failure) => {
-                Self::told(&self.events, &failure, "cannot post Events on this Node; continuing without them");
+                Self::told(
+                    &self.events,
+                    &failure,
+                    "cannot post Events on this Node; continuing without them",
+                );
                 if failure.status == Some(StatusCode::FORBIDDEN) {
-                    *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                    *self.refused.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(Instant::now());
                 }
                 false
             }
@@ -89,22 +99,39 @@ impl Extras {
 
     /// The addresses of the API servers; empty where they cannot be read.
     pub async fn servers(&self, api: &Api) -> Vec<IpAddr> {
-        let cached = self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cached = self
+            .servers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some((_, servers)) = cached.filter(|(at, _)| at.elapsed() < SERVERS) {
             return servers;
         }
         let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?limit=10&labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes";
-        match api.read(&Call::get("list-endpointslices", "list the EndpointSlices of the Service kubernetes", path)).await {
+        match api
+            .read(&Call::get(
+                "list-endpointslices",
+                "list the EndpointSlices of the Service kubernetes",
+                path,
+            ))
+            .await
+        {
             Ok(text) => {
                 let servers = endpoints(&text);
-                *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), servers.clone()));
+                *self.servers.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some((Instant::now(), servers.clone()));
                 servers
             }
             Err(failure) => {
-                Self::told(&self.slices, &failure, "cannot read the addresses of the API servers; choosing the interface without them");
+                Self::told(
+                    &self.slices,
+                    &failure,
+                    "cannot read the addresses of the API servers; choosing the interface without them",
+                );
                 if self.slices.load(Relaxed) {
                     // A right that is granted later is noticed later.
-                    *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Vec::new()));
+                    *self.servers.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some((Instant::now(), Vec::new()));
                 }
                 Vec::new()
             }
@@ -116,22 +143,54 @@ impl Extras {
 fn endpoints(text: &str) -> Vec<IpAddr> {
     let parse = |raw: &RawValue, name: &str| -> Vec<String> {
         let object = Object::parse(raw.get()).ok();
-        object.and_then(|object| Some(object.read_raw_list(name).ok()?.into_iter().map(|raw| raw.get().to_owned()).collect())).unwrap_or_default()
+        object
+            .and_then(|object| {
+                Some(
+                    object
+                        .read_raw_list(name)
+                        .ok()?
+                        .into_iter()
+                        .map(|raw| raw.get().to_owned())
+                        .collect(),
+                )
+            })
+            .unwrap_or_default()
     };
-    let Ok(list) = Object::parse(text) else { return Vec::new() };
+    let Ok(list) = Object::parse(text) else {
+        return Vec::new();
+    };
     let slices = list.read_raw_list("items").unwrap_or_default();
-    let endpoints = slices.into_iter().flat_map(|slice| parse(slice, "endpoints"));
-    let addresses = endpoints.filter_map(|endpoint| Some(parse(serde_json::from_str(&endpoint).ok()?, "addresses"))).flatten();
-    addresses.filter_map(|address| serde_json::from_str::<String>(&address).ok()?.parse().ok()).collect()
+    let endpoints = slices
+        .into_iter()
+        .flat_map(|slice| parse(slice, "endpoints"));
+    let addresses = endpoints
+        .filter_map(|endpoint| Some(parse(serde_json::from_str(&endpoint).ok()?, "addresses")))
+        .flatten();
+    addresses
+        .filter_map(|address| serde_json::from_str::<String>(&address).ok()?.parse().ok())
+        .collect()
 }
 
 /// Sets and removes annotations of a Node. Returns the Node as it is then.
 ///
 /// # Errors
 /// The API refuses, or does not answer.
-pub async fn annotate(api: &Api, name: &str, uid: &str, annotations: &BTreeMap<String, Option<String>>) -> Result<Option<Node>, Failure> {
+pub async fn annotate(
+    api: &Api,
+    name: &str,
+    uid: &str,
+    annotations: &BTreeMap<String, Option<String>>,
+) -> Result<Option<Node>, Failure> {
     let body = patches::annotations_body(uid, annotations);
-    patch(api, name, "patch-annotations", "publish this node's annotations", "application/merge-patch+json", &body).await
+    patch(
+        api,
+        name,
+        "patch-annotations",
+        "publish this node's annotations",
+        "application/merge-patch+json",
+        &body,
+    )
+    .await
 }
 
 /// Clears the condition NetworkUnavailable of a Node. Returns the Node as it is then.
@@ -141,7 +200,15 @@ pub async fn annotate(api: &Api, name: &str, uid: &str, annotations: &BTreeMap<S
 pub async fn clear_condition(api: &Api, name: &str, uid: &str) -> Result<Option<Node>, Failure> {
     let now = format!("{:.0}", jiff::Timestamp::now());
     let body = patches::condition_body(uid, &now);
-    patch(api, name, "patch-condition", "clear the condition NetworkUnavailable", "application/strategic-merge-patch+json", &body).await
+    patch(
+        api,
+        name,
+        "patch-condition",
+        "clear the condition NetworkUnavailable",
+        "application/strategic-merge-patch+json",
+        &body,
+    )
+    .await
 }
 
 async fn patch(
@@ -169,10 +236,21 @@ async fn patch(
 /// The API refuses, or does not answer; the text names the pod.
 pub async fn node_of_pod(api: &Api, namespace: &str, pod: &str) -> Result<Option<String>, Failure> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
-    let text = api.read(&Call::get("get-pod", format!("read the pod {namespace}/{pod}"), path)).await?;
+    let text = api
+        .read(&Call::get(
+            "get-pod",
+            format!("read the pod {namespace}/{pod}"),
+            path,
+        ))
+        .await?;
     let pod = Object::parse(&text).ok();
-    let spec = pod.and_then(|pod| pod.get("spec").and_then(|raw| Object::parse(raw.get()).ok()));
-    Ok(spec.and_then(|spec| spec.read("nodeName").ok().flatten()).filter(|name: &String| !name.is_empty()))
+    let spec = pod.and_then(|pod| {
+        pod.get("spec")
+            .and_then(|raw| Object::parse(raw.get()).ok())
+    });
+    Ok(spec
+        .and_then(|spec| spec.read("nodeName").ok().flatten())
+        .filter(|name: &String| !name.is_empty()))
 }
 
 #[cfg(test)]

@@ -46,7 +46,11 @@ impl RequestStagger {
         if let Some(place) = place {
             let _ = self.place.set(place);
         }
-        let nodes = place.map_or(1, |place| usize::try_from(place).unwrap_or(usize::MAX).saturating_add(1));
+        let nodes = place.map_or(1, |place| {
+            usize::try_from(place)
+                .unwrap_or(usize::MAX)
+                .saturating_add(1)
+        });
         let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
@@ -73,9 +77,13 @@ impl RequestStagger {
     #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
     pub fn share(&self) -> Duration {
         let nodes = self.nodes.load(Relaxed);
-        let all = Duration::try_from_secs_f64(nodes as f64 / A_SECOND).unwrap_or(SPREAD).min(SPREAD);
+        let all = Duration::try_from_secs_f64(nodes as f64 / A_SECOND)
+            .unwrap_or(SPREAD)
+            .min(SPREAD);
         let part = match self.place.get() {
-            Some(place) if nodes > 0 => ((place % nodes as u128) as f64 + rand::random::<f64>()) / nodes as f64,
+            Some(place) if nodes > 0 => {
+                ((place % nodes as u128) as f64 + rand::random::<f64>()) / nodes as f64
+            }
             _ => rand::random(),
         };
         all.mul_f64(part.min(1.0))
@@ -90,20 +98,26 @@ pub fn turn(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration 
     if up > BOOTED || own.created >= booted {
         return Duration::ZERO;
     }
-    let turn = place(own, networks).and_then(|place| u32::try_from(place % u128::from(TURNS)).ok()).unwrap_or(0);
+    let turn = place(own, networks)
+        .and_then(|place| u32::try_from(place % u128::from(TURNS)).ok())
+        .unwrap_or(0);
     Duration::from_secs(1) * turn / TURNS_A_SECOND
 }
 
 /// Which of the network's subnets of its size a Node has, counted from 0.
 fn place(own: &Node, networks: &Subnets) -> Option<u128> {
-    let subnet = trimmed(&own.subnets.clone().ok().flatten()?, networks)?.nets().next()?;
+    let subnet = trimmed(&own.subnets.clone().ok().flatten()?, networks)?
+        .nets()
+        .next()?;
     let network = networks.nets().find(|network| network.contains(&subnet))?;
     let number = |address: IpAddr| match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
         IpAddr::V6(v6) => v6.to_bits(),
     };
     let bits = u32::from(subnet.max_prefix_len() - subnet.prefix_len());
-    number(subnet.network()).checked_sub(number(IpNet::network(&network)))?.checked_shr(bits)
+    number(subnet.network())
+        .checked_sub(number(IpNet::network(&network)))?
+        .checked_shr(bits)
 }
 
 #[cfg(test)]
@@ -120,7 +134,10 @@ mod tests {
 
     fn node(created: i64, cidr: &str) -> Node {
         let text = format!(r#"{{"metadata":{{"name":"n"}},"spec":{{"podCIDR":"{cidr}"}}}}"#);
-        Node { created, ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap() }
+        Node {
+            created,
+            ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap()
+        }
     }
 
     #[test]
@@ -130,8 +147,13 @@ mod tests {
         stagger.set(3);
         assert!((0..100).all(|_| stagger.share() <= Duration::from_millis(75)));
         stagger.set(500);
-        let late = (0..200).filter(|_| stagger.share() > Duration::from_secs(5)).count();
-        assert!((40..160).contains(&late), "{late} of 200 wait for more than half of the time");
+        let late = (0..200)
+            .filter(|_| stagger.share() > Duration::from_secs(5))
+            .count();
+        assert!(
+            (40..160).contains(&late),
+            "{late} of 200 wait for more than half of the time"
+        );
         for nodes in [50_000, usize::MAX] {
             stagger.set(nodes);
             assert!((0..100).all(|_| stagger.share() <= SPREAD));
@@ -144,12 +166,20 @@ mod tests {
         let shares: Vec<Duration> = (0..500)
             .map(|at: u16| {
                 let stagger = RequestStagger::default();
-                stagger.guess(&node(0, &format!("10.{}.{}.0/24", 244 + at / 256, at % 256)), &networks);
+                stagger.guess(
+                    &node(0, &format!("10.{}.{}.0/24", 244 + at / 256, at % 256)),
+                    &networks,
+                );
                 stagger.set(500);
                 stagger.share()
             })
             .collect();
-        let within = |from: &Duration| shares.iter().filter(|at| *at >= from && **at < *from + Duration::from_secs(1)).count();
+        let within = |from: &Duration| {
+            shares
+                .iter()
+                .filter(|at| *at >= from && **at < *from + Duration::from_secs(1))
+                .count()
+        };
         let most = shares.iter().map(within).max().unwrap();
         assert!(most <= 45, "{most} of 500 within a second");
         assert!(shares.iter().all(|share| *share <= SPREAD));
@@ -159,29 +189,72 @@ mod tests {
     fn hosts_that_boot_together_take_turns() {
         let up = Duration::from_secs(20);
         for (config, cidr) in [
-            (r#"{"Network":"10.244.0.0/14"}"#, (|at: u16| format!("10.{}.{}.0/24", 244 + at / 256, at % 256)) as fn(u16) -> String),
-            (r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#, |at| format!("fd10:244:0:{at:x}::/64")),
+            (
+                r#"{"Network":"10.244.0.0/14"}"#,
+                (|at: u16| format!("10.{}.{}.0/24", 244 + at / 256, at % 256)) as fn(u16) -> String,
+            ),
+            (
+                r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#,
+                |at| format!("fd10:244:0:{at:x}::/64"),
+            ),
         ] {
             let networks = networks(config);
-            let turns: Vec<Duration> = (0..500).map(|at| turn(&node(NOW - 100, &cidr(at)), &networks, up, NOW)).collect();
+            let turns: Vec<Duration> = (0..500)
+                .map(|at| turn(&node(NOW - 100, &cidr(at)), &networks, up, NOW))
+                .collect();
             let second = Duration::from_secs(1);
-            let within = |from: &Duration| turns.iter().filter(|at| *at >= from && **at < *from + second).count();
+            let within = |from: &Duration| {
+                turns
+                    .iter()
+                    .filter(|at| *at >= from && **at < *from + second)
+                    .count()
+            };
             let most = turns.iter().map(within).max().unwrap();
             assert!(most <= 60, "{most} of 500 within a second");
-            assert!(turns.iter().all(|turn| *turn <= SPREAD) && turns[0] == Duration::ZERO && turns[2] < Duration::from_millis(50));
+            assert!(
+                turns.iter().all(|turn| *turn <= SPREAD)
+                    && turns[0] == Duration::ZERO
+                    && turns[2] < Duration::from_millis(50)
+            );
         }
     }
 
     #[test]
     fn whoever_starts_alone_waits_for_nobody() {
         let networks = networks(r#"{"Network":"10.244.0.0/14"}"#);
-        let wait = |created, up| turn(&node(created, "10.245.0.0/24"), &networks, Duration::from_secs(up), NOW);
-        assert!(wait(NOW - 1000, 20) > Duration::from_secs(1), "a Node whose host has booted");
-        assert_eq!(wait(NOW - 5, 20), Duration::ZERO, "a Node that was added after the boot");
-        assert_eq!(wait(NOW - 1000, 301), Duration::ZERO, "a daemon that is restarted");
-        assert_eq!(wait(NOW + 1000, 20), Duration::ZERO, "a host whose clock is wrong");
+        let wait = |created, up| {
+            turn(
+                &node(created, "10.245.0.0/24"),
+                &networks,
+                Duration::from_secs(up),
+                NOW,
+            )
+        };
+        assert!(
+            wait(NOW - 1000, 20) > Duration::from_secs(1),
+            "a Node whose host has booted"
+        );
+        assert_eq!(
+            wait(NOW - 5, 20),
+            Duration::ZERO,
+            "a Node that was added after the boot"
+        );
+        assert_eq!(
+            wait(NOW - 1000, 301),
+            Duration::ZERO,
+            "a daemon that is restarted"
+        );
+        assert_eq!(
+            wait(NOW + 1000, 20),
+            Duration::ZERO,
+            "a host whose clock is wrong"
+        );
         for cidr in ["10.42.1.0/24", "10.0.0.0/8", "fd00::/64", "x", "0.0.0.0/0"] {
-            assert_eq!(turn(&node(0, cidr), &networks, Duration::ZERO, NOW), Duration::ZERO, "{cidr}");
+            assert_eq!(
+                turn(&node(0, cidr), &networks, Duration::ZERO, NOW),
+                Duration::ZERO,
+                "{cidr}"
+            );
         }
     }
 
@@ -203,10 +276,16 @@ mod tests {
     #[test]
     fn the_size_is_guessed_until_it_is_known() {
         let stagger = RequestStagger::default();
-        stagger.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
+        stagger.guess(
+            &node(0, "10.244.199.0/24"),
+            &networks(r#"{"Network":"10.244.0.0/16"}"#),
+        );
         assert_eq!(stagger.nodes.load(Relaxed), 200);
         stagger.set(7);
-        stagger.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
+        stagger.guess(
+            &node(0, "10.244.199.0/24"),
+            &networks(r#"{"Network":"10.244.0.0/16"}"#),
+        );
         assert_eq!(stagger.nodes.load(Relaxed), 7);
     }
 }

@@ -40,7 +40,10 @@ pub struct OwnSink {
 
 impl Sink for OwnSink {
     fn listed(&mut self, nodes: Vec<Node>) {
-        let own = nodes.into_iter().find(|node| node.name == self.name).map_or(Own::Absent, |node| Own::Present(Arc::new(node)));
+        let own = nodes
+            .into_iter()
+            .find(|node| node.name == self.name)
+            .map_or(Own::Absent, |node| Own::Present(Arc::new(node)));
         self.out.send_modify(|state| state.own = own);
     }
 
@@ -65,7 +68,8 @@ impl Sink for OwnSink {
     }
 
     fn interrupted(&mut self, why: &Reason) {
-        self.out.send_modify(|state| state.trouble = Some(why.clone()));
+        self.out
+            .send_modify(|state| state.trouble = Some(why.clone()));
     }
 
     fn resumed(&mut self) {
@@ -112,8 +116,17 @@ pub struct Look {
 impl All {
     /// Nothing is known yet.
     pub fn new(own: &str) -> Self {
-        let inner = Inner { nodes: Nodes::new(own), listed: false, lists: 0, trouble: None };
-        Self { inner: Mutex::new(inner), changes: watch::Sender::new(0), stagger: RequestStagger::default() }
+        let inner = Inner {
+            nodes: Nodes::new(own),
+            listed: false,
+            lists: 0,
+            trouble: None,
+        };
+        Self {
+            inner: Mutex::new(inner),
+            changes: watch::Sender::new(0),
+            stagger: RequestStagger::default(),
+        }
     }
 
     /// Changes with each change that matters.
@@ -143,7 +156,11 @@ impl All {
     /// Whether they are known, and current.
     pub fn look(&self) -> Look {
         let inner = self.inner();
-        Look { listed: inner.listed, lists: inner.lists, trouble: inner.trouble.clone() }
+        Look {
+            listed: inner.listed,
+            lists: inner.lists,
+            trouble: inner.trouble.clone(),
+        }
     }
 
     // A panic while it is held leaves a consistent state: each change is one call.
@@ -193,7 +210,11 @@ impl Sink for AllSink {
     }
 
     fn newest(&self) -> Option<(String, String, u64)> {
-        self.0.with(|nodes| nodes.newest().map(|(name, uid, version)| (name.to_owned(), uid.to_owned(), version)))
+        self.0.with(|nodes| {
+            nodes
+                .newest()
+                .map(|(name, uid, version)| (name.to_owned(), uid.to_owned(), version))
+        })
     }
 }
 
@@ -207,7 +228,11 @@ mod tests {
         let all = All::new("me");
         let mut changes = all.changes();
         let networks = |text: &str| NetworkConfig::parse_assigned(text).unwrap().networks;
-        for (network, is_news) in [("10.42.0.0/16", true), ("10.42.0.0/16", false), ("10.244.0.0/16", true)] {
+        for (network, is_news) in [
+            ("10.42.0.0/16", true),
+            ("10.42.0.0/16", false),
+            ("10.244.0.0/16", true),
+        ] {
             all.serve(networks(&format!(r#"{{"Network":"{network}"}}"#)));
             assert_eq!(changes.has_changed().unwrap(), is_news, "{network}");
             changes.borrow_and_update();

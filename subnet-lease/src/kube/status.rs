@@ -31,16 +31,37 @@ impl ApiRefusal {
     /// Reads the body of a refusal.
     pub fn read(status: StatusCode, body: &str) -> Self {
         let object = Object::parse(body).ok();
-        let message = object.as_ref().and_then(|object| object.read::<String>("message").ok().flatten());
+        let message = object
+            .as_ref()
+            .and_then(|object| object.read::<String>("message").ok().flatten());
         let message = message.unwrap_or_else(|| body.to_owned());
-        let details = object.as_ref().and_then(|object| Object::parse(object.get("details")?.get()).ok());
-        let causes = details.and_then(|details| details.read_raw_list("causes").ok()).unwrap_or_default();
-        let reason = |raw: &serde_json::value::RawValue| Object::parse(raw.get()).ok()?.read::<String>("reason").ok()?;
+        let details = object
+            .as_ref()
+            .and_then(|object| Object::parse(object.get("details")?.get()).ok());
+        let causes = details
+            .and_then(|details| details.read_raw_list("causes").ok())
+            .unwrap_or_default();
+        let reason = |raw: &serde_json::value::RawValue| {
+            Object::parse(raw.get())
+                .ok()?
+                .read::<String>("reason")
+                .ok()?
+        };
         let is_too_new = status == StatusCode::GATEWAY_TIMEOUT
-            && (causes.into_iter().any(|cause| reason(cause).as_deref() == Some("ResourceVersionTooLarge"))
+            && (causes
+                .into_iter()
+                .any(|cause| reason(cause).as_deref() == Some("ResourceVersionTooLarge"))
                 || message.contains("Too large resource version"));
-        let forbidden = if status == StatusCode::FORBIDDEN { forbidden(&message) } else { None };
-        Self { words: words(&message), is_too_new, forbidden }
+        let forbidden = if status == StatusCode::FORBIDDEN {
+            forbidden(&message)
+        } else {
+            None
+        };
+        Self {
+            words: words(&message),
+            is_too_new,
+            forbidden,
+        }
     }
 }
 
@@ -59,8 +80,17 @@ fn forbidden(text: &str) -> Option<Forbidden> {
     let (user, rest) = rest.split_once("\" cannot ")?;
     let (verb, rest) = rest.split_once(" resource \"")?;
     let (resource, _) = rest.split_once('"')?;
-    let plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "/-.".contains(c));
-    (plain(verb) && plain(resource)).then(|| Forbidden { user: user.to_owned(), verb: verb.to_owned(), resource: resource.to_owned() })
+    let plain = |text: &str| {
+        !text.is_empty()
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "/-.".contains(c))
+    };
+    (plain(verb) && plain(resource)).then(|| Forbidden {
+        user: user.to_owned(),
+        verb: verb.to_owned(),
+        resource: resource.to_owned(),
+    })
 }
 
 /// What a status means for the store.
@@ -80,20 +110,60 @@ mod tests {
     #[test]
     fn missing_right_is_read_as_one_name_each() {
         let text = r#"nodes is forbidden: User "system:serviceaccount:kube-flannel:flannel" cannot list resource "nodes" in API group "" at the cluster scope"#;
-        let body = serde_json::json!({ "kind": "Status", "message": text, "reason": "Forbidden" }).to_string();
-        let Forbidden { user, verb, resource } = ApiRefusal::read(StatusCode::FORBIDDEN, &body).forbidden.unwrap();
-        assert_eq!((user.as_str(), verb.as_str(), resource.as_str()), ("system:serviceaccount:kube-flannel:flannel", "list", "nodes"));
-        assert_eq!(ApiRefusal::read(StatusCode::UNAUTHORIZED, &body).forbidden, None);
-        for other in ["", "a policy refuses", "User \"x\" cannot ; reboot resource \"nodes\" in"] {
-            assert_eq!(ApiRefusal::read(StatusCode::FORBIDDEN, other).forbidden, None, "{other}");
+        let body = serde_json::json!({ "kind": "Status", "message": text, "reason": "Forbidden" })
+            .to_string();
+        let Forbidden {
+            user,
+            verb,
+            resource,
+        } = ApiRefusal::read(StatusCode::FORBIDDEN, &body)
+            .forbidden
+            .unwrap();
+        assert_eq!(
+            (user.as_str(), verb.as_str(), resource.as_str()),
+            (
+                "system:serviceaccount:kube-flannel:flannel",
+                "list",
+                "nodes"
+            )
+        );
+        assert_eq!(
+            ApiRefusal::read(StatusCode::UNAUTHORIZED, &body).forbidden,
+            None
+        );
+        for other in [
+            "",
+            "a policy refuses",
+            "User \"x\" cannot ; reboot resource \"nodes\" in",
+        ] {
+            assert_eq!(
+                ApiRefusal::read(StatusCode::FORBIDDEN, other).forbidden,
+                None,
+                "{other}"
+            );
         }
     }
 
     #[test]
     fn version_that_is_too_new_is_recognised_by_its_cause() {
         let body = r#"{"kind":"Status","message":"x","reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"y"}]}}"#;
-        assert!(ApiRefusal::read(StatusCode::GATEWAY_TIMEOUT, body).is_too_new && !ApiRefusal::read(StatusCode::GONE, body).is_too_new);
-        assert!(ApiRefusal::read(StatusCode::GATEWAY_TIMEOUT, r#"{"message":"Too large resource version: 7, current: 3"}"#).is_too_new);
-        assert!(!ApiRefusal::read(StatusCode::GATEWAY_TIMEOUT, r#"{"message":"timeout","details":{"causes":[7]}}"#).is_too_new);
+        assert!(
+            ApiRefusal::read(StatusCode::GATEWAY_TIMEOUT, body).is_too_new
+                && !ApiRefusal::read(StatusCode::GONE, body).is_too_new
+        );
+        assert!(
+            ApiRefusal::read(
+                StatusCode::GATEWAY_TIMEOUT,
+                r#"{"message":"Too large resource version: 7, current: 3"}"#
+            )
+            .is_too_new
+        );
+        assert!(
+            !ApiRefusal::read(
+                StatusCode::GATEWAY_TIMEOUT,
+                r#"{"message":"timeout","details":{"causes":[7]}}"#
+            )
+            .is_too_new
+        );
     }
 }

@@ -103,14 +103,26 @@ impl Token {
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
             return Ok(None);
         }
-        let inline = auth.token.take().filter(|token| !token.expose_secret().trim().is_empty());
-        let file = auth.token_file.take().filter(|path| !path.is_empty()).map(PathBuf::from);
+        let inline = auth
+            .token
+            .take()
+            .filter(|token| !token.expose_secret().trim().is_empty());
+        let file = auth
+            .token_file
+            .take()
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from);
         if inline.is_none() && file.is_none() {
             return Ok(None);
         }
-        let header = inline.map(|token| header(token.expose_secret().as_bytes())).transpose();
+        let header = inline
+            .map(|token| header(token.expose_secret().as_bytes()))
+            .transpose();
         let header = header.map_err(TokenError::User)?;
-        Ok(Some(Self { file, held: Mutex::new(Held { header, read: None }) }))
+        Ok(Some(Self {
+            file,
+            held: Mutex::new(Held { header, read: None }),
+        }))
     }
 
     /// Value of the header `Authorization`. While the file cannot be used, the last token remains in use.
@@ -120,8 +132,16 @@ impl Token {
     pub async fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut held = self.held.lock().await;
         let mut trouble = None;
-        if let Some(file) = self.file.as_ref().filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH)) {
-            match tokio::fs::read(file).await.map_err(|error| TokenFault::Unread(error.to_string())).and_then(|text| header(&text)) {
+        if let Some(file) = self
+            .file
+            .as_ref()
+            .filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH))
+        {
+            match tokio::fs::read(file)
+                .await
+                .map_err(|error| TokenFault::Unread(error.to_string()))
+                .and_then(|text| header(&text))
+            {
                 Ok(header) => held.header = Some(header),
                 Err(why) => trouble = Some(TokenError::File(file.clone(), why)),
             }
@@ -131,13 +151,17 @@ impl Token {
             // The next request reads the file again.
             held.read = None;
         }
-        held.header.clone().ok_or_else(|| trouble.unwrap_or(TokenError::User(TokenFault::Empty)))
+        held.header
+            .clone()
+            .ok_or_else(|| trouble.unwrap_or(TokenError::User(TokenFault::Empty)))
     }
 }
 
 /// The header with a token, without the white space around it.
 fn header(text: &[u8]) -> Result<HeaderValue, TokenFault> {
-    let text = std::str::from_utf8(text).map_err(|_| TokenFault::NotUtf8)?.trim();
+    let text = std::str::from_utf8(text)
+        .map_err(|_| TokenFault::NotUtf8)?
+        .trim();
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
         return Err(TokenFault::Empty);
@@ -154,7 +178,8 @@ fn header(text: &[u8]) -> Result<HeaderValue, TokenFault> {
         };
         return Err(TokenFault::Stray(kind, at + 1));
     }
-    let mut value = HeaderValue::try_from(format!("Bearer {line}")).map_err(|error| TokenFault::Header(error.to_string()))?;
+    let mut value = HeaderValue::try_from(format!("Bearer {line}"))
+        .map_err(|error| TokenFault::Header(error.to_string()))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -167,7 +192,10 @@ mod tests {
     fn token_is_sent_without_white_space_around_it() {
         for text in ["a.b-c", " a.b-c\r\n", "a.b-c\n\n", "\ta.b-c "] {
             let header = header(text.as_bytes()).unwrap();
-            assert!(header.is_sensitive() && header == "Bearer a.b-c", "{text:?}");
+            assert!(
+                header.is_sensitive() && header == "Bearer a.b-c",
+                "{text:?}"
+            );
         }
         for text in ["", "\n", "a\nb", "a b", "a\u{7}b", "é"] {
             assert!(header(text.as_bytes()).is_err(), "{text:?}");
@@ -187,7 +215,11 @@ mod tests {
             let mut auth = auth(text);
             let before = auth.clone();
             assert_eq!(Token::take(&mut auth).unwrap().is_some(), taken, "{text}");
-            assert_eq!(auth.token.is_some() || auth.token_file.is_some(), !taken && before.token.is_some() && text.contains("username"), "{text}");
+            assert_eq!(
+                auth.token.is_some() || auth.token_file.is_some(),
+                !taken && before.token.is_some() && text.contains("username"),
+                "{text}"
+            );
         }
     }
 }

@@ -56,18 +56,25 @@ impl fmt::Display for Silence {
                     ConnectFailure::Certificate(Certificate::Name) => {
                         "its certificate is for another name; use a name or an address that it contains"
                     }
-                    ConnectFailure::Certificate(Certificate::Expired) | ConnectFailure::OwnExpired => {
+                    ConnectFailure::Certificate(Certificate::Expired)
+                    | ConnectFailure::OwnExpired => {
                         "its certificate has expired, or this host's clock is wrong"
                     }
-                    ConnectFailure::Certificate(Certificate::NotYetValid) => "its certificate is not valid yet: is this host's clock right?",
-                    ConnectFailure::Plain => "it does not speak TLS; write http:// for a plain port",
+                    ConnectFailure::Certificate(Certificate::NotYetValid) => {
+                        "its certificate is not valid yet: is this host's clock right?"
+                    }
+                    ConnectFailure::Plain => {
+                        "it does not speak TLS; write http:// for a plain port"
+                    }
                     _ => return f.write_str(&status::words(words)),
                 };
                 write!(f, "{}: {remedy}", excerpt(words))
             }
             Self::NoAnswer(within) => write!(f, "no answer within {within:?}"),
             Self::Unfinished(within) => write!(f, "the answer did not end within {within:?}"),
-            Self::EndedEarly => f.write_str("it ended the watch early, as a server does that stops"),
+            Self::EndedEarly => {
+                f.write_str("it ended the watch early, as a server does that stops")
+            }
         }
     }
 }
@@ -245,7 +252,10 @@ impl From<PodCidrTrouble> for KubeTrouble {
 impl KubeTrouble {
     /// Whether a retry cannot help.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Kubeconfig(..) | Self::AccountToken(_) | Self::NoPod | Self::Nobody)
+        matches!(
+            self,
+            Self::Kubeconfig(..) | Self::AccountToken(_) | Self::NoPod | Self::Nobody
+        )
     }
 }
 
@@ -300,20 +310,37 @@ impl Coded for KubeTrouble {
         };
         match self {
             Self::Unreachable { server, why, .. } => store(why.cause(), None, server),
-            Self::Refused { server, status, said, .. } => match &said.forbidden {
+            Self::Refused {
+                server,
+                status,
+                said,
+                ..
+            } => match &said.forbidden {
                 Some(missing) => {
-                    let status::Forbidden { user, verb, resource } = missing.clone();
-                    Detail::Forbidden { user, verb, resource }
+                    let status::Forbidden {
+                        user,
+                        verb,
+                        resource,
+                    } = missing.clone();
+                    Detail::Forbidden {
+                        user,
+                        verb,
+                        resource,
+                    }
                 }
                 None => store(status::cause(*status), Some(*status), server),
             },
-            Self::TooLarge { server, .. } | Self::Nonsense { server, .. } => store(StoreCause::Other, None, server),
+            Self::TooLarge { server, .. } | Self::Nonsense { server, .. } => {
+                store(StoreCause::Other, None, server)
+            }
             Self::Token(server, _) => store(StoreCause::User, None, server),
             Self::Connection(server, _) => store(StoreCause::Tls, None, server),
             Self::NotAnswered => store(StoreCause::Silent, None, ""),
             Self::Pod { why, .. } => why.detail(),
             Self::PodCidr(trouble) => trouble.detail(),
-            Self::NetConf(path, _) | Self::Config(path, _) => Detail::ConfigInvalid { place: Some(ConfigPlace::Mounted(path.clone())) },
+            Self::NetConf(path, _) | Self::Config(path, _) => Detail::ConfigInvalid {
+                place: Some(ConfigPlace::Mounted(path.clone())),
+            },
             Self::ConfigAt(..) => Detail::ConfigInvalid { place: None },
             _ => Detail::None,
         }
@@ -322,7 +349,8 @@ impl Coded for KubeTrouble {
 
 impl fmt::Display for KubeTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        types::problem::text(f, self, |f| {
+            match self {
             Self::Unreachable { server, what, why } => {
                 write!(f, "the Kubernetes API at {server} did not answer a request to {what}: {why}")
             }
@@ -406,6 +434,7 @@ impl fmt::Display for KubeTrouble {
             Self::Answer(fault) => f.write_str(fault),
             Self::NoNodeNamed(key) => write!(f, "{key} names no Node"),
             Self::NothingReserved => f.write_str("on Kubernetes a node's subnet is its Node's podCIDR: nothing can be reserved"),
+        }
         })
     }
 }
@@ -413,7 +442,9 @@ impl fmt::Display for KubeTrouble {
 impl Lasting for KubeTrouble {
     fn topic(&self) -> String {
         match self {
-            Self::Refused { status, .. } if self.code() == "kubernetes-refused" => format!("{} {}", self.code(), status.as_u16()),
+            Self::Refused { status, .. } if self.code() == "kubernetes-refused" => {
+                format!("{} {}", self.code(), status.as_u16())
+            }
             Self::Pod { why, .. } => why.topic(),
             Self::NotAnswered => "kubernetes-unreachable".to_owned(),
             Self::Unreachable { .. }
@@ -437,9 +468,20 @@ mod tests {
     #[test]
     fn failures_of_tls_have_remedies() {
         let silence = |way, words: &str| Silence::ConnectFailure(way, words.to_owned()).to_string();
-        let unknown = silence(ConnectFailure::Certificate(Certificate::Authority), "invalid peer certificate: UnknownIssuer");
-        assert!(unknown.starts_with("invalid peer certificate: UnknownIssuer: its certificate is signed by"), "{unknown}");
-        assert_eq!(silence(ConnectFailure::Refused, "tcp connect error"), "tcp connect error");
+        let unknown = silence(
+            ConnectFailure::Certificate(Certificate::Authority),
+            "invalid peer certificate: UnknownIssuer",
+        );
+        assert!(
+            unknown.starts_with(
+                "invalid peer certificate: UnknownIssuer: its certificate is signed by"
+            ),
+            "{unknown}"
+        );
+        assert_eq!(
+            silence(ConnectFailure::Refused, "tcp connect error"),
+            "tcp connect error"
+        );
         assert_eq!(silence(ConnectFailure::Other, ""), "no reason was given");
     }
 }

@@ -27,7 +27,17 @@ impl<'a> Watching<'a> {
     /// Nothing was told yet.
     pub fn of(all: &'a All, counters: &'a Counters) -> Self {
         let changes = all.changes();
-        Self { all, counters, changes, told: None, lists: 0, generation: None, interrupted: false, due: None, queue: Vec::new() }
+        Self {
+            all,
+            counters,
+            changes,
+            told: None,
+            lists: 0,
+            generation: None,
+            interrupted: false,
+            due: None,
+            queue: Vec::new(),
+        }
     }
 
     /// The next event; never ends.
@@ -41,13 +51,16 @@ impl<'a> Watching<'a> {
             }
             // Adding up thousands of Nodes takes a millisecond: not for every look at the queue.
             let generation = *self.changes.borrow_and_update();
-            if self.generation != Some(generation) || self.due.is_some_and(|due| due <= boot_time()) {
+            if self.generation != Some(generation) || self.due.is_some_and(|due| due <= boot_time())
+            {
                 self.generation = Some(generation);
                 self.fill();
                 self.queue.reverse();
                 continue;
             }
-            let nap = self.due.map_or(Duration::from_secs(3600), |due| due.saturating_sub(boot_time()));
+            let nap = self.due.map_or(Duration::from_secs(3600), |due| {
+                due.saturating_sub(boot_time())
+            });
             tokio::select! {
                 changed = self.changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
                 () = tokio::time::sleep(nap) => {}
@@ -70,7 +83,9 @@ impl<'a> Watching<'a> {
         self.note(&leases);
         match &self.told {
             Some(told) if look.lists == self.lists => self.queue.extend(leases.since(told)),
-            told => self.queue.extend(leases.reset(told.as_ref().unwrap_or(&Leases::default()))),
+            told => self
+                .queue
+                .extend(leases.reset(told.as_ref().unwrap_or(&Leases::default()))),
         }
         (self.told, self.lists) = (Some(leases), look.lists);
         if look.trouble.is_none() && std::mem::take(&mut self.interrupted) {
@@ -81,14 +96,21 @@ impl<'a> Watching<'a> {
     /// Nodes that are left out show in /status. Not all of them are logged: there may be thousands.
     fn note(&self, leases: &Leases) {
         const LINES: usize = 20;
-        let news = leases.left_out.iter().filter(|(name, why)| self.counters.unreadable(name, (*why).clone().into()));
+        let news = leases
+            .left_out
+            .iter()
+            .filter(|(name, why)| self.counters.unreadable(name, (*why).clone().into()));
         let news: Vec<_> = news.collect();
         for (name, why) in news.iter().take(LINES) {
             tracing::warn!("the Node {name} is not used: {why}");
         }
         if news.len() > LINES {
-            tracing::warn!("{} more Nodes are not used; /status names them all", news.len() - LINES);
+            tracing::warn!(
+                "{} more Nodes are not used; /status names them all",
+                news.len() - LINES
+            );
         }
-        self.counters.only(&leases.left_out.keys().cloned().collect());
+        self.counters
+            .only(&leases.left_out.keys().cloned().collect());
     }
 }

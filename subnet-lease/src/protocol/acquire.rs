@@ -1,6 +1,8 @@
 //! Acquiring a lease: this node's own if it has one, else a new one. Every write is a compare-and-swap.
 
-use super::ask::{ask_last_seen, complain, grant, jitter, list, put, revoke, seen_within, signed, txn};
+use super::ask::{
+    ask_last_seen, complain, grant, jitter, list, put, revoke, seen_within, signed, txn,
+};
 use super::coroutine::Io;
 use super::decide::{Decision, Keep, LastSeen, decide};
 use super::problem::LeaseProblem;
@@ -28,7 +30,11 @@ const POOL_LOOK: Duration = Duration::from_millis(1500);
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
 /// What this node published last time, if a key is its own; refuses as [`acquire`] would.
-pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Option<LeaseAttrs>, LeaseProblem> {
+pub async fn stored(
+    io: Io,
+    claim: Claim,
+    config: NetworkConfig,
+) -> Result<Option<LeaseAttrs>, LeaseProblem> {
     let view = list(&io).await;
     let mut last_seen = LastSeen::new();
     loop {
@@ -38,7 +44,10 @@ pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Optio
                 continue;
             }
             Decision::Refuse(why) => Err(*why),
-            Decision::Keep(Keep { key, ours: true, .. }) | Decision::Reshape(key, _) => Ok(view.get(&key).and_then(|item| item.attrs.clone())),
+            Decision::Keep(Keep {
+                key, ours: true, ..
+            })
+            | Decision::Reshape(key, _) => Ok(view.get(&key).and_then(|item| item.attrs.clone())),
             Decision::Keep(_) | Decision::Allocate(_) => Ok(None),
         };
     }
@@ -48,7 +57,12 @@ pub async fn stored(io: Io, claim: Claim, config: NetworkConfig) -> Result<Optio
 ///
 /// # Errors
 /// The reason, when another live node uses this node's address or identity.
-pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAttrs) -> Result<Tenure, LeaseProblem> {
+pub async fn acquire(
+    io: Io,
+    claim: Claim,
+    config: NetworkConfig,
+    attrs: LeaseAttrs,
+) -> Result<Tenure, LeaseProblem> {
     let mut refused = BTreeSet::new();
     let mut patient = false;
     let mut attempt = 0u32;
@@ -72,7 +86,9 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
             Decision::Keep(Keep { key, contested, .. }) => {
                 let Some(item) = view.get(&key) else { continue };
                 if contested && !patient {
-                    io.show(|held| held.trouble = Some(LeaseProblem::MayBeContested(item.subnets).into()));
+                    io.show(|held| {
+                        held.trouble = Some(LeaseProblem::MayBeContested(item.subnets).into())
+                    });
                     io.sleep(CONTEST).await;
                     patient = true;
                     if seen_within(&io, item, CONTEST).await {
@@ -84,18 +100,26 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
             }
             Decision::Reshape(key, subnets) => {
                 let Some(item) = view.get(&key) else { continue };
-                (reshape(&io, &claim, &attrs, &view, item, subnets).await, false)
+                (
+                    reshape(&io, &claim, &attrs, &view, item, subnets).await,
+                    false,
+                )
             }
-            Decision::Allocate(wishes) => match allocate(&io, &claim, &config, &attrs, &view, wishes, &mut refused).await {
-                Allocation::Got(tenure) => (Some(*tenure), true),
-                Allocation::Unsure => (None, false),
-                Allocation::Exhausted => {
-                    refused.clear();
-                    io.show(|held| held.trouble = Some(LeaseProblem::out_of_subnets(&claim, &config).into()));
-                    io.sleep(jitter(&claim, attempt, POOL_LOOK)).await;
-                    continue;
+            Decision::Allocate(wishes) => {
+                match allocate(&io, &claim, &config, &attrs, &view, wishes, &mut refused).await {
+                    Allocation::Got(tenure) => (Some(*tenure), true),
+                    Allocation::Unsure => (None, false),
+                    Allocation::Exhausted => {
+                        refused.clear();
+                        io.show(|held| {
+                            held.trouble =
+                                Some(LeaseProblem::out_of_subnets(&claim, &config).into())
+                        });
+                        io.sleep(jitter(&claim, attempt, POOL_LOOK)).await;
+                        continue;
+                    }
                 }
-            },
+            }
         };
         let Some(mut tenure) = tenure else { continue };
         // Before the next list: each may have ten thousand keys.
@@ -118,32 +142,97 @@ pub async fn acquire(io: Io, claim: Claim, config: NetworkConfig, attrs: LeaseAt
 }
 
 /// Writes our attributes to a key that is ours.
-async fn keep(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: &Item) -> Option<Tenure> {
+async fn keep(
+    io: &Io,
+    claim: &Claim,
+    attrs: &LeaseAttrs,
+    view: &View,
+    item: &Item,
+) -> Option<Tenure> {
     let (keepalive, granted) = inherit(io, claim, item).await;
     let lease = if item.reserved() { 0 } else { keepalive };
-    let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, keepalive, false);
-    let compare = vec![Compare::Unchanged { key: item.entry.key.clone(), modified: item.entry.modified }];
+    let attrs = signed(
+        claim,
+        attrs,
+        item.attrs.as_ref(),
+        view.revision,
+        lease,
+        keepalive,
+        false,
+    );
+    let compare = vec![Compare::Unchanged {
+        key: item.entry.key.clone(),
+        modified: item.entry.modified,
+    }];
     let write = vec![put(&item.entry.key, &attrs, lease)];
     let done = commit(io, compare, write, &item.entry.key, granted).await?;
     let key = item.entry.key.clone();
     let renewed = renewed(io, &key, keepalive, granted).await;
-    Some(Tenure { key, subnets: item.subnets, attrs, created: item.entry.created, modified: done, lease, keepalive, renewed })
+    Some(Tenure {
+        key,
+        subnets: item.subnets,
+        attrs,
+        created: item.entry.created,
+        modified: done,
+        lease,
+        keepalive,
+        renewed,
+    })
 }
 
 /// Moves our key to one with a family more or less.
-async fn reshape(io: &Io, claim: &Claim, attrs: &LeaseAttrs, view: &View, item: &Item, subnets: Subnets) -> Option<Tenure> {
+async fn reshape(
+    io: &Io,
+    claim: &Claim,
+    attrs: &LeaseAttrs,
+    view: &View,
+    item: &Item,
+    subnets: Subnets,
+) -> Option<Tenure> {
     let (keepalive, granted) = inherit(io, claim, item).await;
     let lease = if item.reserved() { 0 } else { keepalive };
-    let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, keepalive, false);
+    let attrs = signed(
+        claim,
+        attrs,
+        item.attrs.as_ref(),
+        view.revision,
+        lease,
+        keepalive,
+        false,
+    );
     let key = wire::render_key(&subnets);
-    let compare = vec![Compare::Unchanged { key: item.entry.key.clone(), modified: item.entry.modified }, Compare::NoneUnder(key.clone())];
+    let compare = vec![
+        Compare::Unchanged {
+            key: item.entry.key.clone(),
+            modified: item.entry.modified,
+        },
+        Compare::NoneUnder(key.clone()),
+    ];
     // The longer key is not there yet; where the new key is the shorter one, the old one lies under it and is ours.
     let shorter = item.entry.key.starts_with(&key);
-    let compare = if shorter { compare.into_iter().take(1).collect() } else { compare };
-    let write = vec![Write::Delete { key: item.entry.key.clone() }, put(&key, &attrs, lease)];
+    let compare = if shorter {
+        compare.into_iter().take(1).collect()
+    } else {
+        compare
+    };
+    let write = vec![
+        Write::Delete {
+            key: item.entry.key.clone(),
+        },
+        put(&key, &attrs, lease),
+    ];
     let done = commit(io, compare, write, &key, granted).await?;
     let renewed = renewed(io, &key, keepalive, granted).await;
-    Some(Tenure { key, subnets, attrs, created: done, modified: done, lease, keepalive, renewed })
+    Some(Tenure {
+        key,
+        subnets,
+        attrs,
+        created: done,
+        modified: done,
+        lease,
+        keepalive,
+        renewed,
+    })
 }
 
 /// The lease to attach our key to: the present one if a former instance of this node was granted it, since otherwise every start would leave a
@@ -166,7 +255,13 @@ async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Du
     if granted.is_some() {
         return io.now();
     }
-    match io.ask(Request::KeepAlive { key: key.to_owned(), lease: keepalive }).await {
+    match io
+        .ask(Request::KeepAlive {
+            key: key.to_owned(),
+            lease: keepalive,
+        })
+        .await
+    {
         Ok(Answer::Alive(true)) => io.now(),
         _ => io.now().saturating_sub(super::hold::RENEWAL),
     }
@@ -191,14 +286,28 @@ async fn allocate(
 ) -> Allocation {
     let taken = view.taken(claim);
     let order: Vec<Subnets> = {
-        let rest = candidates(config, &taken, &claim.node.id).filter(|subnets| !refused.contains(subnets)).take(64);
-        wishes.into_iter().filter(|wish| !refused.contains(wish)).chain(rest).collect()
+        let rest = candidates(config, &taken, &claim.node.id)
+            .filter(|subnets| !refused.contains(subnets))
+            .take(64);
+        wishes
+            .into_iter()
+            .filter(|wish| !refused.contains(wish))
+            .chain(rest)
+            .collect()
     };
     if order.is_empty() {
         return Allocation::Exhausted;
     }
     let keepalive = grant(io).await;
-    let attrs = signed(claim, attrs, None, view.revision, keepalive, keepalive, false);
+    let attrs = signed(
+        claim,
+        attrs,
+        None,
+        view.revision,
+        keepalive,
+        keepalive,
+        false,
+    );
     for subnets in order {
         let key = wire::render_key(&subnets);
         let compare = vec![Compare::NoneUnder(wire::key_prefix(&subnets))];
@@ -206,7 +315,16 @@ async fn allocate(
             Ok((true, revision, _)) => {
                 let renewed = io.now();
                 let lease = keepalive;
-                return Allocation::Got(Box::new(Tenure { key, subnets, attrs, created: revision, modified: revision, lease, keepalive, renewed }));
+                return Allocation::Got(Box::new(Tenure {
+                    key,
+                    subnets,
+                    attrs,
+                    created: revision,
+                    modified: revision,
+                    lease,
+                    keepalive,
+                    renewed,
+                }));
             }
             Ok((false, ..)) => {
                 refused.insert(subnets);
@@ -222,7 +340,13 @@ async fn allocate(
 }
 
 /// A transaction of which only success counts; the new revision. What was granted for it is given back.
-async fn commit(io: &Io, compare: Vec<Compare>, write: Vec<Write>, key: &str, granted: Option<i64>) -> Option<i64> {
+async fn commit(
+    io: &Io,
+    compare: Vec<Compare>,
+    write: Vec<Write>,
+    key: &str,
+    granted: Option<i64>,
+) -> Option<i64> {
     match txn(io, compare, write, key).await {
         Ok((true, revision, _)) => Some(revision),
         Ok((false, ..)) => {

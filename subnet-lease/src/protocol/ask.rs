@@ -51,15 +51,34 @@ pub(super) async fn revoke(io: &Io, lease: i64) {
 }
 
 /// A transaction: whether it was done, the revision, and what is there instead.
-pub(super) async fn txn(io: &Io, compare: Vec<Compare>, write: Vec<Write>, key: &str) -> Result<(bool, i64, Option<Entry>), Unanswered> {
-    match io.ask(Request::Txn { compare, write, key: key.to_owned() }).await? {
-        Answer::Txn { done, revision, present } => Ok((done, revision, present)),
+pub(super) async fn txn(
+    io: &Io,
+    compare: Vec<Compare>,
+    write: Vec<Write>,
+    key: &str,
+) -> Result<(bool, i64, Option<Entry>), Unanswered> {
+    match io
+        .ask(Request::Txn {
+            compare,
+            write,
+            key: key.to_owned(),
+        })
+        .await?
+    {
+        Answer::Txn {
+            done,
+            revision,
+            present,
+        } => Ok((done, revision, present)),
         other => Err(Unanswered(LeaseProblem::OddAnswer(Box::new(other)).into())),
     }
 }
 
 pub(super) async fn last_seen_of(io: &Io, item: &Item) -> Option<Duration> {
-    let request = Request::LastSeen { key: item.entry.key.clone(), lease: item.keepalive() };
+    let request = Request::LastSeen {
+        key: item.entry.key.clone(),
+        lease: item.keepalive(),
+    };
     loop {
         match io.ask(request.clone()).await {
             Ok(Answer::LastSeen(seen)) => return seen,
@@ -79,7 +98,10 @@ pub(super) async fn ask_last_seen(io: &Io, view: &View, key: String, last_seen: 
         Some(item) => last_seen_of(io, item).await,
         None => None,
     };
-    debug_assert!(view.get(&key).is_none_or(|item| seen_lately(item, last_seen).is_none()));
+    debug_assert!(
+        view.get(&key)
+            .is_none_or(|item| seen_lately(item, last_seen).is_none())
+    );
     last_seen.insert(key, seen);
 }
 
@@ -99,12 +121,18 @@ pub(super) fn jitter(claim: &Claim, attempt: u32, base: Duration) -> Duration {
         .instance
         .bytes()
         .chain(claim.node.id.bytes())
-        .fold(u64::from(attempt) + 1, |sum, byte| sum.wrapping_mul(0x0000_0100_0000_01b3) ^ u64::from(byte));
+        .fold(u64::from(attempt) + 1, |sum, byte| {
+            sum.wrapping_mul(0x0000_0100_0000_01b3) ^ u64::from(byte)
+        });
     base + base.mul_f64(f64::from(u32::try_from(seed >> 32).unwrap_or(0)) / f64::from(u32::MAX))
 }
 
 pub(super) fn put(key: &str, attrs: &LeaseAttrs, lease: i64) -> Write {
-    Write::Put { key: key.to_owned(), value: wire::render_value(attrs), lease }
+    Write::Put {
+        key: key.to_owned(),
+        value: wire::render_value(attrs),
+        lease,
+    }
 }
 
 /// Our attributes with what the key's present value holds beside them, and our signature.

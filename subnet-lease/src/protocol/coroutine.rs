@@ -103,12 +103,18 @@ impl Io {
 
     /// Tells once what happened and should not have.
     pub fn warn(&self, news: News) {
-        self.mailbox().told.push(LogLine { warning: true, news });
+        self.mailbox().told.push(LogLine {
+            warning: true,
+            news,
+        });
     }
 
     /// Tells once what happened.
     pub fn inform(&self, news: News) {
-        self.mailbox().told.push(LogLine { warning: false, news });
+        self.mailbox().told.push(LogLine {
+            warning: false,
+            news,
+        });
     }
 
     /// Shows how the lease stands.
@@ -127,7 +133,10 @@ impl<T> Coroutine<T> {
     /// Makes a state machine of the code that `run` gives; nothing of it runs yet.
     pub fn new<F: Future<Output = T> + Send + 'static>(run: impl FnOnce(Io) -> F) -> Self {
         let io = Io::default();
-        Self { future: Box::pin(run(io.clone())), io }
+        Self {
+            future: Box::pin(run(io.clone())),
+            io,
+        }
     }
 
     /// Goes on, at that time, until something is needed.

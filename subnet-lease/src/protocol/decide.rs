@@ -42,7 +42,12 @@ pub struct Keep {
 }
 
 /// Decides, or says what must be known first.
-pub fn decide(claim: &Claim, config: &NetworkConfig, view: &View, last_seen: &LastSeen) -> Decision {
+pub fn decide(
+    claim: &Claim,
+    config: &NetworkConfig,
+    view: &View,
+    last_seen: &LastSeen,
+) -> Decision {
     match owner(claim, view, last_seen) {
         Owner::AskLastSeen(key) => Decision::AskLastSeen(key),
         Owner::Refuse(why) => Decision::Refuse(why),
@@ -59,7 +64,12 @@ enum Owner<'a> {
 }
 
 fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
-    let by_id = best(claim, view.items.iter().filter(|item| item.node().is_some_and(|node| node.id == claim.node.id)));
+    let by_id = best(
+        claim,
+        view.items
+            .iter()
+            .filter(|item| item.node().is_some_and(|node| node.id == claim.node.id)),
+    );
     if let Some(item) = by_id {
         if evidence(claim, item) || item.publishes(&claim.public) {
             return Owner::Ours(item, true);
@@ -76,7 +86,14 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     if claim.host.shared_address {
         return by_evidence(claim, view, last_seen);
     }
-    let Some(item) = best(claim, view.items.iter().filter(|item| item.publishes(&claim.public))) else { return Owner::Nobody };
+    let Some(item) = best(
+        claim,
+        view.items
+            .iter()
+            .filter(|item| item.publishes(&claim.public)),
+    ) else {
+        return Owner::Nobody;
+    };
     if evidence(claim, item) {
         return Owner::Ours(item, true);
     }
@@ -98,15 +115,25 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
                 .flat_map(Item::addresses)
                 .any(|address| !is_own(claim, address) && (claim.host.via_underlay)(address))
     };
-    if reached() { Owner::Ours(item, true) } else { Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item))) }
+    if reached() {
+        Owner::Ours(item, true)
+    } else {
+        Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item)))
+    }
 }
 
 /// The lease of which this host shows signs, where an address identifies nobody: its key, or subnet.env and its address. One of Go flannel's has
 /// no id, and a host may have had another one. A node that was cloned has the signs of the other, which is alive.
 fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let named = |item: &Item| named_here(claim, &item.subnets) && item.publishes(&claim.public);
-    let signs = |item: &&Item| item.attrs.as_ref().is_some_and(|attrs| named(item) || (claim.host.is_own)(attrs));
-    let Some(item) = best(claim, view.items.iter().filter(signs)) else { return Owner::Nobody };
+    let signs = |item: &&Item| {
+        item.attrs
+            .as_ref()
+            .is_some_and(|attrs| named(item) || (claim.host.is_own)(attrs))
+    };
+    let Some(item) = best(claim, view.items.iter().filter(signs)) else {
+        return Owner::Nobody;
+    };
     if named(item) || item.node().is_none() && item.publishes(&claim.public) {
         return Owner::Ours(item, true);
     }
@@ -126,21 +153,40 @@ fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
 
 /// Among several: the one that subnet.env names, a reservation, our own address, the oldest.
 fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
-    items.min_by_key(|item| (!named_here(claim, &item.subnets), !item.reserved(), !item.publishes(&claim.public), item.entry.created))
+    items.min_by_key(|item| {
+        (
+            !named_here(claim, &item.subnets),
+            !item.reserved(),
+            !item.publishes(&claim.public),
+            item.entry.created,
+        )
+    })
 }
 
 /// Whether this host shows signs of having held the lease: subnet.env, a device with its MAC, its key.
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
-        let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
-        data.into_iter().any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
+        let data = item
+            .attrs
+            .iter()
+            .flat_map(|attrs| [&attrs.data, &attrs.v6_data])
+            .flatten();
+        data.into_iter()
+            .any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
     };
-    named_here(claim, &item.subnets) || claim.host.macs.iter().any(carried) || item.attrs.as_ref().is_some_and(|attrs| (claim.host.is_own)(attrs))
+    named_here(claim, &item.subnets)
+        || claim.host.macs.iter().any(carried)
+        || item
+            .attrs
+            .as_ref()
+            .is_some_and(|attrs| (claim.host.is_own)(attrs))
 }
 
 /// Whether subnet.env names these subnets. One family is enough: the other may have been added or dropped since.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
-    let Some(previous) = &claim.host.previous else { return false };
+    let Some(previous) = &claim.host.previous else {
+        return false;
+    };
     match (previous.v4(), subnets.v4()) {
         (Some(a), Some(b)) => a == b,
         (None, None) => previous.v6() == subnets.v6(),
@@ -149,22 +195,35 @@ fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
 }
 
 fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
-    view.items.iter().find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
+    view.items
+        .iter()
+        .find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
 /// Whether a holder was seen lately; none if that was not asked yet.
 pub fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
-    last_seen.get(&item.entry.key).map(|seen| seen.is_some_and(|ago| ago < SILENCE))
+    last_seen
+        .get(&item.entry.key)
+        .map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
 
 /// What to do with a key that is ours.
 fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: bool) -> Decision {
-    let contested = item.node().is_some_and(|node| node.contested && node.instance != claim.node.instance);
-    let keep = Decision::Keep(Keep { key: item.entry.key.clone(), ours, contested });
+    let contested = item
+        .node()
+        .is_some_and(|node| node.contested && node.instance != claim.node.instance);
+    let keep = Decision::Keep(Keep {
+        key: item.entry.key.clone(),
+        ours,
+        contested,
+    });
     if config.fits(&item.subnets) {
         return keep;
     }
-    if item.reserved() && item.subnets.same_families(&config.pools) && config.contains(&item.subnets) {
+    if item.reserved()
+        && item.subnets.same_families(&config.pools)
+        && config.contains(&item.subnets)
+    {
         return keep;
     }
     if let Some(reshaped) = reshaped(claim, config, view, &item.subnets) {
@@ -194,7 +253,9 @@ fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) 
 
 /// The subnets to try first: the one that subnet.env names, when it is free and fits.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
-    let Some(previous) = &claim.host.previous else { return Vec::new() };
+    let Some(previous) = &claim.host.previous else {
+        return Vec::new();
+    };
     let taken = view.taken(claim);
     let wanted = match (&config.pools, previous) {
         (Dual::V4(_), Dual::Both(v4, _)) => Some(Dual::V4(*v4)),
@@ -202,5 +263,8 @@ fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
         (Dual::Both(..), Dual::V4(_)) => alloc::free_v6(config, &taken, previous),
         _ => Some(*previous),
     };
-    wanted.filter(|wanted| config.fits(wanted) && !taken.iter().any(|taken| taken.overlaps(wanted))).into_iter().collect()
+    wanted
+        .filter(|wanted| config.fits(wanted) && !taken.iter().any(|taken| taken.overlaps(wanted)))
+        .into_iter()
+        .collect()
 }

@@ -16,7 +16,10 @@ pub trait Registry: Send + Sync {
 }
 
 /// Hands every change of the wanted attributes to the coroutine; never ends.
-pub async fn forward(mut wanted: watch::Receiver<LeaseAttrs>, notices: &mpsc::UnboundedSender<Notice>) {
+pub async fn forward(
+    mut wanted: watch::Receiver<LeaseAttrs>,
+    notices: &mpsc::UnboundedSender<Notice>,
+) {
     while wanted.changed().await.is_ok() {
         let wanted = wanted.borrow_and_update().clone();
         let _ = notices.send(Notice::Publish(Box::new(wanted)));
@@ -66,7 +69,11 @@ pub async fn drive<T>(
             }
             Step::Wait(until) => {
                 // tokio's clock stops while the machine sleeps, so the boot-time clock is checked every 30 s.
-                let nap = until.map_or(Duration::from_secs(30), |until| until.saturating_sub(boot_time()).min(Duration::from_secs(30)));
+                let nap = until.map_or(Duration::from_secs(30), |until| {
+                    until
+                        .saturating_sub(boot_time())
+                        .min(Duration::from_secs(30))
+                });
                 tokio::select! {
                     notice = notices.recv(), if open => match notice {
                         Some(notice) => coroutine.notify(notice),

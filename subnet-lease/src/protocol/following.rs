@@ -26,7 +26,14 @@ pub(crate) struct Following {
 impl Following {
     /// Nothing is known yet.
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
-        Self { counters, ready: VecDeque::new(), listed: false, interrupted: false, failing: false, told: LogOnce::default() }
+        Self {
+            counters,
+            ready: VecDeque::new(),
+            listed: false,
+            interrupted: false,
+            failing: false,
+            told: LogOnce::default(),
+        }
     }
 
     /// The next event that is ready.
@@ -41,11 +48,18 @@ impl Following {
     }
 
     /// A complete list was read. `unreadable` are subnets of keys that are not in it; they are read after the list, which resets the counts.
-    pub(crate) fn listed(&mut self, listing: Listing, unreadable: impl IntoIterator<Item = Subnets>) {
+    pub(crate) fn listed(
+        &mut self,
+        listing: Listing,
+        unreadable: impl IntoIterator<Item = Subnets>,
+    ) {
         self.listed = true;
         let (leases, mut blank) = reading::list(&self.counters, listing);
         blank.extend(unreadable);
-        self.ready.push_back(LeaseEvent::Reset { leases, unreadable: blank });
+        self.ready.push_back(LeaseEvent::Reset {
+            leases,
+            unreadable: blank,
+        });
     }
 
     /// A key was written.
@@ -65,7 +79,8 @@ impl Following {
     /// A key was deleted.
     pub(crate) fn deleted(&mut self, key: &str) {
         self.counters.readable(key);
-        self.ready.extend(wire::parse_key(key).map(LeaseEvent::Delete));
+        self.ready
+            .extend(wire::parse_key(key).map(LeaseEvent::Delete));
     }
 
     /// The store cannot be followed, or never could be: a list that is not followed gets stale. `why` is logged if it is given and new.

@@ -106,7 +106,14 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
         } else if holder.proof <= now {
             holder.prove(false).await
         } else {
-            let until = holder.renewal.min(holder.proof).min(if holder.unpublished.is_some() { holder.telling } else { Duration::MAX });
+            let until = holder
+                .renewal
+                .min(holder.proof)
+                .min(if holder.unpublished.is_some() {
+                    holder.telling
+                } else {
+                    Duration::MAX
+                });
             match holder.io.wait(Some(until)).await {
                 None => Ok(()),
                 Some(Notice::Written(entry)) if entry.modified <= holder.tenure.modified => Ok(()),
@@ -136,7 +143,10 @@ impl Holder {
         let unpublished = self
             .unpublished
             .filter(|_| !self.tenure.attrs.tells_the_same(&self.wanted))
-            .map(|since| Unpublished { since, what: LeaseProblem::unpublished(&self.tenure.attrs, &self.wanted).into() });
+            .map(|since| Unpublished {
+                since,
+                what: LeaseProblem::unpublished(&self.tenure.attrs, &self.wanted).into(),
+            });
         self.io.show(|held| {
             held.until = renewed.map(|renewed| renewed + TTL);
             held.renewed = renewed;
@@ -154,7 +164,10 @@ impl Holder {
     }
 
     async fn renew(&mut self) -> Result<(), Lost> {
-        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
+        let request = Request::KeepAlive {
+            key: self.tenure.key.clone(),
+            lease: self.tenure.keepalive,
+        };
         let now = self.io.now();
         match self.io.ask(request).await {
             Ok(Answer::Alive(true)) => {
@@ -187,7 +200,10 @@ impl Holder {
     async fn prove(&mut self, discontinuity: bool) -> Result<(), Lost> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();
-        compare.push(Compare::HangsOn { key: key.clone(), lease: self.tenure.lease });
+        compare.push(Compare::HangsOn {
+            key: key.clone(),
+            lease: self.tenure.lease,
+        });
         if discontinuity {
             self.grace = self.io.now() + GRACE;
         }
@@ -218,8 +234,13 @@ impl Holder {
 
     /// Our key has another value, or hangs on another lease.
     async fn changed(&mut self, entry: Entry) -> Result<(), Lost> {
-        let Some(item) = Item::of(entry) else { return Ok(()) };
-        let arrived = |attrs: &LeaseAttrs| item.entry.lease == self.tenure.lease && *item.entry.value == *wire::render_value(attrs).as_bytes();
+        let Some(item) = Item::of(entry) else {
+            return Ok(());
+        };
+        let arrived = |attrs: &LeaseAttrs| {
+            item.entry.lease == self.tenure.lease
+                && *item.entry.value == *wire::render_value(attrs).as_bytes()
+        };
         if let Some(attrs) = self.unsure.iter().find(|attrs| arrived(attrs)).cloned() {
             self.tenure.created = item.entry.created;
             self.stands(attrs, item.entry.modified);
@@ -249,7 +270,8 @@ impl Holder {
                 if item.reserved() {
                     self.tenure.lease = 0;
                 }
-                self.defend(&item, true, Some(News::contested(&self.tenure.key, &item))).await
+                self.defend(&item, true, Some(News::contested(&self.tenure.key, &item)))
+                    .await
             }
             Verdict::WriteBack { contested: false } => {
                 let news = News::undone(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
@@ -263,8 +285,12 @@ impl Holder {
                 self.proof = self.grace;
                 Ok(())
             }
-            Verdict::Displaced | Verdict::AskLastSeen => Err(Lost::Displaced(LeaseProblem::displaced(&self.tenure.key, &item).into())),
-            Verdict::Taken => Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, Some(&item)).into())),
+            Verdict::Displaced | Verdict::AskLastSeen => Err(Lost::Displaced(
+                LeaseProblem::displaced(&self.tenure.key, &item).into(),
+            )),
+            Verdict::Taken => Err(Lost::Taken(
+                LeaseProblem::taken(&self.tenure.key, Some(&item)).into(),
+            )),
         }
     }
 }

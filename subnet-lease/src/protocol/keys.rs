@@ -10,7 +10,10 @@ use super::tenure::Tenure;
 use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
-use crate::manager::{Claim, Counters, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeState, Stopped, SubnetManager};
+use crate::manager::{
+    Claim, Counters, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeState, Stopped,
+    SubnetManager,
+};
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use crate::wire;
@@ -70,7 +73,11 @@ pub struct KeyManager<S> {
 impl<S: KeyStore> KeyManager<S> {
     /// Nothing is asked of the store yet.
     pub fn on(store: S) -> Self {
-        Self { store, tenure: Mutex::new(None), recent: Recent::default() }
+        Self {
+            store,
+            tenure: Mutex::new(None),
+            recent: Recent::default(),
+        }
     }
 
     /// The leases as they are now, for tools.
@@ -89,9 +96,22 @@ impl<S: KeyStore> KeyManager<S> {
     /// # Errors
     /// The store did not answer.
     pub async fn release(&self, entry: &Entry) -> Result<bool, Unanswered> {
-        let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
-        let write = vec![Write::Delete { key: entry.key.clone() }];
-        match self.store.request(Request::Txn { compare, write, key: entry.key.clone() }).await? {
+        let compare = vec![Compare::Unchanged {
+            key: entry.key.clone(),
+            modified: entry.modified,
+        }];
+        let write = vec![Write::Delete {
+            key: entry.key.clone(),
+        }];
+        match self
+            .store
+            .request(Request::Txn {
+                compare,
+                write,
+                key: entry.key.clone(),
+            })
+            .await?
+        {
             Answer::Txn { done, .. } => Ok(done),
             _ => Ok(false),
         }
@@ -102,25 +122,54 @@ impl<S: KeyStore> KeyManager<S> {
     ///
     /// # Errors
     /// The store did not answer.
-    pub async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Unanswered> {
+    pub async fn reserve(
+        &self,
+        subnets: &Subnets,
+        value: String,
+        present: Option<&Entry>,
+    ) -> Result<bool, Unanswered> {
         let key = present.map_or_else(|| wire::render_key(subnets), |entry| entry.key.clone());
         let compare = match present {
-            Some(entry) => Compare::Unchanged { key: entry.key.clone(), modified: entry.modified },
+            Some(entry) => Compare::Unchanged {
+                key: entry.key.clone(),
+                modified: entry.modified,
+            },
             None => Compare::NoneUnder(wire::key_prefix(subnets)),
         };
-        let write = Write::Put { key: key.clone(), value, lease: 0 };
-        match self.store.request(Request::Txn { compare: vec![compare], write: vec![write], key }).await? {
+        let write = Write::Put {
+            key: key.clone(),
+            value,
+            lease: 0,
+        };
+        match self
+            .store
+            .request(Request::Txn {
+                compare: vec![compare],
+                write: vec![write],
+                key,
+            })
+            .await?
+        {
             Answer::Txn { done, .. } => Ok(done),
             _ => Ok(false),
         }
     }
 
     /// Runs a part of the protocol; `first` serves as its first list, and the last one is kept for the next reader.
-    async fn run<T, F>(&self, first: Option<Listing>, state: Option<&watch::Sender<Held>>, part: impl FnOnce(Io) -> F) -> Result<T, Error>
+    async fn run<T, F>(
+        &self,
+        first: Option<Listing>,
+        state: Option<&watch::Sender<Held>>,
+        part: impl FnOnce(Io) -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, LeaseProblem>> + Send + 'static,
     {
-        let reuse = Reuse { registry: &self.store, first: Mutex::new(first), last: Mutex::new(None) };
+        let reuse = Reuse {
+            registry: &self.store,
+            first: Mutex::new(first),
+            last: Mutex::new(None),
+        };
         let (_keep, mut notices) = mpsc::unbounded_channel();
         let done = drive(Coroutine::new(part), &reuse, &mut notices, state).await;
         if let Some(last) = reuse.last.into_inner() {
@@ -136,16 +185,34 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         self.store.network_config().await
     }
 
-    async fn stored(&self, claim: &Claim, config: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
-        let listing = self.list().await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
+    async fn stored(
+        &self,
+        claim: &Claim,
+        config: &NetworkConfig,
+    ) -> Result<Option<LeaseAttrs>, Error> {
+        let listing = self
+            .list()
+            .await
+            .map_err(|Unanswered(why)| Error::Unavailable(why))?;
         let (claim, config) = (claim.clone(), config.clone());
-        self.run(Some(listing), None, move |io| stored(io, claim, config)).await
+        self.run(Some(listing), None, move |io| stored(io, claim, config))
+            .await
     }
 
-    async fn acquire(&self, claim: &Claim, config: &NetworkConfig, attrs: &LeaseAttrs, state: &watch::Sender<Held>) -> Result<Lease, Error> {
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        config: &NetworkConfig,
+        attrs: &LeaseAttrs,
+        state: &watch::Sender<Held>,
+    ) -> Result<Lease, Error> {
         let (claim, config, attrs) = (claim.clone(), config.clone(), attrs.clone());
         let first = self.recent.take().await;
-        let tenure = self.run(first, Some(state), move |io| acquire(io, claim, config, attrs)).await?;
+        let tenure = self
+            .run(first, Some(state), move |io| {
+                acquire(io, claim, config, attrs)
+            })
+            .await?;
         let lease = tenure.lease();
         *self.tenure.lock().await = Some(tenure);
         Ok(lease)
@@ -155,8 +222,16 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         self.store.watch(&self.recent)
     }
 
-    async fn hold(&self, claim: &Claim, config: &NetworkConfig, node: NodeState, state: watch::Sender<Held>) -> Lost {
-        let Some(tenure) = self.tenure.lock().await.clone() else { return Lost::Taken(Stopped::NoLease.into()) };
+    async fn hold(
+        &self,
+        claim: &Claim,
+        config: &NetworkConfig,
+        node: NodeState,
+        state: watch::Sender<Held>,
+    ) -> Lost {
+        let Some(tenure) = self.tenure.lock().await.clone() else {
+            return Lost::Taken(Stopped::NoLease.into());
+        };
         let (notices, mut inbox) = mpsc::unbounded_channel();
         let (key, modified) = (tenure.key.clone(), tenure.modified);
         let (claim, config) = (claim.clone(), config.clone());
@@ -171,8 +246,18 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
     async fn last_heard(&self, lease: &Subnets) -> Option<Duration> {
         let key = wire::render_key(lease);
         // Nothing is written: this is how one key is read, with the lease that it hangs on.
-        let read = Request::Txn { compare: vec![Compare::NoneUnder(wire::key_prefix(lease))], write: Vec::new(), key: key.clone() };
-        let Ok(Answer::Txn { present: Some(entry), .. }) = self.store.request(read).await else { return None };
+        let read = Request::Txn {
+            compare: vec![Compare::NoneUnder(wire::key_prefix(lease))],
+            write: Vec::new(),
+            key: key.clone(),
+        };
+        let Ok(Answer::Txn {
+            present: Some(entry),
+            ..
+        }) = self.store.request(read).await
+        else {
+            return None;
+        };
         let item = Item::of(entry)?;
         // Go flannel renews once a day: its lease does not tell whether it lives.
         item.node()?;
@@ -215,16 +300,30 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
     }
 
     async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason> {
-        let Some(item) = Item::of(entry.clone()) else { return Ok(Liveness::default()) };
-        self.store.liveness(&item).await.map_err(|Unanswered(why)| why)
+        let Some(item) = Item::of(entry.clone()) else {
+            return Ok(Liveness::default());
+        };
+        self.store
+            .liveness(&item)
+            .await
+            .map_err(|Unanswered(why)| why)
     }
 
     async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
-        KeyManager::release(self, entry).await.map_err(|Unanswered(why)| why)
+        KeyManager::release(self, entry)
+            .await
+            .map_err(|Unanswered(why)| why)
     }
 
-    async fn reserve(&self, subnets: &Subnets, value: String, present: Option<&Entry>) -> Result<bool, Reason> {
-        KeyManager::reserve(self, subnets, value, present).await.map_err(|Unanswered(why)| why)
+    async fn reserve(
+        &self,
+        subnets: &Subnets,
+        value: String,
+        present: Option<&Entry>,
+    ) -> Result<bool, Reason> {
+        KeyManager::reserve(self, subnets, value, present)
+            .await
+            .map_err(|Unanswered(why)| why)
     }
 }
 
@@ -239,7 +338,12 @@ impl Recent {
 
     /// The list, if it is fresh.
     pub async fn take(&self) -> Option<Listing> {
-        self.0.lock().await.take().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, listing)| listing)
+        self.0
+            .lock()
+            .await
+            .take()
+            .filter(|(at, _)| at.elapsed() < FRESH)
+            .map(|(_, listing)| listing)
     }
 }
 
@@ -253,7 +357,11 @@ struct Reuse<'a> {
 #[async_trait]
 impl Registry for Reuse<'_> {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
-        let first = if request == Request::List { self.first.lock().await.take() } else { None };
+        let first = if request == Request::List {
+            self.first.lock().await.take()
+        } else {
+            None
+        };
         let answer = match first {
             Some(listing) => Ok(Answer::Listing(listing)),
             None => self.registry.request(request).await,

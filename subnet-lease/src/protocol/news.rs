@@ -50,7 +50,11 @@ pub enum News {
 impl News {
     /// The key is there again.
     pub fn put_back(key: &str, expired: bool) -> Self {
-        if expired { Self::PutBackAfterExpiry(key.to_owned()) } else { Self::PutBack(key.to_owned()) }
+        if expired {
+            Self::PutBackAfterExpiry(key.to_owned())
+        } else {
+            Self::PutBack(key.to_owned())
+        }
     }
 
     /// Somebody edited the key, and the edit was undone.
@@ -58,20 +62,37 @@ impl News {
         let key = key.to_owned();
         match &item.attrs {
             None => Self::Unreadable(key),
-            Some(attrs) if !item.publishes(&claim.public) && !told.same_public(attrs) => Self::AddressEdited { key, address: attrs.public_text() },
+            Some(attrs) if !item.publishes(&claim.public) && !told.same_public(attrs) => {
+                Self::AddressEdited {
+                    key,
+                    address: attrs.public_text(),
+                }
+            }
             Some(_) => Self::Edited(key),
         }
     }
 
     /// Another instance wrote over the key.
     pub fn contested(key: &str, item: &Item) -> Self {
-        let address = item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default();
-        Self::Contested { key: key.to_owned(), holder: Holder::of(item), address }
+        let address = item
+            .attrs
+            .as_ref()
+            .map(LeaseAttrs::public_text)
+            .unwrap_or_default();
+        Self::Contested {
+            key: key.to_owned(),
+            holder: Holder::of(item),
+            address,
+        }
     }
 
     /// A new address is published.
     pub fn readdressed(key: &str, before: &LeaseAttrs, now: &LeaseAttrs) -> Self {
-        Self::Readdressed { key: key.to_owned(), now: now.public_text(), before: before.public_text() }
+        Self::Readdressed {
+            key: key.to_owned(),
+            now: now.public_text(),
+            before: before.public_text(),
+        }
     }
 }
 
@@ -98,10 +119,19 @@ impl fmt::Display for News {
                 "the lease subnets/{key} was written without an etcd lease: it is a reservation of this node from now on, which does not expire and \
                  which flanneld never deletes; to undo it, stop flanneld here, run `flannelctl release --force '{key}'` and start it again"
             ),
-            Self::PutBack(key) => write!(f, "the lease subnets/{key} was deleted from the store: it was put back with the same subnet"),
-            Self::PutBackAfterExpiry(key) => write!(f, "the lease subnets/{key} had expired: it was put back with the same subnet"),
+            Self::PutBack(key) => write!(
+                f,
+                "the lease subnets/{key} was deleted from the store: it was put back with the same subnet"
+            ),
+            Self::PutBackAfterExpiry(key) => write!(
+                f,
+                "the lease subnets/{key} had expired: it was put back with the same subnet"
+            ),
             Self::Unreadable(key) => {
-                write!(f, "the lease subnets/{key} was overwritten with a value that cannot be read: it was put back as it was")
+                write!(
+                    f,
+                    "the lease subnets/{key} was overwritten with a value that cannot be read: it was put back as it was"
+                )
             }
             Self::AddressEdited { key, address } => write!(
                 f,
@@ -109,14 +139,24 @@ impl fmt::Display for News {
                  address start flanneld with --public-ip"
             ),
             Self::Edited(key) => {
-                write!(f, "the lease subnets/{key} was edited: it was put back as it was; only flanneld writes it while flanneld runs")
+                write!(
+                    f,
+                    "the lease subnets/{key} was edited: it was put back as it was; only flanneld writes it while flanneld runs"
+                )
             }
-            Self::Contested { key, holder, address } => write!(
+            Self::Contested {
+                key,
+                holder,
+                address,
+            } => write!(
                 f,
                 "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {holder} at {address}: it was put \
                  back. Stop one of the two, or give each its own --node-id and address."
             ),
-            Self::Readdressed { key, now, before } => write!(f, "the lease subnets/{key} publishes {now} instead of {before}"),
+            Self::Readdressed { key, now, before } => write!(
+                f,
+                "the lease subnets/{key} publishes {now} instead of {before}"
+            ),
         })
     }
 }

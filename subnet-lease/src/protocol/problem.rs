@@ -29,7 +29,10 @@ pub enum Holder {
 impl Holder {
     /// Who holds this key.
     pub fn of(item: &Item) -> Self {
-        item.node().map_or(Holder::Unknown, |node| Holder::Node { name: node.name.to_string(), id: node.id.to_string() })
+        item.node().map_or(Holder::Unknown, |node| Holder::Node {
+            name: node.name.to_string(),
+            id: node.id.to_string(),
+        })
     }
 }
 
@@ -53,7 +56,10 @@ pub struct Place {
 
 impl Place {
     fn of(claim: &Claim) -> Self {
-        Self { node: claim.node.clone(), public: claim.public }
+        Self {
+            node: claim.node.clone(),
+            public: claim.public,
+        }
     }
 }
 
@@ -154,11 +160,16 @@ pub enum Unpublished {
 }
 
 fn address(item: &Item) -> String {
-    item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default()
+    item.attrs
+        .as_ref()
+        .map(LeaseAttrs::public_text)
+        .unwrap_or_default()
 }
 
 fn name(item: &Item) -> String {
-    item.node().map(|node| node.name.to_string()).unwrap_or_default()
+    item.node()
+        .map(|node| node.name.to_string())
+        .unwrap_or_default()
 }
 
 impl LeaseProblem {
@@ -166,42 +177,81 @@ impl LeaseProblem {
     pub fn address_in_use(claim: &Claim, item: &Item) -> Self {
         let choice = claim.host.choice.clone().map(Box::new);
         let (holder, key) = (Holder::of(item), item.entry.key.clone());
-        Self::AddressInUse { own: Box::new(Place::of(claim)), holder, subnets: item.subnets, key, choice }
+        Self::AddressInUse {
+            own: Box::new(Place::of(claim)),
+            holder,
+            subnets: item.subnets,
+            key,
+            choice,
+        }
     }
 
     /// Another machine runs under this node's identity.
     pub fn identity_in_use(claim: &Claim, item: &Item) -> Self {
-        Self::IdentityInUse { own: Box::new(Place::of(claim)), name: name(item), address: address(item), subnets: item.subnets }
+        Self::IdentityInUse {
+            own: Box::new(Place::of(claim)),
+            name: name(item),
+            address: address(item),
+            subnets: item.subnets,
+        }
     }
 
     /// Another instance of this node keeps the lease alive.
     pub fn contested(claim: &Claim, item: &Item) -> Self {
-        Self::Contested { own: Box::new(Place::of(claim)), name: name(item), subnets: item.subnets }
+        Self::Contested {
+            own: Box::new(Place::of(claim)),
+            name: name(item),
+            subnets: item.subnets,
+        }
     }
 
     /// What is reserved for this node lies outside the network.
     pub fn reserved_outside(config: &NetworkConfig, item: &Item) -> Self {
-        Self::ReservedOutside { subnets: item.subnets, key: item.entry.key.clone(), networks: config.networks }
+        Self::ReservedOutside {
+            subnets: item.subnets,
+            key: item.entry.key.clone(),
+            networks: config.networks,
+        }
     }
 
     /// Another node has our key, if it is there.
     pub fn taken(key: &str, item: Option<&Item>) -> Self {
         match item {
-            Some(item) => Self::Taken { key: key.to_owned(), holder: Holder::of(item), address: address(item) },
+            Some(item) => Self::Taken {
+                key: key.to_owned(),
+                holder: Holder::of(item),
+                address: address(item),
+            },
             None => Self::Deleted(key.to_owned()),
         }
     }
 
     /// Another instance of this node has precedence.
     pub fn displaced(key: &str, item: &Item) -> Self {
-        Self::Displaced { key: key.to_owned(), holder: Holder::of(item), address: address(item) }
+        Self::Displaced {
+            key: key.to_owned(),
+            holder: Holder::of(item),
+            address: address(item),
+        }
     }
 
     /// All subnets are taken.
     pub fn out_of_subnets(claim: &Claim, config: &NetworkConfig) -> Self {
-        let pools: Vec<Pool> = config.pools.v4().iter().chain(config.pools.v6().iter()).map(|pool| **pool).collect();
+        let pools: Vec<Pool> = config
+            .pools
+            .v4()
+            .iter()
+            .chain(config.pools.v6().iter())
+            .map(|pool| **pool)
+            .collect();
         let overlaps = |net: &&IpNet| pools.iter().any(|pool| nets_overlap(&pool.network, net));
-        let closed = claim.host.underlay.iter().filter(overlaps).copied().collect();
+        let closed = claim
+            .host
+            .underlay
+            .iter()
+            .filter(overlaps)
+            .copied()
+            .collect();
         Self::OutOfSubnets { pools, closed }
     }
 
@@ -210,7 +260,10 @@ impl LeaseProblem {
         Self::Unpublished(if told.same_public(wanted) {
             Unpublished::Other
         } else {
-            Unpublished::Address { now: wanted.public_text(), before: told.public_text() }
+            Unpublished::Address {
+                now: wanted.public_text(),
+                before: told.public_text(),
+            }
         })
     }
 }
@@ -236,10 +289,16 @@ impl Coded for LeaseProblem {
     fn detail(&self) -> Detail {
         match self {
             Self::AddressInUse { own, holder, .. } => Detail::AddressInUse {
-                address: own.public.v4().copied().map(IpAddr::V4).or(own.public.v6().copied().map(IpAddr::V6)),
+                address: own.public.v4().copied().map(IpAddr::V4).or(own
+                    .public
+                    .v6()
+                    .copied()
+                    .map(IpAddr::V6)),
                 holder: holder.to_string(),
             },
-            Self::IdentityInUse { name, .. } => Detail::IdentityInUse { holder: name.clone() },
+            Self::IdentityInUse { name, .. } => Detail::IdentityInUse {
+                holder: name.clone(),
+            },
             Self::OutOfSubnets { .. } => Detail::OutOfSubnets,
             _ => Detail::None,
         }
@@ -249,7 +308,13 @@ impl Coded for LeaseProblem {
 impl fmt::Display for LeaseProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            Self::AddressInUse { own, holder, subnets, key, choice } => {
+            Self::AddressInUse {
+                own,
+                holder,
+                subnets,
+                key,
+                choice,
+            } => {
                 write!(
                     f,
                     "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Nodes that \
@@ -258,7 +323,11 @@ impl fmt::Display for LeaseProblem {
                     own.public, own.node.name, own.node.id,
                 )?;
                 if let Some(choice) = choice {
-                    let Choice { interface, why, interfaces } = &**choice;
+                    let Choice {
+                        interface,
+                        why,
+                        interfaces,
+                    } = &**choice;
                     write!(
                         f,
                         "This node chose {interface}: {why}. Its interfaces:\n{interfaces}Start it with --iface=NAME of the one that reaches the other nodes."
@@ -270,7 +339,12 @@ impl fmt::Display for LeaseProblem {
                      3 minutes after its last keepalive (or after a change of etcd's leader); `flannelctl release {key}` frees it at once."
                 )
             }
-            Self::IdentityInUse { own, name, address, subnets } => write!(
+            Self::IdentityInUse {
+                own,
+                name,
+                address,
+                subnets,
+            } => write!(
                 f,
                 "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last \
                  3 minutes; this machine is named {} and has the address {}. Cloned machines share an identity: give this one its own \
@@ -284,21 +358,39 @@ impl fmt::Display for LeaseProblem {
                 own.node.id, own.public,
             ),
             Self::MayBeContested(subnets) => {
-                write!(f, "another instance has written the lease of {subnets} back: waiting to see whether it is still running")
+                write!(
+                    f,
+                    "another instance has written the lease of {subnets} back: waiting to see whether it is still running"
+                )
             }
-            Self::ReservedOutside { subnets, key, networks } => write!(
+            Self::ReservedOutside {
+                subnets,
+                key,
+                networks,
+            } => write!(
                 f,
                 "the subnet {subnets} is reserved for this node (key subnets/{key}, without a lease), but lies outside the configured network {networks}. \
                  flanneld never removes a reservation: delete the key, or correct Network in the configuration."
             ),
-            Self::Taken { key, holder, address } => {
-                write!(f, "this node's lease subnets/{key} now belongs to {holder} at {address}; this node starts over and takes another subnet")
+            Self::Taken {
+                key,
+                holder,
+                address,
+            } => {
+                write!(
+                    f,
+                    "this node's lease subnets/{key} now belongs to {holder} at {address}; this node starts over and takes another subnet"
+                )
             }
             Self::Deleted(key) => write!(
                 f,
                 "this node's lease subnets/{key} was deleted and its subnet is no longer free; this node starts over and takes another subnet"
             ),
-            Self::Displaced { key, holder, address } => write!(
+            Self::Displaced {
+                key,
+                holder,
+                address,
+            } => write!(
                 f,
                 "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons \
                  on one lease would overwrite each other for ever, so this one stops. Give each node its own address (--iface) and identity (--node-id)."
@@ -309,10 +401,19 @@ impl fmt::Display for LeaseProblem {
                  same address. The data plane is left alone, and the lease is written back once a minute; look for a second machine with this address."
             ),
             Self::OutOfSubnets { pools, closed } => {
-                let sizes: Vec<String> = pools.iter().map(|pool| format!("{} in {}", pool.size(), pool.network)).collect();
+                let sizes: Vec<String> = pools
+                    .iter()
+                    .map(|pool| format!("{} in {}", pool.size(), pool.network))
+                    .collect();
                 let closed: Vec<String> = closed.iter().map(ToString::to_string).collect();
-                let closed =
-                    if closed.is_empty() { String::new() } else { format!(", or overlaps {}, the network of the nodes", closed.join(" and ")) };
+                let closed = if closed.is_empty() {
+                    String::new()
+                } else {
+                    format!(
+                        ", or overlaps {}, the network of the nodes",
+                        closed.join(" and ")
+                    )
+                };
                 write!(
                     f,
                     "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits for a free one; widen Network or SubnetMax, choose a \
@@ -320,11 +421,18 @@ impl fmt::Display for LeaseProblem {
                     sizes.join(", ")
                 )
             }
-            Self::Unpublished(Unpublished::Other) => f.write_str("the peers do not know yet that this node's lease has changed"),
-            Self::Unpublished(Unpublished::Address { now, before }) => {
-                write!(f, "the peers do not know yet that this node is at {now} and no longer at {before}")
+            Self::Unpublished(Unpublished::Other) => {
+                f.write_str("the peers do not know yet that this node's lease has changed")
             }
-            Self::OddAnswer(answer) => write!(f, "the store answered a transaction with {answer:?}"),
+            Self::Unpublished(Unpublished::Address { now, before }) => {
+                write!(
+                    f,
+                    "the peers do not know yet that this node is at {now} and no longer at {before}"
+                )
+            }
+            Self::OddAnswer(answer) => {
+                write!(f, "the store answered a transaction with {answer:?}")
+            }
         })
     }
 }

@@ -55,7 +55,9 @@ impl Coded for Unreadable {
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            Unreadable::Key => f.write_str("the key names no subnet in canonical form (such as 10.5.34.0-24)"),
+            Unreadable::Key => {
+                f.write_str("the key names no subnet in canonical form (such as 10.5.34.0-24)")
+            }
         })
     }
 }
@@ -70,7 +72,13 @@ fn tell(counters: &Counters, key: &str, why: &Problem) {
 pub fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();
-    counters.only(&listing.entries.iter().map(|entry| entry.key.clone()).collect());
+    counters.only(
+        &listing
+            .entries
+            .iter()
+            .map(|entry| entry.key.clone())
+            .collect(),
+    );
     for entry in listing.entries {
         match read(counters, entry) {
             Some(Ok(lease)) => leases.push(lease),

@@ -30,15 +30,30 @@ pub struct Tenure {
 impl Tenure {
     /// The lease as the rest of the program sees it.
     pub fn lease(&self) -> Lease {
-        let term = if self.lease == 0 { Term::Reserved } else { Term::Leased };
-        Lease { subnets: self.subnets, attrs: self.attrs.clone(), term, since: self.created }
+        let term = if self.lease == 0 {
+            Term::Reserved
+        } else {
+            Term::Leased
+        };
+        Lease {
+            subnets: self.subnets,
+            attrs: self.attrs.clone(),
+            term,
+            since: self.created,
+        }
     }
 
     /// The conditions of every write to the key.
     pub fn unchanged(&self) -> Vec<Compare> {
         vec![
-            Compare::Unchanged { key: self.key.clone(), modified: self.modified },
-            Compare::Holds { key: self.key.clone(), value: wire::render_value(&self.attrs) },
+            Compare::Unchanged {
+                key: self.key.clone(),
+                modified: self.modified,
+            },
+            Compare::Holds {
+                key: self.key.clone(),
+                value: wire::render_value(&self.attrs),
+            },
         ]
     }
 }

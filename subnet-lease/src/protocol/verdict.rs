@@ -29,7 +29,9 @@ pub enum Verdict {
 
 /// Judges the present value of our key. `alive`: whether the writer was seen lately, if that is known.
 pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
-    let Some(attrs) = &item.attrs else { return Verdict::WriteBack { contested: false } };
+    let Some(attrs) = &item.attrs else {
+        return Verdict::WriteBack { contested: false };
+    };
     let published = publishes(attrs, &claim.public);
     let Some(node) = &attrs.node else {
         return match (published, item.reserved()) {
@@ -41,7 +43,11 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>)
     if node.id == claim.node.id && node.instance == claim.node.instance {
         let as_written = *item.entry.value == *wire::render_value(&tenure.attrs).as_bytes();
         // Until a new address is published, the published one is ours too.
-        let ours = published || item.attrs.as_ref().is_some_and(|attrs| tenure.attrs.same_public(attrs));
+        let ours = published
+            || item
+                .attrs
+                .as_ref()
+                .is_some_and(|attrs| tenure.attrs.same_public(attrs));
         return match (item.entry.lease == tenure.lease, item.reserved()) {
             (true, _) if as_written => Verdict::OwnWrite,
             // A value with a foreign address is not meant as a reservation.
@@ -61,5 +67,9 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>)
         }
     }
     let ours = tenure.attrs.node.as_ref().map(|node| node.precedence());
-    if ours < Some(node.precedence()) { Verdict::WriteBack { contested: true } } else { Verdict::Displaced }
+    if ours < Some(node.precedence()) {
+        Verdict::WriteBack { contested: true }
+    } else {
+        Verdict::Displaced
+    }
 }

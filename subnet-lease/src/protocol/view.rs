@@ -32,7 +32,10 @@ impl View {
     /// Reads a list; keys that name no subnet are left out.
     pub fn of(listing: Listing) -> Self {
         let items = listing.entries.into_iter().filter_map(Item::of).collect();
-        Self { revision: listing.revision, items }
+        Self {
+            revision: listing.revision,
+            items,
+        }
     }
 
     /// The item of a key.
@@ -48,8 +51,15 @@ impl View {
             .flat_map(Item::addresses)
             .chain(claim.public.v4().copied().map(IpAddr::V4))
             .chain(claim.public.v6().copied().map(IpAddr::V6));
-        let nets = nodes.map(IpNet::from).chain(claim.host.underlay.iter().map(IpNet::trunc)).map(Subnets::from);
-        self.items.iter().map(|item| item.subnets).chain(nets).collect()
+        let nets = nodes
+            .map(IpNet::from)
+            .chain(claim.host.underlay.iter().map(IpNet::trunc))
+            .map(Subnets::from);
+        self.items
+            .iter()
+            .map(|item| item.subnets)
+            .chain(nets)
+            .collect()
     }
 }
 
@@ -58,7 +68,11 @@ impl Item {
     pub fn of(entry: Entry) -> Option<Self> {
         let subnets = entry.subnets()?;
         let attrs = wire::parse_value(&entry.value).ok();
-        Some(Self { entry, subnets, attrs })
+        Some(Self {
+            entry,
+            subnets,
+            attrs,
+        })
     }
 
     /// The node that wrote it, where it says so.
@@ -68,12 +82,18 @@ impl Item {
 
     /// Whether it publishes the given node's address. IPv4 decides where there is one, as in Go flannel.
     pub fn publishes(&self, public: &Addresses) -> bool {
-        self.attrs.as_ref().is_some_and(|attrs| publishes(attrs, public))
+        self.attrs
+            .as_ref()
+            .is_some_and(|attrs| publishes(attrs, public))
     }
 
     /// The addresses that it publishes.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        self.attrs.as_ref().map(LeaseAttrs::addresses).into_iter().flatten()
+        self.attrs
+            .as_ref()
+            .map(LeaseAttrs::addresses)
+            .into_iter()
+            .flatten()
     }
 
     /// Whether no lease limits it.
@@ -83,13 +103,26 @@ impl Item {
 
     /// The store's lease by which its holder shows that it lives; 0 for none.
     pub fn keepalive(&self) -> i64 {
-        if self.reserved() { self.node().and_then(|node| node.lease).unwrap_or(0) } else { self.entry.lease }
+        if self.reserved() {
+            self.node().and_then(|node| node.lease).unwrap_or(0)
+        } else {
+            self.entry.lease
+        }
     }
 
     /// The lease, when it can be read.
     pub fn lease(&self) -> Option<Lease> {
-        let term = if self.reserved() { Term::Reserved } else { Term::Leased };
-        self.attrs.clone().map(|attrs| Lease { subnets: self.subnets, attrs, term, since: self.entry.created })
+        let term = if self.reserved() {
+            Term::Reserved
+        } else {
+            Term::Leased
+        };
+        self.attrs.clone().map(|attrs| Lease {
+            subnets: self.subnets,
+            attrs,
+            term,
+            since: self.entry.created,
+        })
     }
 }
 

@@ -69,7 +69,10 @@ impl Server {
         let accepting = server.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (server, number) = (accepting.clone(), accepting.connections.fetch_add(1, Relaxed));
+                let (server, number) = (
+                    accepting.clone(),
+                    accepting.connections.fetch_add(1, Relaxed),
+                );
                 tokio::spawn(async move { server.serve(stream, number).await });
             }
         });
@@ -96,10 +99,15 @@ impl Server {
     async fn serve(&self, stream: TcpStream, connection: usize) -> std::io::Result<()> {
         let mut stream = BufReader::new(stream);
         loop {
-            let Some(asked) = read(&mut stream, connection).await? else { return Ok(()) };
+            let Some(asked) = read(&mut stream, connection).await? else {
+                return Ok(());
+            };
             self.asked.lock().unwrap().push(asked.clone());
             let judge = self.judge.lock().unwrap().clone();
-            let list = format!("{{\"type\":\"ADDED\",\"object\":{NODE}}}\n{}\n", bookmark("7"));
+            let list = format!(
+                "{{\"type\":\"ADDED\",\"object\":{NODE}}}\n{}\n",
+                bookmark("7")
+            );
             match judge(&asked) {
                 Reply::Status(code) => {
                     let body = format!(r#"{{"kind":"Status","message":"the test says {code}"}}"#);
@@ -108,20 +116,35 @@ impl Server {
                 Reply::Body(body) => whole(&mut stream, "200 OK", &body).await?,
                 Reply::ListThenExpired => {
                     let expired = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old resource version"}}"#;
-                    let list = if asked.path.contains("sendInitialEvents") { list } else { String::new() };
+                    let list = if asked.path.contains("sendInitialEvents") {
+                        list
+                    } else {
+                        String::new()
+                    };
                     whole(&mut stream, "200 OK", &format!("{list}{expired}\n")).await?;
                 }
                 Reply::Pass if asked.is_watch() => {
-                    let text = if asked.path.contains("sendInitialEvents") { list } else { format!("{}\n", bookmark("7")) };
+                    let text = if asked.path.contains("sendInitialEvents") {
+                        list
+                    } else {
+                        format!("{}\n", bookmark("7"))
+                    };
                     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
-                    stream.write_all(format!("{head}{:x}\r\n{text}\r\n", text.len()).as_bytes()).await?;
+                    stream
+                        .write_all(format!("{head}{:x}\r\n{text}\r\n", text.len()).as_bytes())
+                        .await?;
                     // Until the client goes.
                     let mut rest = [0; 64];
                     while stream.read(&mut rest).await? > 0 {}
                     return Ok(());
                 }
                 Reply::Pass if asked.method == "GET" => {
-                    whole(&mut stream, "200 OK", &format!(r#"{{"metadata":{{"resourceVersion":"7"}},"items":[{NODE}]}}"#)).await?;
+                    whole(
+                        &mut stream,
+                        "200 OK",
+                        &format!(r#"{{"metadata":{{"resourceVersion":"7"}},"items":[{NODE}]}}"#),
+                    )
+                    .await?;
                 }
                 Reply::Pass => whole(&mut stream, "200 OK", NODE).await?,
             }
@@ -130,16 +153,24 @@ impl Server {
 }
 
 fn bookmark(version: &str) -> String {
-    format!(r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}"#)
+    format!(
+        r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}"#
+    )
 }
 
 async fn whole(stream: &mut BufReader<TcpStream>, status: &str, body: &str) -> std::io::Result<()> {
-    let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all(format!("{head}{body}").as_bytes()).await
 }
 
 /// The next request; none when the client has gone.
-async fn read(stream: &mut BufReader<TcpStream>, connection: usize) -> std::io::Result<Option<Asked>> {
+async fn read(
+    stream: &mut BufReader<TcpStream>,
+    connection: usize,
+) -> std::io::Result<Option<Asked>> {
     let mut first = String::new();
     if stream.read_line(&mut first).await? == 0 {
         return Ok(None);
@@ -148,7 +179,9 @@ async fn read(stream: &mut BufReader<TcpStream>, connection: usize) -> std::io::
     loop {
         let mut line = String::new();
         stream.read_line(&mut line).await?;
-        let Some((name, value)) = line.trim().split_once(':') else { break };
+        let Some((name, value)) = line.trim().split_once(':') else {
+            break;
+        };
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.trim().parse().unwrap(),
             "authorization" => authorization = Some(value.trim().to_owned()),
@@ -158,6 +191,15 @@ async fn read(stream: &mut BufReader<TcpStream>, connection: usize) -> std::io::
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
     let mut words = first.split(' ').map(str::to_owned);
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    Ok(Some(Asked { connection, method, path, authorization, at: Instant::now() }))
+    let (method, path) = (
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    );
+    Ok(Some(Asked {
+        connection,
+        method,
+        path,
+        authorization,
+        at: Instant::now(),
+    }))
 }

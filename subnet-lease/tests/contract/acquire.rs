@@ -2,7 +2,9 @@
 
 use crate::bed::Bed;
 use crate::case::cases;
-use crate::node::{CONFIG, DEADLINE, DUAL, Follower, acquire, attrs, claim, config, eventually, key, subnets};
+use crate::node::{
+    CONFIG, DEADLINE, DUAL, Follower, acquire, attrs, claim, config, eventually, key, subnets,
+};
 use std::net::Ipv4Addr;
 use subnet_lease::manager::{Claim, Error, Held};
 use subnet_lease::{Dual, Term};
@@ -28,11 +30,22 @@ cases! {
 
 async fn configuration_is_waited_for(bed: Bed) {
     let manager = bed.node("one").await;
-    let Err(Error::Unavailable(text)) = manager.network_config().await else { panic!("there is no configuration") };
-    assert!(text.to_string().contains("config") && ["Network", "ConfigMap"].iter().any(|part| text.to_string().contains(part)), "{text}");
+    let Err(Error::Unavailable(text)) = manager.network_config().await else {
+        panic!("there is no configuration")
+    };
+    assert!(
+        text.to_string().contains("config")
+            && ["Network", "ConfigMap"]
+                .iter()
+                .any(|part| text.to_string().contains(part)),
+        "{text}"
+    );
     for bad in ["{", r#"{"Network":"10.5.0.0/33"}"#, "", "null"] {
         bed.configure(if bad.is_empty() { " " } else { bad });
-        assert!(matches!(manager.network_config().await, Err(Error::Unavailable(_))), "{bad}");
+        assert!(
+            matches!(manager.network_config().await, Err(Error::Unavailable(_))),
+            "{bad}"
+        );
     }
     bed.configure(CONFIG);
     assert_eq!(config(&manager).await.backend, "vxlan");
@@ -52,9 +65,15 @@ async fn a_new_node_gets_a_lease_that_go_can_read(bed: Bed) {
 
 async fn a_restart_keeps_the_lease(bed: Bed) {
     bed.configure(CONFIG);
-    let first = acquire(&bed.node("one").await, &claim("one", 101)).await.unwrap();
+    let first = acquire(&bed.node("one").await, &claim("one", 101))
+        .await
+        .unwrap();
     let manager = bed.node("one").await;
-    let stored = manager.stored(&claim("one", 101), &config(&manager).await).await.unwrap().unwrap();
+    let stored = manager
+        .stored(&claim("one", 101), &config(&manager).await)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(stored.data, first.attrs.data);
     let again = acquire(&manager, &claim("one", 101)).await.unwrap();
     assert_eq!((again.subnets, bed.keys().len()), (first.subnets, 1));
@@ -64,7 +83,15 @@ async fn nodes_get_distinct_subnets(bed: Bed) {
     bed.configure(CONFIG);
     let mut seen = Vec::new();
     for last in 1..=6 {
-        seen.push(acquire(&bed.node(&format!("n{last}")).await, &claim(&format!("n{last}"), last)).await.unwrap().subnets);
+        seen.push(
+            acquire(
+                &bed.node(&format!("n{last}")).await,
+                &claim(&format!("n{last}"), last),
+            )
+            .await
+            .unwrap()
+            .subnets,
+        );
     }
     seen.sort();
     seen.dedup();
@@ -73,7 +100,9 @@ async fn nodes_get_distinct_subnets(bed: Bed) {
 
 async fn a_moved_node_keeps_its_subnet(bed: Bed) {
     bed.configure(CONFIG);
-    let first = acquire(&bed.node("one").await, &claim("one", 101)).await.unwrap();
+    let first = acquire(&bed.node("one").await, &claim("one", 101))
+        .await
+        .unwrap();
     let mut moved = claim("one", 102);
     moved.host.previous = Some(first.subnets);
     let again = acquire(&bed.node("one").await, &moved).await.unwrap();
@@ -85,7 +114,10 @@ async fn what_subnet_env_names_is_wished_for(bed: Bed) {
     bed.configure(CONFIG);
     let mut one = claim("one", 101);
     one.host.previous = Some(subnets("10.5.77.0-24"));
-    assert_eq!(key(&acquire(&bed.manager(), &one).await.unwrap()), "10.5.77.0-24");
+    assert_eq!(
+        key(&acquire(&bed.manager(), &one).await.unwrap()),
+        "10.5.77.0-24"
+    );
     let mut two = claim("two", 102);
     two.host.previous = Some(subnets("10.9.77.0-24"));
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
@@ -93,7 +125,9 @@ async fn what_subnet_env_names_is_wished_for(bed: Bed) {
 
 /// In a network that contains the nodes themselves a new lease holds none of them, nor their network; not even a wished-for one.
 async fn no_lease_holds_a_node(bed: Bed) {
-    bed.configure(r#"{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0"}"#);
+    bed.configure(
+        r#"{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0"}"#,
+    );
     let value = |public: &str| format!(r#"{{"PublicIP":"{public}","PublicIPv6":null}}"#);
     bed.put("192.168.99.0-24", &value("192.168.55.9"));
     let manager = bed.manager();
@@ -101,7 +135,10 @@ async fn no_lease_holds_a_node(bed: Bed) {
     first.host.underlay = vec!["192.168.57.0/24".parse().unwrap()];
     first.host.previous = Some(Dual::V4("192.168.55.0/24".parse().unwrap()));
     // 55 has another node, 56 this one, 57 is the underlay's.
-    assert_eq!(key(&acquire(&manager, &first).await.unwrap()), "192.168.58.0-24");
+    assert_eq!(
+        key(&acquire(&manager, &first).await.unwrap()),
+        "192.168.58.0-24"
+    );
 }
 
 async fn a_full_pool_is_waited_for(bed: Bed) {
@@ -113,11 +150,23 @@ async fn a_full_pool_is_waited_for(bed: Bed) {
     let (state, held) = watch::channel(Held::default());
     let waiting = tokio::spawn(async move {
         let three = claim("three", 103);
-        manager.acquire(&three, &config, &attrs(&three), &state).await
+        manager
+            .acquire(&three, &config, &attrs(&three), &state)
+            .await
     });
-    eventually("the reason is told", || held.borrow().trouble.as_ref().is_some_and(|text| text.to_string().contains("out of subnets"))).await;
+    eventually("the reason is told", || {
+        held.borrow()
+            .trouble
+            .as_ref()
+            .is_some_and(|text| text.to_string().contains("out of subnets"))
+    })
+    .await;
     bed.delete(&key(&second));
-    let third = tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
+    let third = tokio::time::timeout(DEADLINE, waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert_eq!(third.subnets, second.subnets);
 }
 
@@ -127,24 +176,39 @@ async fn a_go_lease_is_adopted_when_the_underlay_was_named(bed: Bed) {
         "10.5.9.0-24",
         r#"{"PublicIP":"192.168.56.101","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"aa:bb:cc:dd:ee:ff"}}"#,
     );
-    let Err(Error::Refused(text)) = acquire(&bed.manager(), &claim("one", 101)).await else { panic!("nothing says that it is ours") };
+    let Err(Error::Refused(text)) = acquire(&bed.manager(), &claim("one", 101)).await else {
+        panic!("nothing says that it is ours")
+    };
     assert!(text.to_string().contains("Go flannel"), "{text}");
     let mut named = claim("one", 101);
     named.host.named = true;
     let manager = bed.manager();
-    let stored = manager.stored(&named, &config(&manager).await).await.unwrap().unwrap();
+    let stored = manager
+        .stored(&named, &config(&manager).await)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(stored.data.unwrap().as_str().contains("aa:bb:cc:dd:ee:ff"));
-    assert_eq!(key(&acquire(&manager, &named).await.unwrap()), "10.5.9.0-24");
+    assert_eq!(
+        key(&acquire(&manager, &named).await.unwrap()),
+        "10.5.9.0-24"
+    );
 }
 
 async fn unknown_fields_survive(bed: Bed) {
     bed.configure(CONFIG);
-    bed.put("10.5.9.0-24", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null,"Future":{"a":[1e999]},"Rack":"7 & 8"}"#);
+    bed.put(
+        "10.5.9.0-24",
+        r#"{"PublicIP":"192.168.56.101","PublicIPv6":null,"Future":{"a":[1e999]},"Rack":"7 & 8"}"#,
+    );
     let mut named = claim("one", 101);
     named.host.named = true;
     let lease = acquire(&bed.manager(), &named).await.unwrap();
     let value = bed.get(&key(&lease)).unwrap();
-    assert!(value.contains(r#""Future":{"a":[1e999]},"Rack":"7 \u0026 8","NodeID""#), "{value}");
+    assert!(
+        value.contains(r#""Future":{"a":[1e999]},"Rack":"7 \u0026 8","NodeID""#),
+        "{value}"
+    );
 }
 
 async fn an_unreadable_key_of_ours_is_ours(bed: Bed) {
@@ -152,7 +216,10 @@ async fn an_unreadable_key_of_ours_is_ours(bed: Bed) {
     bed.put("10.5.9.0-24", "{broken");
     let mut one = claim("one", 101);
     one.host.previous = Some(subnets("10.5.9.0-24"));
-    assert_eq!(key(&acquire(&bed.manager(), &one).await.unwrap()), "10.5.9.0-24");
+    assert_eq!(
+        key(&acquire(&bed.manager(), &one).await.unwrap()),
+        "10.5.9.0-24"
+    );
 }
 
 async fn dual_stack_grows_and_shrinks(bed: Bed) {
@@ -160,9 +227,15 @@ async fn dual_stack_grows_and_shrinks(bed: Bed) {
     let first = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
     bed.configure(DUAL);
     let mut dual = claim("one", 101);
-    dual.public = Dual::Both(Ipv4Addr::new(192, 168, 56, 101), "fd00:56::101".parse().unwrap());
+    dual.public = Dual::Both(
+        Ipv4Addr::new(192, 168, 56, 101),
+        "fd00:56::101".parse().unwrap(),
+    );
     let grown = acquire(&bed.manager(), &dual).await.unwrap();
-    assert_eq!((grown.subnets.v4(), grown.subnets.v6().is_some()), (first.subnets.v4(), true));
+    assert_eq!(
+        (grown.subnets.v4(), grown.subnets.v6().is_some()),
+        (first.subnets.v4(), true)
+    );
     assert_eq!(bed.keys(), [key(&grown)]);
     bed.configure(CONFIG);
     let shrunk = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
@@ -172,13 +245,26 @@ async fn dual_stack_grows_and_shrinks(bed: Bed) {
 
 async fn v6_only_nodes_are_told_apart(bed: Bed) {
     bed.configure(r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:5::/48"}"#);
-    let node = |name: &str, last: u16| Claim { public: Dual::V6(std::net::Ipv6Addr::new(0xfd00, 0x56, 0, 0, 0, 0, 0, last)), ..claim(name, 0) };
+    let node = |name: &str, last: u16| Claim {
+        public: Dual::V6(std::net::Ipv6Addr::new(0xfd00, 0x56, 0, 0, 0, 0, 0, last)),
+        ..claim(name, 0)
+    };
     let one = acquire(&bed.manager(), &node("one", 1)).await.unwrap();
     let two = acquire(&bed.manager(), &node("two", 2)).await.unwrap();
     assert_ne!(one.subnets, two.subnets);
     assert!(key(&one).starts_with("0.0.0.0-0&fd00:5:"), "{}", key(&one));
-    assert!(bed.get(&key(&one)).unwrap().starts_with(r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00:56::1","#));
-    assert_eq!(acquire(&bed.manager(), &node("one", 1)).await.unwrap().subnets, one.subnets);
+    assert!(
+        bed.get(&key(&one))
+            .unwrap()
+            .starts_with(r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00:56::1","#)
+    );
+    assert_eq!(
+        acquire(&bed.manager(), &node("one", 1))
+            .await
+            .unwrap()
+            .subnets,
+        one.subnets
+    );
 }
 
 async fn many_at_once(bed: Bed) {
@@ -186,7 +272,12 @@ async fn many_at_once(bed: Bed) {
     let tasks: Vec<_> = (1..=24u8)
         .map(|last| {
             let manager = bed.manager();
-            tokio::spawn(async move { acquire(&manager, &claim(&format!("n{last}"), last)).await.unwrap().subnets })
+            tokio::spawn(async move {
+                acquire(&manager, &claim(&format!("n{last}"), last))
+                    .await
+                    .unwrap()
+                    .subnets
+            })
         })
         .collect();
     let mut seen = Vec::new();
@@ -212,7 +303,8 @@ async fn restarts_go_on_with_the_same_lease(bed: Bed) {
     let short = text.split_whitespace().nth(1).unwrap().to_owned();
     let path = bed.path(&format!("subnets/{}", key(&lease)));
     let value = bed.get(&key(&lease)).unwrap();
-    bed.etcd().ctl(&["put", &format!("--lease={short}"), &path, &value]);
+    bed.etcd()
+        .ctl(&["put", &format!("--lease={short}"), &path, &value]);
     acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
     assert_ne!(format!("{:x}", bed.lease_of(&key(&lease))), short);
     assert_ne!(bed.lease_of(&key(&lease)), hangs_on);

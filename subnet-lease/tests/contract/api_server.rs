@@ -25,10 +25,18 @@ pub struct ApiServer {
 /// Where `make setup` puts Kubernetes, unless it is installed.
 fn program() -> PathBuf {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("flannel-rs/kubernetes-1.36");
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map_or_else(|| home.join(".cache"), PathBuf::from)
+        .join("flannel-rs/kubernetes-1.36");
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from).into_iter().chain(std::env::split_paths(&path)).chain([cache]);
-    let found = folders.map(|folder| folder.join("kube-apiserver")).find(|program| program.is_file());
+    let folders = std::env::var_os("KUBEBUILDER_ASSETS")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(std::env::split_paths(&path))
+        .chain([cache]);
+    let found = folders
+        .map(|folder| folder.join("kube-apiserver"))
+        .find(|program| program.is_file());
     found.expect("there is no kube-apiserver: run `make setup`")
 }
 
@@ -37,11 +45,19 @@ fn certificates(folder: &Path) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    std::fs::write(folder.join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(
+        folder.join("ca.pem"),
+        params.self_signed(&key).unwrap().pem(),
+    )
+    .unwrap();
     let issuer = rcgen::Issuer::new(params, key);
     let key = rcgen::KeyPair::generate().unwrap();
     let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    std::fs::write(folder.join("server.pem"), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
+    std::fs::write(
+        folder.join("server.pem"),
+        params.signed_by(&key, &issuer).unwrap().pem(),
+    )
+    .unwrap();
     std::fs::write(folder.join("server-key.pem"), key.serialize_pem()).unwrap();
 }
 
@@ -51,39 +67,81 @@ impl ApiServer {
         etcd.start();
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         certificates(folder.path());
-        std::fs::write(folder.path().join("tokens.csv"), format!("{TOKEN},admin,1,\"system:masters\"\n")).unwrap();
+        std::fs::write(
+            folder.path().join("tokens.csv"),
+            format!("{TOKEN},admin,1,\"system:masters\"\n"),
+        )
+        .unwrap();
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        let file = |flag: &str, name: &str| format!("--{flag}={}", folder.path().join(name).display());
+        let file =
+            |flag: &str, name: &str| format!("--{flag}={}", folder.path().join(name).display());
         let child = Command::new(program())
             .arg(format!("--etcd-servers={}", etcd.endpoint()))
-            .args(["--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16"])
-            .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"])
+            .args([
+                "--authorization-mode=RBAC",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                "--service-cluster-ip-range=10.96.0.0/16",
+            ])
+            .args([
+                "--bind-address=127.0.0.1",
+                "--advertise-address=127.0.0.1",
+                "--endpoint-reconciler-type=none",
+            ])
             .arg(format!("--secure-port={port}"))
-            .args([file("service-account-key-file", "server.pem"), file("service-account-signing-key-file", "server-key.pem")])
-            .args([file("tls-cert-file", "server.pem"), file("tls-private-key-file", "server-key.pem")])
-            .args([file("token-auth-file", "tokens.csv"), format!("--cert-dir={}", folder.path().display())])
+            .args([
+                file("service-account-key-file", "server.pem"),
+                file("service-account-signing-key-file", "server-key.pem"),
+            ])
+            .args([
+                file("tls-cert-file", "server.pem"),
+                file("tls-private-key-file", "server-key.pem"),
+            ])
+            .args([
+                file("token-auth-file", "tokens.csv"),
+                format!("--cert-dir={}", folder.path().display()),
+            ])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .unwrap();
-        let mut server = Self { folder, port, child, _etcd: etcd };
+        let mut server = Self {
+            folder,
+            port,
+            child,
+            _etcd: etcd,
+        };
         server.wait();
         server
     }
 
     fn wait(&mut self) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let begun = Instant::now();
         loop {
             let ready = runtime.block_on(async {
                 let request = Request::get("/readyz").body(Vec::new()).unwrap();
-                Hand::new(&self.kubeconfig("admin", self.port)).await.client.request_text(request).await
+                Hand::new(&self.kubeconfig("admin", self.port))
+                    .await
+                    .client
+                    .request_text(request)
+                    .await
             });
             let Err(why) = ready else { return };
             let log = || std::fs::read_to_string(self.folder.path().join("log")).unwrap();
-            assert!(self.child.try_wait().unwrap().is_none(), "the API server ended: {}", log());
-            assert!(begun.elapsed() < Duration::from_secs(120), "the API server is not ready: {why}\n{}", log());
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "the API server ended: {}",
+                log()
+            );
+            assert!(
+                begun.elapsed() < Duration::from_secs(120),
+                "the API server is not ready: {why}\n{}",
+                log()
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -124,13 +182,28 @@ pub struct Hand {
 impl Hand {
     pub async fn new(kubeconfig: &Path) -> Self {
         let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        Self { client: Client::try_from(config).unwrap() }
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .unwrap();
+        Self {
+            client: Client::try_from(config).unwrap(),
+        }
     }
 
-    pub async fn ask(&self, method: Method, path: &str, content: &str, body: Option<&Value>) -> Result<Value, kube::Error> {
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, kube::Error> {
         let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
-        let request = Request::builder().method(method).uri(path).header("content-type", content).body(body).unwrap();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", content)
+            .body(body)
+            .unwrap();
         self.client.request(request).await
     }
 }
@@ -155,7 +228,9 @@ impl Gate {
                     if !*opened.borrow_and_update() {
                         return;
                     }
-                    let Ok(mut far) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+                    let Ok(mut far) = TcpStream::connect(("127.0.0.1", server)).await else {
+                        return;
+                    };
                     tokio::select! {
                         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
                         _ = opened.changed() => {}

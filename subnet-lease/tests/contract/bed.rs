@@ -41,13 +41,35 @@ enum Choice {
     Kube,
 }
 
-const ETCD: &[Need] = &[Need::Keys, Need::Choice, Need::Expiry, Need::Etcd, Need::OwnEtcd];
+const ETCD: &[Need] = &[
+    Need::Keys,
+    Need::Choice,
+    Need::Expiry,
+    Need::Etcd,
+    Need::OwnEtcd,
+];
 
 pub const KINDS: [Kind; 4] = [
-    Kind { name: "kubernetes", has: &[Need::Nodes], store: Choice::Kube },
-    Kind { name: "directory", has: &[Need::Keys, Need::Choice, Need::Files], store: Choice::Dir },
-    Kind { name: "etcd_3_4", has: ETCD, store: Choice::Etcd(Version::V3_4) },
-    Kind { name: "etcd_3_6", has: ETCD, store: Choice::Etcd(Version::V3_6) },
+    Kind {
+        name: "kubernetes",
+        has: &[Need::Nodes],
+        store: Choice::Kube,
+    },
+    Kind {
+        name: "directory",
+        has: &[Need::Keys, Need::Choice, Need::Files],
+        store: Choice::Dir,
+    },
+    Kind {
+        name: "etcd_3_4",
+        has: ETCD,
+        store: Choice::Etcd(Version::V3_4),
+    },
+    Kind {
+        name: "etcd_3_6",
+        has: ETCD,
+        store: Choice::Etcd(Version::V3_6),
+    },
 ];
 
 /// The prefix in an etcd of one's own.
@@ -79,7 +101,10 @@ pub fn stop() {
 }
 
 fn kube() -> Arc<ApiServer> {
-    KUBE.lock().unwrap().get_or_insert_with(|| Arc::new(ApiServer::start())).clone()
+    KUBE.lock()
+        .unwrap()
+        .get_or_insert_with(|| Arc::new(ApiServer::start()))
+        .clone()
 }
 
 fn shared(version: Version) -> Arc<EtcdServer> {
@@ -96,7 +121,10 @@ fn shared(version: Version) -> Arc<EtcdServer> {
 impl Kind {
     /// A store for the case of that name.
     pub fn bed(&self, case: &str, needs: &[Need]) -> Bed {
-        let of = |store| Bed { store, prefix: String::new() };
+        let of = |store| Bed {
+            store,
+            prefix: String::new(),
+        };
         let version = match self.store {
             Choice::Dir => return of(Store::Dir(tempfile::tempdir().unwrap())),
             Choice::Kube => return of(Store::Kube(Box::new(Cluster::new(kube(), case)))),
@@ -105,16 +133,24 @@ impl Kind {
         if needs.contains(&Need::OwnEtcd) {
             let mut server = EtcdServer::new(version);
             server.start();
-            return Bed { store: Store::Own(Box::new(server)), prefix: PREFIX.to_owned() };
+            return Bed {
+                store: Store::Own(Box::new(server)),
+                prefix: PREFIX.to_owned(),
+            };
         }
-        Bed { store: Store::Shared(shared(version)), prefix: format!("/{case}") }
+        Bed {
+            store: Store::Shared(shared(version)),
+            prefix: format!("/{case}"),
+        }
     }
 }
 
 impl Bed {
     /// The manager of a node, whose Node is there.
     pub async fn node(&self, name: &str) -> Arc<dyn SubnetManager> {
-        let Store::Kube(cluster) = &self.store else { return self.manager() };
+        let Store::Kube(cluster) = &self.store else {
+            return self.manager();
+        };
         cluster.register(name);
         Arc::new(cluster.manager(name).await)
     }
@@ -136,7 +172,11 @@ impl Bed {
 
     /// How its etcd is reached.
     pub fn options(&self) -> EtcdOptions {
-        EtcdOptions { endpoints: vec![self.etcd().endpoint()], prefix: self.prefix.clone(), ..EtcdOptions::default() }
+        EtcdOptions {
+            endpoints: vec![self.etcd().endpoint()],
+            prefix: self.prefix.clone(),
+            ..EtcdOptions::default()
+        }
     }
 
     /// The directory; none where there is none.
@@ -203,7 +243,11 @@ impl Bed {
         match self.folder() {
             Some(folder) => {
                 let path = folder.join("subnets").join(key);
-                if there { std::fs::write(path, "{}").unwrap() } else { std::fs::remove_file(path).unwrap() }
+                if there {
+                    std::fs::write(path, "{}").unwrap()
+                } else {
+                    std::fs::remove_file(path).unwrap()
+                }
             }
             None => {
                 let mut full = std::ffi::OsString::from(self.key(""));
@@ -236,7 +280,9 @@ impl Bed {
         match self.folder() {
             Some(folder) => std::fs::read_to_string(folder.join("subnets").join(key)).ok(),
             None => {
-                let text = self.etcd().ctl(&["get", "--print-value-only", &self.key(key)]);
+                let text = self
+                    .etcd()
+                    .ctl(&["get", "--print-value-only", &self.key(key)]);
                 let text = text.trim_end_matches('\n').to_owned();
                 (!text.is_empty()).then_some(text)
             }
@@ -249,7 +295,12 @@ impl Bed {
         }
         match self.folder() {
             Some(folder) => std::fs::read_dir(folder.join("subnets"))
-                .map(|files| files.map(|file| file.unwrap().file_name().into_string().unwrap()).filter(|name| !name.starts_with('.')).collect())
+                .map(|files| {
+                    files
+                        .map(|file| file.unwrap().file_name().into_string().unwrap())
+                        .filter(|name| !name.starts_with('.'))
+                        .collect()
+                })
                 .unwrap_or_default(),
             None => self
                 .etcd()

@@ -34,12 +34,24 @@ impl Cluster {
         static NEXT: AtomicU8 = AtomicU8::new(100);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let case = case.replace('_', "-");
-        Self { server, case, number, folder: tempfile::tempdir().unwrap(), names: Mutex::default(), way: OnceCell::new() }
+        Self {
+            server,
+            case,
+            number,
+            folder: tempfile::tempdir().unwrap(),
+            names: Mutex::default(),
+            way: OnceCell::new(),
+        }
     }
 
     async fn way(&self) -> &(Hand, Gate) {
         let open = async || {
-            let hand = Hand::new(&self.server.kubeconfig(&format!("{}-hand", self.case), self.server.port())).await;
+            let hand = Hand::new(
+                &self
+                    .server
+                    .kubeconfig(&format!("{}-hand", self.case), self.server.port()),
+            )
+            .await;
             (hand, Gate::before(self.server.port()).await)
         };
         self.way.get_or_init(open).await
@@ -68,7 +80,10 @@ impl Cluster {
         let port = self.way().await.1.port;
         let options = KubeOptions {
             urls: Vec::new(),
-            kubeconfig: Some(self.server.kubeconfig(&format!("{}-{name}", self.case), port)),
+            kubeconfig: Some(
+                self.server
+                    .kubeconfig(&format!("{}-{name}", self.case), port),
+            ),
             prefix: Prefix::parse(PREFIX).unwrap(),
             net_conf: self.folder.path().join("net-conf.json"),
             clear_condition: true,
@@ -96,44 +111,94 @@ impl Cluster {
     pub fn create(&self, name: &str, cidrs: &Value, annotations: &[(&str, &str)]) {
         let first = self.here(cidrs.get(0).and_then(Value::as_str).unwrap_or_default());
         let cidrs: Value = serde_json::from_str(&self.here(&cidrs.to_string())).unwrap();
-        let annotations: Value = annotations.iter().map(|(name, value)| (format!("{PREFIX}/{name}"), json!(value))).collect();
+        let annotations: Value = annotations
+            .iter()
+            .map(|(name, value)| (format!("{PREFIX}/{name}"), json!(value)))
+            .collect();
         let mut spec = json!({ "podCIDRs": cidrs, "podCIDR": first });
         if first.is_empty() {
             spec = json!({});
         }
         let node = json!({ "kind": "Node", "apiVersion": "v1", "metadata": { "name": self.full(name), "annotations": annotations }, "spec": spec });
-        self.ask(&Method::POST, "/api/v1/nodes", "application/json", Some(&node));
+        self.ask(
+            &Method::POST,
+            "/api/v1/nodes",
+            "application/json",
+            Some(&node),
+        );
     }
 
     pub fn delete_node(&self, name: &str) {
-        self.ask(&Method::DELETE, &format!("/api/v1/nodes/{}", self.full(name)), "application/json", None);
+        self.ask(
+            &Method::DELETE,
+            &format!("/api/v1/nodes/{}", self.full(name)),
+            "application/json",
+            None,
+        );
     }
 
     /// Writes to a Node as others do.
     pub fn patch(&self, name: &str, patch: &Value) -> Value {
-        self.ask(&Method::PATCH, &format!("/api/v1/nodes/{}", self.full(name)), "application/merge-patch+json", Some(patch))
+        self.ask(
+            &Method::PATCH,
+            &format!("/api/v1/nodes/{}", self.full(name)),
+            "application/merge-patch+json",
+            Some(patch),
+        )
     }
 
     pub fn annotate(&self, name: &str, annotation: &str, value: Option<&str>) {
-        self.patch(name, &json!({ "metadata": { "annotations": { annotation: value } } }));
+        self.patch(
+            name,
+            &json!({ "metadata": { "annotations": { annotation: value } } }),
+        );
     }
 
     pub fn node(&self, name: &str) -> Value {
-        self.ask(&Method::GET, &format!("/api/v1/nodes/{}", self.full(name)), "application/json", None)
+        self.ask(
+            &Method::GET,
+            &format!("/api/v1/nodes/{}", self.full(name)),
+            "application/json",
+            None,
+        )
     }
 
     fn ask(&self, method: &Method, path: &str, content: &str, body: Option<&Value>) -> Value {
-        wait(async { self.way().await.0.ask(method.clone(), path, content, body).await }).unwrap_or_else(|why| panic!("{method} {path}: {why}"))
+        wait(async {
+            self.way()
+                .await
+                .0
+                .ask(method.clone(), path, content, body)
+                .await
+        })
+        .unwrap_or_else(|why| panic!("{method} {path}: {why}"))
     }
 
     /// The Nodes of this case that flannel serves: the key that their podCIDR makes, and their annotations.
     fn served(&self) -> Vec<(String, Value)> {
         let list = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None);
-        let of_case = |node: &&Value| node["metadata"]["name"].as_str().is_some_and(|name| name.ends_with(&format!(".{}", self.case)));
-        let served = |node: &&Value| node["metadata"]["annotations"][format!("{PREFIX}/kube-subnet-manager")] == "true";
-        let key = |node: &Value| wire::render_key(&Dual::V4(node["spec"]["podCIDR"].as_str().unwrap().parse().unwrap()));
-        let nodes = list["items"].as_array().unwrap().iter().filter(of_case).filter(served);
-        nodes.map(|node| (key(node), node["metadata"]["annotations"].clone())).collect()
+        let of_case = |node: &&Value| {
+            node["metadata"]["name"]
+                .as_str()
+                .is_some_and(|name| name.ends_with(&format!(".{}", self.case)))
+        };
+        let served = |node: &&Value| {
+            node["metadata"]["annotations"][format!("{PREFIX}/kube-subnet-manager")] == "true"
+        };
+        let key = |node: &Value| {
+            wire::render_key(&Dual::V4(
+                node["spec"]["podCIDR"].as_str().unwrap().parse().unwrap(),
+            ))
+        };
+        let nodes = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(of_case)
+            .filter(served);
+        nodes
+            .map(|node| (key(node), node["metadata"]["annotations"].clone()))
+            .collect()
     }
 
     pub fn keys(&self) -> Vec<String> {
@@ -141,7 +206,10 @@ impl Cluster {
     }
 
     pub fn get(&self, key: &str) -> Option<String> {
-        self.served().into_iter().find(|(known, _)| known == key).map(|(_, annotations)| annotations.to_string())
+        self.served()
+            .into_iter()
+            .find(|(known, _)| known == key)
+            .map(|(_, annotations)| annotations.to_string())
     }
 
     /// Deletes the Node with that podCIDR.
@@ -150,9 +218,18 @@ impl Cluster {
             .as_array()
             .unwrap()
             .iter()
-            .find(|node| node["spec"]["podCIDR"].as_str().is_some_and(|cidr| wire::render_key(&Dual::V4(cidr.parse().unwrap())) == key))
+            .find(|node| {
+                node["spec"]["podCIDR"]
+                    .as_str()
+                    .is_some_and(|cidr| wire::render_key(&Dual::V4(cidr.parse().unwrap())) == key)
+            })
             .and_then(|node| node["metadata"]["name"].as_str().map(str::to_owned))
             .expect("a Node with that podCIDR");
-        self.ask(&Method::DELETE, &format!("/api/v1/nodes/{name}"), "application/json", None);
+        self.ask(
+            &Method::DELETE,
+            &format!("/api/v1/nodes/{name}"),
+            "application/json",
+            None,
+        );
     }
 }

@@ -18,7 +18,8 @@ async fn a_directory_that_is_away_changes_nothing(bed: Bed) {
     let (root, aside) = (folder.join("leases"), folder.join("aside"));
     std::fs::create_dir(&root).unwrap();
     std::fs::write(root.join("config"), CONFIG).unwrap();
-    let manager: Arc<dyn SubnetManager> = Arc::new(subnet_lease::dir::DirManager::new(root.clone()));
+    let manager: Arc<dyn SubnetManager> =
+        Arc::new(subnet_lease::dir::DirManager::new(root.clone()));
     let one = claim("one", 101);
     let lease = acquire(&manager, &one).await.unwrap();
     let own = root.join("subnets").join(key(&lease));
@@ -39,18 +40,27 @@ async fn a_directory_that_is_away_changes_nothing(bed: Bed) {
             changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
             holding.attrs.send_replace(changed);
             eventually("the holder knows", || {
-                holding.held.borrow().trouble.as_ref().is_some_and(|why| why.to_string().contains("directory of leases"))
+                holding
+                    .held
+                    .borrow()
+                    .trouble
+                    .as_ref()
+                    .is_some_and(|why| why.to_string().contains("directory of leases"))
             })
             .await;
         }
         assert_eq!(follower.len(), 1, "what is not seen is not gone");
-        assert!(!root.join("subnets").exists(), "written into what stands in its place");
+        assert!(
+            !root.join("subnets").exists(),
+            "written into what stands in its place"
+        );
         if round == 1 {
             std::fs::remove_dir_all(&root).unwrap();
         }
         std::fs::rename(&aside, &root).unwrap();
         eventually("it goes on", || {
-            manager.counters().why_away().is_none() && std::fs::read_to_string(&own).is_ok_and(|text| text.contains("192.168.56.201"))
+            manager.counters().why_away().is_none()
+                && std::fs::read_to_string(&own).is_ok_and(|text| text.contains("192.168.56.201"))
         })
         .await;
     }
@@ -61,7 +71,10 @@ async fn a_directory_that_is_away_changes_nothing(bed: Bed) {
 async fn a_link_is_no_lease(bed: Bed) {
     let folder = bed.folder().unwrap();
     bed.configure(CONFIG);
-    bed.put("10.5.7.0-24", r#"{"PublicIP":"192.168.56.107","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.7.0-24",
+        r#"{"PublicIP":"192.168.56.107","PublicIPv6":null}"#,
+    );
     let manager = bed.manager();
     let (follower, one) = (Follower::of(manager.clone()), claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
@@ -73,14 +86,30 @@ async fn a_link_is_no_lease(bed: Bed) {
         std::fs::rename(leases.join(".link"), leases.join(name)).unwrap();
     }
     eventually("it is told", || {
-        manager.counters().unreadable_keys().iter().any(|(key, why)| key == "10.5.7.0-24" && why.to_string().contains("symbolic link"))
+        manager
+            .counters()
+            .unreadable_keys()
+            .iter()
+            .any(|(key, why)| key == "10.5.7.0-24" && why.to_string().contains("symbolic link"))
     })
     .await;
-    eventually("our own is put back", || leases.join(key(&lease)).symlink_metadata().is_ok_and(|meta| meta.is_file())).await;
+    eventually("our own is put back", || {
+        leases
+            .join(key(&lease))
+            .symlink_metadata()
+            .is_ok_and(|meta| meta.is_file())
+    })
+    .await;
     assert_eq!(follower.len(), 2, "unreadable is never absent");
     std::fs::remove_file(leases.join("10.5.7.0-24")).unwrap();
-    bed.put("10.5.7.0-24", r#"{"PublicIP":"192.168.56.107","PublicIPv6":null}"#);
-    eventually("it can be read again", || manager.counters().unreadable_keys().is_empty()).await;
+    bed.put(
+        "10.5.7.0-24",
+        r#"{"PublicIP":"192.168.56.107","PublicIPv6":null}"#,
+    );
+    eventually("it can be read again", || {
+        manager.counters().unreadable_keys().is_empty()
+    })
+    .await;
 }
 
 /// Left by a daemon that was killed while it wrote.
@@ -89,7 +118,9 @@ async fn what_a_killed_daemon_left_is_cleared(bed: Bed) {
     bed.configure(CONFIG);
     let manager = bed.manager();
     let lease = acquire(&manager, &claim("one", 101)).await.unwrap();
-    let left = folder.join("subnets").join(format!(".{}.0123456789abcdef", key(&lease)));
+    let left = folder
+        .join("subnets")
+        .join(format!(".{}.0123456789abcdef", key(&lease)));
     std::fs::write(&left, "{").unwrap();
     acquire(&manager, &claim("one", 101)).await.unwrap();
     assert!(left.exists(), "cleared once, at the start");

@@ -26,7 +26,9 @@ async fn tls_needs_a_ca_alone(bed: Bed) {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, name);
         let cert = params.self_signed(&key).unwrap();
         (cert.pem(), rcgen::Issuer::new(params, key))
     };
@@ -34,7 +36,9 @@ async fn tls_needs_a_ca_alone(bed: Bed) {
     let leaf = |name: &str| {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, name);
         let cert = params.signed_by(&key, &issuer).unwrap();
         std::fs::write(path(&format!("{name}.pem")), cert.pem()).unwrap();
         std::fs::write(path(&format!("{name}.key")), key.serialize_pem()).unwrap();
@@ -44,29 +48,59 @@ async fn tls_needs_a_ca_alone(bed: Bed) {
     leaf("client");
     let text = |name: &str| path(name).to_str().unwrap().to_owned();
     for mutual in [false, true] {
-        let mut args = vec!["--cert-file".to_owned(), text("server.pem"), "--key-file".to_owned(), text("server.key")];
+        let mut args = vec![
+            "--cert-file".to_owned(),
+            text("server.pem"),
+            "--key-file".to_owned(),
+            text("server.key"),
+        ];
         if mutual {
-            args.extend(["--client-cert-auth".to_owned(), "--trusted-ca-file".to_owned(), text("ca.pem")]);
+            args.extend([
+                "--client-cert-auth".to_owned(),
+                "--trusted-ca-file".to_owned(),
+                text("ca.pem"),
+            ]);
         }
         let mut server = EtcdServer::new(plain.version).with(&args, true);
         server.start();
-        let options =
-            EtcdOptions { endpoints: vec![server.endpoint()], prefix: PREFIX.to_owned(), ca: Some(path("ca.pem")), ..EtcdOptions::default() };
+        let options = EtcdOptions {
+            endpoints: vec![server.endpoint()],
+            prefix: PREFIX.to_owned(),
+            ca: Some(path("ca.pem")),
+            ..EtcdOptions::default()
+        };
         let alone: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(options.clone()));
-        let Err(Error::Unavailable(text_alone)) = alone.network_config().await else { panic!("nothing is configured") };
-        assert_eq!(text_alone.to_string().contains("etcdctl put"), !mutual, "{text_alone}");
-        let with = EtcdOptions { identity: Some((path("client.pem"), path("client.key"))), ..options.clone() };
+        let Err(Error::Unavailable(text_alone)) = alone.network_config().await else {
+            panic!("nothing is configured")
+        };
+        assert_eq!(
+            text_alone.to_string().contains("etcdctl put"),
+            !mutual,
+            "{text_alone}"
+        );
+        let with = EtcdOptions {
+            identity: Some((path("client.pem"), path("client.key"))),
+            ..options.clone()
+        };
         let manager: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(with));
         let reached = async |manager: &Arc<dyn SubnetManager>| matches!(manager.network_config().await, Err(Error::Unavailable(text)) if text.to_string().contains("etcdctl put"));
         assert!(reached(&manager).await);
         // Another CA's bundle: refused by name, and accepted again once the files are right.
         let (stranger, _) = authority("stranger");
         std::fs::write(path("ca.pem"), &stranger).unwrap();
-        std::fs::File::open(path("ca.pem")).unwrap().set_modified(std::time::SystemTime::now() + Duration::from_secs(2)).unwrap();
-        let Err(Error::Unavailable(why)) = manager.network_config().await else { panic!() };
+        std::fs::File::open(path("ca.pem"))
+            .unwrap()
+            .set_modified(std::time::SystemTime::now() + Duration::from_secs(2))
+            .unwrap();
+        let Err(Error::Unavailable(why)) = manager.network_config().await else {
+            panic!()
+        };
         assert!(why.to_string().contains("certificate"), "{why}");
         std::fs::write(path("ca.pem"), format!("{stranger}{ca}")).unwrap();
-        std::fs::File::open(path("ca.pem")).unwrap().set_modified(std::time::SystemTime::now() + Duration::from_secs(4)).unwrap();
+        std::fs::File::open(path("ca.pem"))
+            .unwrap()
+            .set_modified(std::time::SystemTime::now() + Duration::from_secs(4))
+            .unwrap();
         assert!(reached(&manager).await);
         std::fs::write(path("ca.pem"), &ca).unwrap();
     }
@@ -74,14 +108,28 @@ async fn tls_needs_a_ca_alone(bed: Bed) {
 
 async fn passwords(bed: Bed) {
     // Tokens that expire within the test.
-    let mut server = EtcdServer::new(bed.etcd().version).with(&["--auth-token-ttl=3".to_owned()], false);
+    let mut server =
+        EtcdServer::new(bed.etcd().version).with(&["--auth-token-ttl=3".to_owned()], false);
     server.start();
     server.ctl(&["put", &format!("{PREFIX}/config"), CONFIG]);
     for args in [
         &["user", "add", "root:rootpw"][..],
         &["role", "add", "flannel"],
-        &["role", "grant-permission", "flannel", "read", &format!("{PREFIX}/config")],
-        &["role", "grant-permission", "flannel", "readwrite", "--prefix=true", &format!("{PREFIX}/subnets")],
+        &[
+            "role",
+            "grant-permission",
+            "flannel",
+            "read",
+            &format!("{PREFIX}/config"),
+        ],
+        &[
+            "role",
+            "grant-permission",
+            "flannel",
+            "readwrite",
+            "--prefix=true",
+            &format!("{PREFIX}/subnets"),
+        ],
         &["user", "add", "flannel:secret"],
         &["user", "grant-role", "flannel", "flannel"],
         &["user", "add", "nobody:nothing"],
@@ -98,10 +146,22 @@ async fn passwords(bed: Bed) {
             ..EtcdOptions::default()
         }))
     };
-    let Err(Error::Refused(text)) = as_user("flannel", "wrong").network_config().await else { panic!("a wrong password is final") };
-    assert!(text.to_string().contains("flannel") && !text.to_string().contains("wrong pass"), "{text}");
-    let Err(Error::Unavailable(text)) = as_user("nobody", "nothing").network_config().await else { panic!("no permission") };
-    assert!(text.to_string().contains("permission denied") && text.to_string().contains("nobody") && text.to_string().contains("/config"), "{text}");
+    let Err(Error::Refused(text)) = as_user("flannel", "wrong").network_config().await else {
+        panic!("a wrong password is final")
+    };
+    assert!(
+        text.to_string().contains("flannel") && !text.to_string().contains("wrong pass"),
+        "{text}"
+    );
+    let Err(Error::Unavailable(text)) = as_user("nobody", "nothing").network_config().await else {
+        panic!("no permission")
+    };
+    assert!(
+        text.to_string().contains("permission denied")
+            && text.to_string().contains("nobody")
+            && text.to_string().contains("/config"),
+        "{text}"
+    );
     let (manager, one) = (as_user("flannel", "secret"), claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
     let holding = hold(&manager, &one).await;
@@ -110,9 +170,20 @@ async fn passwords(bed: Bed) {
     let mut changed = attrs(&one);
     changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
     holding.attrs.send_replace(changed);
-    let get =
-        || server.try_ctl(&["--user=root:rootpw", "get", "--print-value-only", &format!("{PREFIX}/subnets/{}", key(&lease))]).unwrap_or_default();
-    eventually("a new token was fetched", || get().contains("192.168.56.201")).await;
+    let get = || {
+        server
+            .try_ctl(&[
+                "--user=root:rootpw",
+                "get",
+                "--print-value-only",
+                &format!("{PREFIX}/subnets/{}", key(&lease)),
+            ])
+            .unwrap_or_default()
+    };
+    eventually("a new token was fetched", || {
+        get().contains("192.168.56.201")
+    })
+    .await;
 }
 
 /// A user is configured before etcd wants one, and stays so when it no longer does.
@@ -123,8 +194,21 @@ async fn authentication_comes_and_goes(bed: Bed) {
         &["user", "add", "root:rootpw"][..],
         &["user", "grant-role", "root", "root"],
         &["role", "add", "flannel"],
-        &["role", "grant-permission", "flannel", "read", &format!("{PREFIX}/config")],
-        &["role", "grant-permission", "flannel", "readwrite", "--prefix=true", &format!("{PREFIX}/subnets")],
+        &[
+            "role",
+            "grant-permission",
+            "flannel",
+            "read",
+            &format!("{PREFIX}/config"),
+        ],
+        &[
+            "role",
+            "grant-permission",
+            "flannel",
+            "readwrite",
+            "--prefix=true",
+            &format!("{PREFIX}/subnets"),
+        ],
         &["user", "add", "flannel:secret"],
         &["user", "grant-role", "flannel", "flannel"],
     ] {
@@ -144,8 +228,14 @@ async fn authentication_comes_and_goes(bed: Bed) {
     eventually("the list is in", || follower.len() == 1).await;
     let mut round = 0;
     let root = |args: &[&str]| {
-        let with: Vec<&str> = ["--user=root:rootpw"].into_iter().chain(args.iter().copied()).collect();
-        server.try_ctl(&with).or_else(|_| server.try_ctl(args)).unwrap()
+        let with: Vec<&str> = ["--user=root:rootpw"]
+            .into_iter()
+            .chain(args.iter().copied())
+            .collect();
+        server
+            .try_ctl(&with)
+            .or_else(|_| server.try_ctl(args))
+            .unwrap()
     };
     let mut works = async |when: &str| {
         round += 1;
@@ -154,9 +244,19 @@ async fn authentication_comes_and_goes(bed: Bed) {
         let address = changed.public_ip.unwrap().to_string();
         holding.attrs.send_replace(changed);
         let own = format!("{PREFIX}/subnets/{}", key(&lease));
-        eventually(&format!("{when}: it writes"), || root(&["get", "--print-value-only", &own]).contains(&address)).await;
-        root(&["put", &format!("{PREFIX}/subnets/10.5.{}.0-24", 200 + round), r#"{"PublicIP":"192.168.56.9","PublicIPv6":null}"#]);
-        eventually(&format!("{when}: it sees"), || follower.has(&format!("10.5.{}.0-24", 200 + round))).await;
+        eventually(&format!("{when}: it writes"), || {
+            root(&["get", "--print-value-only", &own]).contains(&address)
+        })
+        .await;
+        root(&[
+            "put",
+            &format!("{PREFIX}/subnets/10.5.{}.0-24", 200 + round),
+            r#"{"PublicIP":"192.168.56.9","PublicIPv6":null}"#,
+        ]);
+        eventually(&format!("{when}: it sees"), || {
+            follower.has(&format!("10.5.{}.0-24", 200 + round))
+        })
+        .await;
         let fresh = manager.network_config().await;
         assert!(fresh.is_ok(), "{when}: {fresh:?}");
     };
@@ -183,21 +283,42 @@ impl Pki {
             let key = rcgen::KeyPair::generate().unwrap();
             let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
             params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-            params.distinguished_name.push(rcgen::DnType::CommonName, name);
-            std::fs::write(folder.path().join(format!("{name}.pem")), params.self_signed(&key).unwrap().pem()).unwrap();
+            params
+                .distinguished_name
+                .push(rcgen::DnType::CommonName, name);
+            std::fs::write(
+                folder.path().join(format!("{name}.pem")),
+                params.self_signed(&key).unwrap().pem(),
+            )
+            .unwrap();
             Some(rcgen::Issuer::new(params, key))
         });
-        let stranger = Self { folder, issuer: issuers[1].take().unwrap() };
+        let stranger = Self {
+            folder,
+            issuer: issuers[1].take().unwrap(),
+        };
         stranger.sign("foreign", "127.0.0.1", 2999);
-        Self { issuer: issuers[0].take().unwrap(), ..stranger }
+        Self {
+            issuer: issuers[0].take().unwrap(),
+            ..stranger
+        }
     }
 
     fn sign(&self, name: &str, address: &str, until: i32) {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(vec![address.to_owned()]).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        (params.not_before, params.not_after) = (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(until, 2, 3));
-        std::fs::write(self.path(&format!("{name}.pem")), params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, name);
+        (params.not_before, params.not_after) = (
+            rcgen::date_time_ymd(2020, 1, 1),
+            rcgen::date_time_ymd(until, 2, 3),
+        );
+        std::fs::write(
+            self.path(&format!("{name}.pem")),
+            params.signed_by(&key, &self.issuer).unwrap().pem(),
+        )
+        .unwrap();
         std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
     }
 
@@ -224,58 +345,151 @@ async fn tls_says_which_side_refuses_what(bed: Bed) {
         pki.sign(name, address, until);
     }
     let serve = |name: &str, mutual: bool| {
-        let mut args = vec!["--cert-file".to_owned(), pki.text(&format!("{name}.pem")), "--key-file".to_owned(), pki.text(&format!("{name}.key"))];
+        let mut args = vec![
+            "--cert-file".to_owned(),
+            pki.text(&format!("{name}.pem")),
+            "--key-file".to_owned(),
+            pki.text(&format!("{name}.key")),
+        ];
         if mutual {
-            args.extend(["--client-cert-auth".to_owned(), "--trusted-ca-file".to_owned(), pki.text("ca.pem")]);
+            args.extend([
+                "--client-cert-auth".to_owned(),
+                "--trusted-ca-file".to_owned(),
+                pki.text("ca.pem"),
+            ]);
         }
         let mut server = EtcdServer::new(plain.version).with(&args, true);
         server.start();
         server
     };
-    let servers = [serve("server", false), serve("server", true), serve("old-server", false), serve("elsewhere", false), serve("foreign", false)];
+    let servers = [
+        serve("server", false),
+        serve("server", true),
+        serve("old-server", false),
+        serve("elsewhere", false),
+        serve("foreign", false),
+    ];
     let https: Vec<String> = servers.iter().map(EtcdServer::endpoint).collect();
     let to_plain = plain.endpoint().replace("http://", "https://");
     let to_tls = https[0].replace("https://", "http://");
     for (endpoint, ca, identity, parts) in [
-        (&https[2], "ca.pem", None, &["this node refuses etcd's certificate", "CN=old-server, issued by CN=ca", "until 2021-02-03", "expired"][..]),
-        (&https[3], "ca.pem", None, &["this node refuses etcd's certificate", "issued for", "10.9.9.9", "--etcd-endpoints"]),
-        (&https[4], "ca.pem", None, &["this node refuses etcd's certificate", "issued by CN=stranger", "ca.pem did not sign it", "--etcd-cafile"]),
-        (&https[1], "ca.pem", None, &["etcd wants a client certificate", "--etcd-certfile"]),
+        (
+            &https[2],
+            "ca.pem",
+            None,
+            &[
+                "this node refuses etcd's certificate",
+                "CN=old-server, issued by CN=ca",
+                "until 2021-02-03",
+                "expired",
+            ][..],
+        ),
+        (
+            &https[3],
+            "ca.pem",
+            None,
+            &[
+                "this node refuses etcd's certificate",
+                "issued for",
+                "10.9.9.9",
+                "--etcd-endpoints",
+            ],
+        ),
+        (
+            &https[4],
+            "ca.pem",
+            None,
+            &[
+                "this node refuses etcd's certificate",
+                "issued by CN=stranger",
+                "ca.pem did not sign it",
+                "--etcd-cafile",
+            ],
+        ),
+        (
+            &https[1],
+            "ca.pem",
+            None,
+            &["etcd wants a client certificate", "--etcd-certfile"],
+        ),
         (
             &https[1],
             "ca.pem",
             Some("old-node"),
-            &["etcd refuses this node's certificate", "old-node.pem", "CN=old-node", "until 2021-02-03", "expired"],
+            &[
+                "etcd refuses this node's certificate",
+                "old-node.pem",
+                "CN=old-node",
+                "until 2021-02-03",
+                "expired",
+            ],
         ),
         (
             &https[1],
             "ca.pem",
             Some("foreign"),
-            &["etcd refuses this node's certificate", "foreign.pem", "issued by CN=stranger", "--trusted-ca-file"],
+            &[
+                "etcd refuses this node's certificate",
+                "foreign.pem",
+                "issued by CN=stranger",
+                "--trusted-ca-file",
+            ],
         ),
-        (&https[0], "node.key", None, &["node.key holds no certificate", "--etcd-cafile"]),
-        (&to_plain, "ca.pem", None, &["etcd does not speak TLS there", "http://"]),
-        (&to_tls, "ca.pem", None, &["etcd speaks TLS there", "https://", "--etcd-cafile"]),
+        (
+            &https[0],
+            "node.key",
+            None,
+            &["node.key holds no certificate", "--etcd-cafile"],
+        ),
+        (
+            &to_plain,
+            "ca.pem",
+            None,
+            &["etcd does not speak TLS there", "http://"],
+        ),
+        (
+            &to_tls,
+            "ca.pem",
+            None,
+            &["etcd speaks TLS there", "https://", "--etcd-cafile"],
+        ),
         (&https[1], "ca.pem", Some("node"), &["etcdctl put"]),
     ] {
         let manager = EtcdManager::new(EtcdOptions {
             endpoints: vec![endpoint.clone()],
             prefix: PREFIX.to_owned(),
             ca: Some(pki.path(ca)),
-            identity: identity.map(|name| (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")))),
+            identity: identity.map(|name| {
+                (
+                    pki.path(&format!("{name}.pem")),
+                    pki.path(&format!("{name}.key")),
+                )
+            }),
             ..EtcdOptions::default()
         });
         let mut told = LogOnce::default();
         for turn in 0..12 {
-            let Err(Error::Unavailable(why)) = manager.network_config().await else { panic!("{parts:?}: nothing is configured there") };
+            let Err(Error::Unavailable(why)) = manager.network_config().await else {
+                panic!("{parts:?}: nothing is configured there")
+            };
             for part in parts {
                 assert!(why.to_string().contains(part), "{part:?} is missing: {why}");
             }
-            assert_eq!(told.news(Some(&why)), turn == 0, "another reason at try {turn}: {why}");
+            assert_eq!(
+                told.news(Some(&why)),
+                turn == 0,
+                "another reason at try {turn}: {why}"
+            );
             assert!(
-                !["AlertDescription", "BadCertificate", "UnknownIssuer", "Kind::", "transport error"]
-                    .iter()
-                    .any(|debug| why.to_string().contains(debug)),
+                ![
+                    "AlertDescription",
+                    "BadCertificate",
+                    "UnknownIssuer",
+                    "Kind::",
+                    "transport error"
+                ]
+                .iter()
+                .any(|debug| why.to_string().contains(debug)),
                 "{why}"
             );
         }

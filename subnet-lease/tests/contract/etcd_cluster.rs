@@ -36,36 +36,54 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     options.endpoints.push(foreign.endpoint());
     let mut nodes = Vec::new();
     for last in [101, 102] {
-        let (manager, node): (Arc<dyn SubnetManager>, _) = (Arc::new(EtcdManager::new(options.clone())), claim(&format!("n{last}"), last));
+        let (manager, node): (Arc<dyn SubnetManager>, _) = (
+            Arc::new(EtcdManager::new(options.clone())),
+            claim(&format!("n{last}"), last),
+        );
         let lease = acquire(&manager, &node).await.unwrap();
         let holding = hold(&manager, &node).await;
         let follower = Follower::of(manager.clone());
         nodes.push((manager, lease, holding, follower));
     }
-    eventually("both are seen by both", || nodes.iter().all(|(.., follower)| follower.len() == 2)).await;
+    eventually("both are seen by both", || {
+        nodes.iter().all(|(.., follower)| follower.len() == 2)
+    })
+    .await;
     bed.own_etcd().kill();
     for (_, _, holding, _) in &nodes {
         let mut changed = holding.attrs.borrow().clone();
         changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
         holding.attrs.send_replace(changed);
         eventually("why it is not used is told", || {
-            holding
-                .held
-                .borrow()
-                .trouble
-                .as_ref()
-                .is_some_and(|why| why.to_string().contains("another etcd cluster") && why.to_string().contains("--etcd-endpoints"))
+            holding.held.borrow().trouble.as_ref().is_some_and(|why| {
+                why.to_string().contains("another etcd cluster")
+                    && why.to_string().contains("--etcd-endpoints")
+            })
         })
         .await;
     }
     // Far longer than it took: the tries after the first ones are the ones that were counted.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(nodes.iter().all(|(_, _, holding, follower)| follower.len() == 2 && follower.resets() == 1 && !holding.task.is_finished()));
-    assert_eq!(revision(&foreign), untouched, "something was written into the foreign cluster");
+    assert!(
+        nodes
+            .iter()
+            .all(|(_, _, holding, follower)| follower.len() == 2
+                && follower.resets() == 1
+                && !holding.task.is_finished())
+    );
+    assert_eq!(
+        revision(&foreign),
+        untouched,
+        "something was written into the foreign cluster"
+    );
     assert_eq!(foreign.ctl(&["lease", "list"]).trim(), "found 0 leases");
     bed.own_etcd().start();
     for (_, lease, ..) in &nodes {
-        eventually("the right one is used again", || bed.get(&key(lease)).is_some_and(|value| value.contains("192.168.56.201"))).await;
+        eventually("the right one is used again", || {
+            bed.get(&key(lease))
+                .is_some_and(|value| value.contains("192.168.56.201"))
+        })
+        .await;
     }
     assert_eq!(revision(&foreign), untouched);
 }
@@ -74,8 +92,11 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
 async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut options = bed.options();
-    options.endpoints.push(format!("http://localhost:{}", bed.etcd().port));
-    let (manager, one): (Arc<dyn SubnetManager>, _) = (Arc::new(EtcdManager::new(options)), claim("one", 101));
+    options
+        .endpoints
+        .push(format!("http://localhost:{}", bed.etcd().port));
+    let (manager, one): (Arc<dyn SubnetManager>, _) =
+        (Arc::new(EtcdManager::new(options)), claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
     let _holding = hold(&manager, &one).await;
     let port = bed.etcd().port;
@@ -84,5 +105,14 @@ async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
     anew.port = port;
     anew.start();
     anew.ctl(&["put", &format!("{PREFIX}/config"), CONFIG]);
-    eventually("our key is there", || anew.ctl(&["get", "--prefix", "--keys-only", &format!("{PREFIX}/subnets/")]).contains(&key(&lease))).await;
+    eventually("our key is there", || {
+        anew.ctl(&[
+            "get",
+            "--prefix",
+            "--keys-only",
+            &format!("{PREFIX}/subnets/"),
+        ])
+        .contains(&key(&lease))
+    })
+    .await;
 }

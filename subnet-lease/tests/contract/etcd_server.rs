@@ -26,12 +26,15 @@ pub struct EtcdServer {
 
 pub fn programs(version: Version) -> PathBuf {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("flannel-rs");
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map_or_else(|| home.join(".cache"), PathBuf::from)
+        .join("flannel-rs");
     match version {
         // Where Debian's package is not installed, `make setup` unpacks it, so that no server is started.
         Version::V3_4 if Path::new("/usr/bin/etcd").exists() => PathBuf::from("/usr/bin"),
         Version::V3_4 => cache.join("etcd-3.4/usr/bin"),
-        Version::V3_6 => std::env::var_os("FLANNEL_ETCD_DIR").map_or_else(|| cache.join("etcd-3.6"), PathBuf::from),
+        Version::V3_6 => std::env::var_os("FLANNEL_ETCD_DIR")
+            .map_or_else(|| cache.join("etcd-3.6"), PathBuf::from),
     }
 }
 
@@ -41,7 +44,9 @@ pub fn free_port() -> u16 {
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        let number = std::process::id().wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let number = std::process::id()
+            .wrapping_mul(64)
+            .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = u16::try_from(FIRST + number % COUNT).unwrap();
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
@@ -51,7 +56,15 @@ pub fn free_port() -> u16 {
 
 impl EtcdServer {
     pub fn new(version: Version) -> Self {
-        Self { version, folder: tempfile::tempdir().unwrap(), port: free_port(), peer_port: free_port(), extra: Vec::new(), tls: false, child: None }
+        Self {
+            version,
+            folder: tempfile::tempdir().unwrap(),
+            port: free_port(),
+            peer_port: free_port(),
+            extra: Vec::new(),
+            tls: false,
+            child: None,
+        }
     }
 
     pub fn with(mut self, extra: &[String], tls: bool) -> Self {
@@ -65,20 +78,43 @@ impl EtcdServer {
     }
 
     pub fn endpoint(&self) -> String {
-        format!("http{}://127.0.0.1:{}", if self.tls { "s" } else { "" }, self.port)
+        format!(
+            "http{}://127.0.0.1:{}",
+            if self.tls { "s" } else { "" },
+            self.port
+        )
     }
 
     pub fn start(&mut self) {
         let program = programs(self.version).join("etcd");
-        assert!(program.exists(), "{} is missing: run `make setup`", program.display());
+        assert!(
+            program.exists(),
+            "{} is missing: run `make setup`",
+            program.display()
+        );
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
         let mut command = Command::new(&program);
         command.args(["--name", "t", "--data-dir"]).arg(self.data());
-        command.args(["--listen-client-urls", &self.endpoint(), "--advertise-client-urls", &self.endpoint()]);
-        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer, "--initial-cluster", &format!("t={peer}")]);
+        command.args([
+            "--listen-client-urls",
+            &self.endpoint(),
+            "--advertise-client-urls",
+            &self.endpoint(),
+        ]);
+        command.args([
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+            "--initial-cluster",
+            &format!("t={peer}"),
+        ]);
         command.args(["--unsafe-no-fsync"]).args(&self.extra);
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
         self.child = Some(command.spawn().unwrap());
         let begun = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
@@ -121,7 +157,12 @@ impl EtcdServer {
     /// With arguments that need be no text.
     pub fn ctl_os(&self, args: &[&std::ffi::OsStr]) {
         let mut command = Command::new(programs(self.version).join("etcdctl"));
-        let status = command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoint()]).args(args).stdout(Stdio::null()).status();
+        let status = command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.endpoint()])
+            .args(args)
+            .stdout(Stdio::null())
+            .status();
         assert!(status.unwrap().success(), "etcdctl {args:?}");
     }
 
@@ -139,7 +180,8 @@ impl EtcdServer {
     }
 
     pub fn ctl(&self, args: &[&str]) -> String {
-        self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
+        self.try_ctl(args)
+            .unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
     /// Takes a snapshot, to be restored later.
@@ -161,9 +203,21 @@ impl EtcdServer {
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let status = Command::new(programs(self.version).join(tool))
             .env("ETCDCTL_API", "3")
-            .args(["snapshot", "restore", snapshot.to_str().unwrap(), "--name", "t", "--data-dir"])
+            .args([
+                "snapshot",
+                "restore",
+                snapshot.to_str().unwrap(),
+                "--name",
+                "t",
+                "--data-dir",
+            ])
             .arg(self.data())
-            .args(["--initial-cluster", &format!("t={peer}"), "--initial-advertise-peer-urls", &peer])
+            .args([
+                "--initial-cluster",
+                &format!("t={peer}"),
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()

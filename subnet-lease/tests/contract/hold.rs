@@ -28,9 +28,18 @@ async fn attributes_are_republished(bed: Bed) {
     let mut changed = attrs(&one);
     changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
     holding.attrs.send_replace(changed);
-    eventually("the new address is stored", || bed.get(&key(&lease)).is_some_and(|value| value.contains("192.168.56.201"))).await;
+    eventually("the new address is stored", || {
+        bed.get(&key(&lease))
+            .is_some_and(|value| value.contains("192.168.56.201"))
+    })
+    .await;
     eventually("it is told", || {
-        holding.held.borrow().lease.as_ref().is_some_and(|lease| lease.attrs.public_ip == Some(Ipv4Addr::new(192, 168, 56, 201)))
+        holding
+            .held
+            .borrow()
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.attrs.public_ip == Some(Ipv4Addr::new(192, 168, 56, 201)))
     })
     .await;
 }
@@ -43,9 +52,15 @@ async fn a_connection_made_anew_goes_on(bed: Bed) {
     let holding = hold(&manager, &one).await;
     for last in [202, 203] {
         let _ = manager.renew();
-        holding.attrs.send_modify(|attrs| attrs.public_ip = Some(Ipv4Addr::new(192, 168, 56, last)));
+        holding
+            .attrs
+            .send_modify(|attrs| attrs.public_ip = Some(Ipv4Addr::new(192, 168, 56, last)));
         let address = format!("192.168.56.{last}");
-        eventually("the new address is stored", || bed.get(&key(&lease)).is_some_and(|value| value.contains(&address))).await;
+        eventually("the new address is stored", || {
+            bed.get(&key(&lease))
+                .is_some_and(|value| value.contains(&address))
+        })
+        .await;
     }
     assert!(!holding.task.is_finished());
 }
@@ -83,21 +98,39 @@ async fn a_taken_key_is_lost(bed: Bed) {
     let lease = acquire(&manager, &one).await.unwrap();
     let mut holding = hold(&manager, &one).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    bed.put(&key(&lease), r#"{"PublicIP":"192.168.56.222","PublicIPv6":null}"#);
-    let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
-    assert!(matches!(&lost, Lost::Taken(text) if text.to_string().contains("192.168.56.222")), "{lost}");
-    assert!(bed.get(&key(&lease)).unwrap().contains("192.168.56.222"), "the other's key is left alone");
+    bed.put(
+        &key(&lease),
+        r#"{"PublicIP":"192.168.56.222","PublicIPv6":null}"#,
+    );
+    let lost = tokio::time::timeout(DEADLINE, &mut holding.task)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        matches!(&lost, Lost::Taken(text) if text.to_string().contains("192.168.56.222")),
+        "{lost}"
+    );
+    assert!(
+        bed.get(&key(&lease)).unwrap().contains("192.168.56.222"),
+        "the other's key is left alone"
+    );
 }
 
 async fn reservations_stay(bed: Bed) {
     bed.configure(CONFIG);
-    bed.put("10.5.9.0-24", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.9.0-24",
+        r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#,
+    );
     let mut named = claim("one", 101);
     named.host.named = true;
     for _ in 0..2 {
         let manager = bed.manager();
         let lease = acquire(&manager, &named).await.unwrap();
-        assert_eq!((key(&lease).as_str(), lease.term), ("10.5.9.0-24", Term::Reserved));
+        assert_eq!(
+            (key(&lease).as_str(), lease.term),
+            ("10.5.9.0-24", Term::Reserved)
+        );
         assert_eq!(bed.lease_of("10.5.9.0-24"), 0);
         assert!(bed.get("10.5.9.0-24").unwrap().contains(r#""lease":"#));
     }
@@ -107,7 +140,10 @@ async fn reservations_stay(bed: Bed) {
     let _holding = hold(&manager, &named).await;
     let mut other = claim("two", 101);
     other.host.named = true;
-    assert!(matches!(acquire(&bed.manager(), &other).await, Err(Error::Refused(_))));
+    assert!(matches!(
+        acquire(&bed.manager(), &other).await,
+        Err(Error::Refused(_))
+    ));
 }
 
 async fn an_operator_reserves_by_hand(bed: Bed) {
@@ -119,7 +155,12 @@ async fn an_operator_reserves_by_hand(bed: Bed) {
     assert_ne!(bed.lease_of(&key(&lease)), 0);
     bed.put(&key(&lease), &bed.get(&key(&lease)).unwrap());
     eventually("it is a reservation of ours", || {
-        holding.held.borrow().lease.as_ref().is_some_and(|lease| lease.term == Term::Reserved)
+        holding
+            .held
+            .borrow()
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.term == Term::Reserved)
             && bed.get(&key(&lease)).unwrap().contains(r#""lease":"#)
     })
     .await;
@@ -134,9 +175,15 @@ async fn a_foreign_address_by_hand_is_put_back(bed: Bed) {
     let holding = hold(&manager, &one).await;
     eventually("it is held", || holding.held.borrow().lease.is_some()).await;
     let (good, hangs_on) = (bed.get(&key(&lease)).unwrap(), bed.lease_of(&key(&lease)));
-    for bad in [good.replace("192.168.56.101", "192.168.56.222"), "{garbage".to_owned()] {
+    for bad in [
+        good.replace("192.168.56.101", "192.168.56.222"),
+        "{garbage".to_owned(),
+    ] {
         bed.put(&key(&lease), &bad);
-        eventually("it is as it was", || bed.get(&key(&lease)).unwrap() == good && bed.lease_of(&key(&lease)) == hangs_on).await;
+        eventually("it is as it was", || {
+            bed.get(&key(&lease)).unwrap() == good && bed.lease_of(&key(&lease)) == hangs_on
+        })
+        .await;
     }
     assert!(!holding.task.is_finished());
 }
@@ -148,6 +195,10 @@ async fn a_revoked_lease_comes_back(bed: Bed) {
     let _holding = hold(&manager, &one).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let revoked = bed.lease_of(&key(&lease));
-    bed.etcd().ctl(&["lease", "revoke", &format!("{revoked:x}")]);
-    eventually("the key is back under another lease", || bed.get(&key(&lease)).is_some() && bed.lease_of(&key(&lease)) != revoked).await;
+    bed.etcd()
+        .ctl(&["lease", "revoke", &format!("{revoked:x}")]);
+    eventually("the key is back under another lease", || {
+        bed.get(&key(&lease)).is_some() && bed.lease_of(&key(&lease)) != revoked
+    })
+    .await;
 }

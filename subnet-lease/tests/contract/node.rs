@@ -4,8 +4,12 @@ use futures_util::StreamExt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Choice, Claim, Error, Held, HostFacts, Lost, NodeState, SubnetManager};
-use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, wire};
+use subnet_lease::manager::{
+    Choice, Claim, Error, Held, HostFacts, Lost, NodeState, SubnetManager,
+};
+use subnet_lease::{
+    Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, wire,
+};
 use tokio::sync::watch;
 
 pub const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -27,7 +31,8 @@ pub fn claim(name: &str, last: u8) -> Claim {
             choice: Some(Choice {
                 interface: "enp0s3".to_owned(),
                 why: "it has the default route".to_owned(),
-                interfaces: "  enp0s8 192.168.56.101  <- reaches the store: --iface=enp0s8\n".to_owned(),
+                interfaces: "  enp0s8 192.168.56.101  <- reaches the store: --iface=enp0s8\n"
+                    .to_owned(),
             }),
             ..HostFacts::default()
         },
@@ -40,7 +45,11 @@ pub fn attrs(claim: &Claim) -> LeaseAttrs {
         public_ipv6: claim.public.v6().copied(),
         backend: "vxlan".into(),
         data: Some(
-            RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:00:{:02x}"}}"#, claim.public.v4().map_or(1, |ip| ip.octets()[3]))).unwrap(),
+            RawJson::parse(&format!(
+                r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:00:{:02x}"}}"#,
+                claim.public.v4().map_or(1, |ip| ip.octets()[3])
+            ))
+            .unwrap(),
         ),
         ..LeaseAttrs::default()
     }
@@ -53,7 +62,12 @@ pub async fn config(manager: &Arc<dyn SubnetManager>) -> NetworkConfig {
 pub async fn acquire(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Result<Lease, Error> {
     let config = config(manager).await;
     let (state, _keep) = watch::channel(Held::default());
-    tokio::time::timeout(DEADLINE, manager.acquire(claim, &config, &attrs(claim), &state)).await.expect("no lease in time")
+    tokio::time::timeout(
+        DEADLINE,
+        manager.acquire(claim, &config, &attrs(claim), &state),
+    )
+    .await
+    .expect("no lease in time")
 }
 
 /// A held lease: runs until it is dropped.
@@ -76,9 +90,23 @@ pub async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Holding {
     let (manager, claim) = (manager.clone(), claim.clone());
     let task = tokio::spawn(async move {
         let (_kernel, programmed) = watch::channel(true);
-        manager.hold(&claim, &config, NodeState { attrs: attrs_in, programmed }, state).await
+        manager
+            .hold(
+                &claim,
+                &config,
+                NodeState {
+                    attrs: attrs_in,
+                    programmed,
+                },
+                state,
+            )
+            .await
     });
-    Holding { task, attrs: attrs_out, held }
+    Holding {
+        task,
+        attrs: attrs_out,
+        held,
+    }
 }
 
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -115,11 +143,21 @@ impl Follower {
     }
 
     pub fn has(&self, key: &str) -> bool {
-        self.table.lock().unwrap().0.get(&wire::parse_key(key).unwrap()).is_some()
+        self.table
+            .lock()
+            .unwrap()
+            .0
+            .get(&wire::parse_key(key).unwrap())
+            .is_some()
     }
 
     pub fn public_ip(&self, key: &str) -> Option<Ipv4Addr> {
-        self.table.lock().unwrap().0.get(&wire::parse_key(key).unwrap()).and_then(|lease| lease.attrs.public_ip)
+        self.table
+            .lock()
+            .unwrap()
+            .0
+            .get(&wire::parse_key(key).unwrap())
+            .and_then(|lease| lease.attrs.public_ip)
     }
 
     pub fn interruptions(&self) -> usize {

@@ -16,11 +16,23 @@ async fn one_address_two_nodes_is_refused(bed: Bed) {
     acquire(&manager, &one).await.unwrap();
     let _holding = hold(&manager, &one).await;
     let other = bed.manager();
-    let Err(Error::Refused(text)) = acquire(&other, &claim("two", 15)).await else { panic!("must be refused") };
-    for part in ["192.168.56.15", "one", "id-one", "two", "--iface=enp0s8", "10.0.2.15"] {
+    let Err(Error::Refused(text)) = acquire(&other, &claim("two", 15)).await else {
+        panic!("must be refused")
+    };
+    for part in [
+        "192.168.56.15",
+        "one",
+        "id-one",
+        "two",
+        "--iface=enp0s8",
+        "10.0.2.15",
+    ] {
         assert!(text.to_string().contains(part), "{part}: {text}");
     }
-    assert!(matches!(other.stored(&claim("two", 15), &config(&other).await).await, Err(Error::Refused(_))));
+    assert!(matches!(
+        other.stored(&claim("two", 15), &config(&other).await).await,
+        Err(Error::Refused(_))
+    ));
     assert_eq!(bed.keys().len(), 1);
 }
 
@@ -29,9 +41,13 @@ async fn a_clone_is_refused(bed: Bed) {
     let (manager, one) = (bed.manager(), claim("one", 101));
     acquire(&manager, &one).await.unwrap();
     let _holding = hold(&manager, &one).await;
-    let Err(Error::Refused(text)) = acquire(&bed.manager(), &claim("one", 102)).await else { panic!("must be refused") };
+    let Err(Error::Refused(text)) = acquire(&bed.manager(), &claim("one", 102)).await else {
+        panic!("must be refused")
+    };
     assert!(
-        text.to_string().contains("machine-id") && text.to_string().contains("--node-id") && text.to_string().contains("192.168.56.101"),
+        text.to_string().contains("machine-id")
+            && text.to_string().contains("--node-id")
+            && text.to_string().contains("192.168.56.101"),
         "{text}"
     );
 }

@@ -26,14 +26,35 @@ async fn the_watch_sees_leases_come_change_and_go(bed: Bed) {
     let follower = Follower::of(observer);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
-    eventually("it comes", || follower.public_ip(&key(&lease)) == Some([192, 168, 56, 101].into())).await;
+    eventually("it comes", || {
+        follower.public_ip(&key(&lease)) == Some([192, 168, 56, 101].into())
+    })
+    .await;
     let moved = claim("one", 102);
-    let again = acquire(&manager, &Claim { host: HostFacts { previous: Some(lease.subnets), ..moved.host.clone() }, ..moved }).await.unwrap();
+    let again = acquire(
+        &manager,
+        &Claim {
+            host: HostFacts {
+                previous: Some(lease.subnets),
+                ..moved.host.clone()
+            },
+            ..moved
+        },
+    )
+    .await
+    .unwrap();
     assert_eq!(again.subnets, lease.subnets);
-    eventually("it changes", || follower.public_ip(&key(&lease)) == Some([192, 168, 56, 102].into())).await;
+    eventually("it changes", || {
+        follower.public_ip(&key(&lease)) == Some([192, 168, 56, 102].into())
+    })
+    .await;
     bed.delete(&key(&lease));
     eventually("it goes", || !follower.has(&key(&lease))).await;
-    assert_eq!(follower.resets(), 1, "a list at the start, then changes alone");
+    assert_eq!(
+        follower.resets(),
+        1,
+        "a list at the start, then changes alone"
+    );
 }
 
 async fn hostile_keys_change_nothing(bed: Bed) {
@@ -42,26 +63,59 @@ async fn hostile_keys_change_nothing(bed: Bed) {
     let follower = Follower::of(bed.manager());
     eventually("the list is in", || follower.len() == 1).await;
     let good = bed.get(&key(&lease)).unwrap();
-    for bad in ["{", "null null", "[]", r#"{"PublicIP":7}"#, r#"{"PublicIP":null}"#, "\u{0}"] {
+    for bad in [
+        "{",
+        "null null",
+        "[]",
+        r#"{"PublicIP":7}"#,
+        r#"{"PublicIP":null}"#,
+        "\u{0}",
+    ] {
         bed.put(&key(&lease), bad);
     }
-    for (at, name) in ["nonsense", "10.5.3.0", "10.5.3.1-24", "10.5.3.0-24.bak", "10.5.3.0-024"].iter().enumerate() {
+    for (at, name) in [
+        "nonsense",
+        "10.5.3.0",
+        "10.5.3.1-24",
+        "10.5.3.0-24.bak",
+        "10.5.3.0-024",
+    ]
+    .iter()
+    .enumerate()
+    {
         bed.put(name, if at % 2 == 0 { "{" } else { &good });
     }
     if let Some(folder) = bed.folder() {
         // Whoever opens a pipe for reading waits for a writer.
         let pipe = folder.join("subnets/10.5.201.0-24");
-        assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
     }
-    bed.put("10.5.200.0-24", r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.200.0-24",
+        r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#,
+    );
     eventually("the watch goes on", || follower.has("10.5.200.0-24")).await;
-    assert!(follower.has(&key(&lease)), "an unreadable value is no removal");
+    assert!(
+        follower.has(&key(&lease)),
+        "an unreadable value is no removal"
+    );
     assert_eq!(follower.len(), 2);
     // Whoever starts now knows that there is something, and nothing more.
     let newcomer = bed.manager();
-    let Some(LeaseEvent::Reset { leases, unreadable }) = newcomer.watch().next().await else { panic!("begins with a list") };
+    let Some(LeaseEvent::Reset { leases, unreadable }) = newcomer.watch().next().await else {
+        panic!("begins with a list")
+    };
     // The pipe is a key that is there, too.
-    assert_eq!((leases.len(), unreadable.len()), (1, if bed.folder().is_some() { 2 } else { 1 }));
+    assert_eq!(
+        (leases.len(), unreadable.len()),
+        (1, if bed.folder().is_some() { 2 } else { 1 })
+    );
 }
 
 /// A key of bytes that are no UTF-8 is nobody's lease, but told of: by the watch, by the list of who starts later, and until it is gone.
@@ -72,49 +126,87 @@ async fn keys_that_are_no_text_are_counted(bed: Bed) {
     let manager = bed.manager();
     let follower = Follower::of(manager.clone());
     eventually("the list is in", || follower.len() == 1).await;
-    let known = |manager: &Arc<dyn SubnetManager>| manager.counters().unreadable_keys().into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    let known = |manager: &Arc<dyn SubnetManager>| {
+        manager
+            .counters()
+            .unreadable_keys()
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect::<Vec<_>>()
+    };
     let odd = b"10.5.3.0-24\xff";
     bed.put_bytes(odd, true);
-    eventually("the watch tells of it", || known(&manager) == ["10.5.3.0-24\\xff"]).await;
+    eventually("the watch tells of it", || {
+        known(&manager) == ["10.5.3.0-24\\xff"]
+    })
+    .await;
     // Who starts now finds it in the list; that it is the newest key does no harm.
     let late = bed.manager();
     let later = Follower::of(late.clone());
-    eventually("the list tells of it", || known(&late) == ["10.5.3.0-24\\xff"]).await;
+    eventually("the list tells of it", || {
+        known(&late) == ["10.5.3.0-24\\xff"]
+    })
+    .await;
     bed.put_bytes(odd, false);
-    eventually("it is gone", || known(&manager).is_empty() && known(&late).is_empty()).await;
+    eventually("it is gone", || {
+        known(&manager).is_empty() && known(&late).is_empty()
+    })
+    .await;
     bed.put("10.5.201.0-24", value);
-    eventually("the watches go on", || follower.len() == 2 && later.len() == 2).await;
+    eventually("the watches go on", || {
+        follower.len() == 2 && later.len() == 2
+    })
+    .await;
     assert_eq!((follower.resets(), later.resets()), (1, 1));
 }
 
 async fn the_watch_survives_compaction_and_restarts(mut bed: Bed) {
     bed.configure(CONFIG);
-    bed.put("10.5.1.0-24", r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.1.0-24",
+        r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#,
+    );
     let follower = Follower::of(bed.manager());
     eventually("the list is in", || follower.len() == 1).await;
     // A restart alone: resumed, not read anew.
     bed.own_etcd().kill();
     bed.own_etcd().start();
-    bed.put("10.5.2.0-24", r#"{"PublicIP":"192.168.56.2","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.2.0-24",
+        r#"{"PublicIP":"192.168.56.2","PublicIPv6":null}"#,
+    );
     eventually("it goes on", || follower.len() == 2).await;
     assert_eq!(follower.resets(), 1);
     // Compaction while it was away.
     let frozen = bed.own_etcd();
     frozen.kill();
     frozen.start();
-    let json: serde_json::Value = serde_json::from_str(&frozen.ctl(&["get", "x", "-w", "json"])).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&frozen.ctl(&["get", "x", "-w", "json"])).unwrap();
     let revision = json["header"]["revision"].as_i64().unwrap();
     frozen.ctl(&["compact", &revision.to_string()]);
-    bed.put("10.5.3.0-24", r#"{"PublicIP":"192.168.56.3","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.3.0-24",
+        r#"{"PublicIP":"192.168.56.3","PublicIPv6":null}"#,
+    );
     bed.delete("10.5.1.0-24");
-    eventually("it is correct", || follower.has("10.5.3.0-24") && !follower.has("10.5.1.0-24") && follower.len() == 2).await;
+    eventually("it is correct", || {
+        follower.has("10.5.3.0-24") && !follower.has("10.5.1.0-24") && follower.len() == 2
+    })
+    .await;
 }
 
 async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     bed.configure(CONFIG);
-    bed.put("10.5.1.0-24", r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.1.0-24",
+        r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#,
+    );
     let snapshot = bed.etcd().snapshot();
-    bed.put("10.5.2.0-24", r#"{"PublicIP":"192.168.56.2","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.2.0-24",
+        r#"{"PublicIP":"192.168.56.2","PublicIPv6":null}"#,
+    );
     let (manager, one) = (bed.manager(), claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
     let holding = hold(&manager, &one).await;
@@ -123,11 +215,20 @@ async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     bed.own_etcd().restore(&snapshot);
     // As many writes as were lost: only their content tells the histories apart.
     for last in [7, 8] {
-        bed.put(&format!("10.5.{last}.0-24"), &format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#));
+        bed.put(
+            &format!("10.5.{last}.0-24"),
+            &format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#),
+        );
     }
-    eventually("our own key is put back", || bed.get(&key(&lease)).is_some()).await;
+    eventually("our own key is put back", || {
+        bed.get(&key(&lease)).is_some()
+    })
+    .await;
     eventually("the world is the restored one", || {
-        follower.has("10.5.7.0-24") && follower.has("10.5.1.0-24") && !follower.has("10.5.2.0-24") && follower.has(&key(&lease))
+        follower.has("10.5.7.0-24")
+            && follower.has("10.5.1.0-24")
+            && !follower.has("10.5.2.0-24")
+            && follower.has(&key(&lease))
     })
     .await;
     assert!(!holding.task.is_finished());
@@ -151,7 +252,10 @@ async fn the_watch_notices_a_restored_store_that_is_ahead(mut bed: Bed) {
     for last in [7, 8, 3] {
         bed.put(&format!("10.5.{last}.0-24"), &value(last));
     }
-    eventually("the world is the restored one", || follower.has("10.5.7.0-24") && follower.has("10.5.3.0-24") && !follower.has("10.5.2.0-24")).await;
+    eventually("the world is the restored one", || {
+        follower.has("10.5.7.0-24") && follower.has("10.5.3.0-24") && !follower.has("10.5.2.0-24")
+    })
+    .await;
 }
 
 async fn pages_shrink_to_fit_large_values(bed: Bed) {
@@ -160,7 +264,10 @@ async fn pages_shrink_to_fit_large_values(bed: Bed) {
     for last in 1..=70 {
         bed.put(&format!("10.5.{last}.0-24"), &big);
     }
-    bed.put("10.5.100.0-24", r#"{"PublicIP":"192.168.56.100","PublicIPv6":null}"#);
+    bed.put(
+        "10.5.100.0-24",
+        r#"{"PublicIP":"192.168.56.100","PublicIPv6":null}"#,
+    );
     let follower = Follower::of(bed.manager());
     eventually("the one readable lease is seen", || follower.len() == 1).await;
     let lease = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();

@@ -37,14 +37,28 @@ struct Bench {
 
 fn claim(instance: &str) -> Claim {
     Claim {
-        node: NodeId { id: "one".into(), name: "n1".into(), instance: instance.into(), ..NodeId::default() },
+        node: NodeId {
+            id: "one".into(),
+            name: "n1".into(),
+            instance: instance.into(),
+            ..NodeId::default()
+        },
         public: Dual::V4(OWN),
-        host: HostFacts { named: true, store_via_underlay: true, via_underlay: Arc::new(|_| true), ..HostFacts::default() },
+        host: HostFacts {
+            named: true,
+            store_via_underlay: true,
+            via_underlay: Arc::new(|_| true),
+            ..HostFacts::default()
+        },
     }
 }
 
 fn attrs(public: Ipv4Addr) -> LeaseAttrs {
-    LeaseAttrs { public_ip: Some(public), backend: "host-gw".into(), ..LeaseAttrs::default() }
+    LeaseAttrs {
+        public_ip: Some(public),
+        backend: "host-gw".into(),
+        ..LeaseAttrs::default()
+    }
 }
 
 /// Acquires on the store as it is.
@@ -63,13 +77,25 @@ fn acquired(store: &mut Store, instance: &str, now: Duration) -> Tenure {
 
 impl Bench {
     fn new() -> Self {
-        let mut store = Store { revision: 1, ..Store::default() };
+        let mut store = Store {
+            revision: 1,
+            ..Store::default()
+        };
         let now = Duration::from_secs(10);
         let tenure = acquired(&mut store, "first", now);
         let key = tenure.key.clone();
         let seen = store.events.len();
-        let coroutine = Coroutine::new(move |io| hold(io, claim("first"), super::world::config(), tenure));
-        let mut bench = Self { store, coroutine, key, now, seen, told: Vec::new(), fates: Vec::new() };
+        let coroutine =
+            Coroutine::new(move |io| hold(io, claim("first"), super::world::config(), tenure));
+        let mut bench = Self {
+            store,
+            coroutine,
+            key,
+            now,
+            seen,
+            told: Vec::new(),
+            fates: Vec::new(),
+        };
         bench.run(Duration::from_secs(1));
         bench
     }
@@ -78,7 +104,13 @@ impl Bench {
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
-            for event in self.store.events.iter().skip(self.seen).filter(|event| event.key == self.key) {
+            for event in self
+                .store
+                .events
+                .iter()
+                .skip(self.seen)
+                .filter(|event| event.key == self.key)
+            {
                 self.coroutine.notify(event.notice.clone());
             }
             self.seen = self.store.events.len();
@@ -87,9 +119,18 @@ impl Bench {
             match step {
                 Step::Done(lost) => panic!("lost: {lost}"),
                 Step::Ask(request) => {
-                    let writes = matches!(&request, Request::Txn { write, .. } if !write.is_empty());
-                    let fate = if writes && !self.fates.is_empty() { self.fates.remove(0) } else { Fate::Answered };
-                    let answer = if fate == Fate::Lost { None } else { Some(self.store.carry_out(&request, self.now)) };
+                    let writes =
+                        matches!(&request, Request::Txn { write, .. } if !write.is_empty());
+                    let fate = if writes && !self.fates.is_empty() {
+                        self.fates.remove(0)
+                    } else {
+                        Fate::Answered
+                    };
+                    let answer = if fate == Fate::Lost {
+                        None
+                    } else {
+                        Some(self.store.carry_out(&request, self.now))
+                    };
                     self.coroutine.answer(match (fate, answer) {
                         (Fate::Answered, Some(answer)) => answer,
                         _ => {
@@ -116,7 +157,16 @@ impl Bench {
 
     /// Puts a value as `etcdctl put` does: without a lease.
     fn put(&mut self, value: &str) {
-        self.store.write(&Write::Put { key: self.key.clone(), value: value.into(), lease: 0 }, self.now).unwrap();
+        self.store
+            .write(
+                &Write::Put {
+                    key: self.key.clone(),
+                    value: value.into(),
+                    lease: 0,
+                },
+                self.now,
+            )
+            .unwrap();
     }
 
     fn value(&self) -> String {
@@ -128,32 +178,62 @@ impl Bench {
     }
 
     fn public(&self) -> Option<Ipv4Addr> {
-        wire::parse_value(self.value().as_bytes()).unwrap().public_ip
+        wire::parse_value(self.value().as_bytes())
+            .unwrap()
+            .public_ip
     }
 
     fn warnings(&self, words: &str) -> usize {
-        self.told.iter().filter(|told| told.warning && told.news.to_string().contains(words)).count()
+        self.told
+            .iter()
+            .filter(|told| told.warning && told.news.to_string().contains(words))
+            .count()
     }
 }
 
 #[test]
 fn a_new_address_is_told_at_once_whatever_becomes_of_the_answers() {
-    for fates in [vec![], vec![Fate::Lost], vec![Fate::Done], vec![Fate::Lost, Fate::Done], vec![Fate::Done, Fate::Lost, Fate::Lost]] {
+    for fates in [
+        vec![],
+        vec![Fate::Lost],
+        vec![Fate::Done],
+        vec![Fate::Lost, Fate::Done],
+        vec![Fate::Done, Fate::Lost, Fate::Lost],
+    ] {
         let mut bench = Bench::new();
         for change in 0..10 {
             let new = Ipv4Addr::new(192, 168, 57, change);
             bench.fates.clone_from(&fates);
             let begun = bench.now;
-            bench.coroutine.notify(Notice::Publish(Box::new(attrs(new))));
+            bench
+                .coroutine
+                .notify(Notice::Publish(Box::new(attrs(new))));
             // Each lost answer costs its deadline, and then hardly anything.
-            let lost = u32::try_from(fates.iter().filter(|fate| **fate != Fate::Answered).count()).unwrap();
-            while bench.coroutine.held().unpublished.is_some() || bench.public() != Some(new) || bench.now == begun {
+            let lost = u32::try_from(fates.iter().filter(|fate| **fate != Fate::Answered).count())
+                .unwrap();
+            while bench.coroutine.held().unpublished.is_some()
+                || bench.public() != Some(new)
+                || bench.now == begun
+            {
                 bench.run(Duration::from_millis(100));
-                assert!(bench.now - begun < Duration::from_secs(5) * lost + Duration::from_secs(3), "change {change}: {:?}", bench.value());
+                assert!(
+                    bench.now - begun < Duration::from_secs(5) * lost + Duration::from_secs(3),
+                    "change {change}: {:?}",
+                    bench.value()
+                );
             }
             assert_ne!(bench.lease(), 0);
         }
-        assert_eq!(bench.told.iter().filter(|told| told.news.to_string().contains("instead of")).count(), 10, "{:?}", bench.told);
+        assert_eq!(
+            bench
+                .told
+                .iter()
+                .filter(|told| told.news.to_string().contains("instead of"))
+                .count(),
+            10,
+            "{:?}",
+            bench.told
+        );
         assert_eq!(bench.warnings(""), 0, "{:?}", bench.told);
     }
 }
@@ -162,19 +242,29 @@ fn a_new_address_is_told_at_once_whatever_becomes_of_the_answers() {
 fn what_is_not_told_yet_is_shown() {
     let mut bench = Bench::new();
     bench.fates = vec![Fate::Lost; 4];
-    bench.coroutine.notify(Notice::Publish(Box::new(attrs(FOREIGN))));
+    bench
+        .coroutine
+        .notify(Notice::Publish(Box::new(attrs(FOREIGN))));
     let begun = bench.now;
     bench.run(Duration::from_millis(1));
     let unpublished = bench.coroutine.held().unpublished.unwrap();
     assert_eq!(unpublished.since, begun);
     assert!(
-        unpublished.what.to_string().contains("192.168.56.222") && unpublished.what.to_string().contains("192.168.56.101"),
+        unpublished.what.to_string().contains("192.168.56.222")
+            && unpublished.what.to_string().contains("192.168.56.101"),
         "{}",
         unpublished.what
     );
     assert!(bench.coroutine.held().trouble.is_some());
     bench.run(Duration::from_secs(30));
-    assert_eq!((bench.coroutine.held().unpublished, bench.coroutine.held().trouble, bench.public()), (None, None, Some(FOREIGN)));
+    assert_eq!(
+        (
+            bench.coroutine.held().unpublished,
+            bench.coroutine.held().trouble,
+            bench.public()
+        ),
+        (None, None, Some(FOREIGN))
+    );
 }
 
 #[test]
@@ -184,12 +274,22 @@ fn a_foreign_address_is_put_back_with_its_lease() {
     bench.put(&good.replace("192.168.56.101", "192.168.56.222"));
     bench.run(Duration::from_secs(1));
     assert_eq!((bench.value(), bench.lease()), (good.clone(), lease));
-    assert_eq!(bench.warnings("192.168.56.222, which is not this node's: it was put back"), 1, "{:?}", bench.told);
+    assert_eq!(
+        bench.warnings("192.168.56.222, which is not this node's: it was put back"),
+        1,
+        "{:?}",
+        bench.told
+    );
     // Unreadable, and without a lease: no reservation either. The second time it may take a moment.
     bench.put("{");
     bench.run(Duration::from_secs(2));
     assert_eq!((bench.value(), bench.lease()), (good.clone(), lease));
-    assert_eq!(bench.warnings("cannot be read: it was put back"), 1, "{:?}", bench.told);
+    assert_eq!(
+        bench.warnings("cannot be read: it was put back"),
+        1,
+        "{:?}",
+        bench.told
+    );
     assert_eq!(bench.warnings("deleted"), 0, "{:?}", bench.told);
 }
 
@@ -199,18 +299,32 @@ fn a_foreign_address_is_put_back_while_the_own_one_changes() {
     let (good, lease) = (bench.value(), bench.lease());
     let new = Ipv4Addr::new(192, 168, 57, 1);
     bench.fates = vec![Fate::Lost];
-    bench.coroutine.notify(Notice::Publish(Box::new(attrs(new))));
+    bench
+        .coroutine
+        .notify(Notice::Publish(Box::new(attrs(new))));
     bench.put(&good.replace("192.168.56.101", "192.168.56.222"));
     bench.run(Duration::from_secs(10));
-    assert_eq!((bench.public(), bench.lease()), (Some(new), lease), "{:?}", bench.told);
+    assert_eq!(
+        (bench.public(), bench.lease()),
+        (Some(new), lease),
+        "{:?}",
+        bench.told
+    );
     // What was told until now is ours too: copied by a hand meanwhile, it is a reservation, and tells the new address.
     let mut bench = Bench::new();
     let good = bench.value();
     bench.fates = vec![Fate::Lost];
-    bench.coroutine.notify(Notice::Publish(Box::new(attrs(new))));
+    bench
+        .coroutine
+        .notify(Notice::Publish(Box::new(attrs(new))));
     bench.put(&good);
     bench.run(Duration::from_secs(10));
-    assert_eq!((bench.public(), bench.lease()), (Some(new), 0), "{:?}", bench.told);
+    assert_eq!(
+        (bench.public(), bench.lease()),
+        (Some(new), 0),
+        "{:?}",
+        bench.told
+    );
 }
 
 #[test]
@@ -246,7 +360,12 @@ fn a_reservation_by_hand_is_told_once() {
         bench.run(Duration::from_secs(1));
         assert_eq!(bench.lease(), 0);
     }
-    assert_eq!(bench.warnings("is a reservation of this node from now on"), 1, "{:?}", bench.told);
+    assert_eq!(
+        bench.warnings("is a reservation of this node from now on"),
+        1,
+        "{:?}",
+        bench.told
+    );
     assert_eq!(bench.told.len(), 1, "{:?}", bench.told);
 }
 
@@ -258,19 +377,33 @@ fn a_deleted_key_comes_back_on_the_same_lease_and_is_told() {
     bench.store.delete(&key, bench.now);
     bench.run(Duration::from_secs(1));
     assert_eq!((bench.lease(), bench.store.leases.len()), (lease, 1));
-    assert_eq!(bench.warnings("was deleted from the store: it was put back"), 1, "{:?}", bench.told);
+    assert_eq!(
+        bench.warnings("was deleted from the store: it was put back"),
+        1,
+        "{:?}",
+        bench.told
+    );
 }
 
 #[test]
 fn restarts_go_on_with_the_same_lease() {
-    let mut store = Store { revision: 1, ..Store::default() };
+    let mut store = Store {
+        revision: 1,
+        ..Store::default()
+    };
     let first = acquired(&mut store, "first", Duration::from_secs(1));
     for restart in 0..20 {
         let now = Duration::from_secs(2 + restart);
         let tenure = acquired(&mut store, &format!("i{restart}"), now);
-        assert_eq!((tenure.key, tenure.lease, store.leases.len()), (first.key.clone(), first.lease, 1));
+        assert_eq!(
+            (tenure.key, tenure.lease, store.leases.len()),
+            (first.key.clone(), first.lease, 1)
+        );
     }
     // One that is gone meanwhile is granted anew.
     store.drop_lease(first.lease, Duration::from_secs(60));
-    assert_ne!(acquired(&mut store, "last", Duration::from_secs(60)).lease, first.lease);
+    assert_ne!(
+        acquired(&mut store, "last", Duration::from_secs(60)).lease,
+        first.lease
+    );
 }

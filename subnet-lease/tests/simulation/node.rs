@@ -89,13 +89,19 @@ impl Node {
     }
 
     fn attrs(&self) -> LeaseAttrs {
-        LeaseAttrs { public_ip: Some(self.address), backend: "host-gw".into(), ..LeaseAttrs::default() }
+        LeaseAttrs {
+            public_ip: Some(self.address),
+            backend: "host-gw".into(),
+            ..LeaseAttrs::default()
+        }
     }
 
     /// What the node believes to hold.
     pub fn held(&self) -> Option<Subnets> {
         match &self.process {
-            Process::Holding(coroutine, _) => coroutine.with_held(|held| held.lease.as_ref().map(|lease| lease.subnets)),
+            Process::Holding(coroutine, _) => {
+                coroutine.with_held(|held| held.lease.as_ref().map(|lease| lease.subnets))
+            }
             _ => None,
         }
     }
@@ -129,9 +135,14 @@ impl Node {
                 }
                 if self.unseen(store) {
                     times.push(
-                        self.stopped
-                            .max(self.cut)
-                            .max(store.events.get(self.seen.1).map_or(Duration::ZERO, |event| event.at + Duration::from_millis(40))),
+                        self.stopped.max(self.cut).max(
+                            store
+                                .events
+                                .get(self.seen.1)
+                                .map_or(Duration::ZERO, |event| {
+                                    event.at + Duration::from_millis(40)
+                                }),
+                        ),
                     );
                 }
             }
@@ -140,11 +151,19 @@ impl Node {
     }
 
     fn unseen(&self, store: &Store) -> bool {
-        matches!(self.process, Process::Holding(..)) && (self.seen.0 != store.history || self.seen.1 < store.events.len())
+        matches!(self.process, Process::Holding(..))
+            && (self.seen.0 != store.history || self.seen.1 < store.events.len())
     }
 
     /// Does what is due; returns a line for the history.
-    pub fn act(&mut self, now: Duration, store: &mut Store, config: &NetworkConfig, rng: &mut StdRng, talk: bool) -> Option<String> {
+    pub fn act(
+        &mut self,
+        now: Duration,
+        store: &mut Store,
+        config: &NetworkConfig,
+        rng: &mut StdRng,
+        talk: bool,
+    ) -> Option<String> {
         let mut line = None;
         if let Some((at, travel)) = self.travel.take() {
             if at > now {
@@ -153,17 +172,38 @@ impl Node {
                 match travel {
                     Travel::Out(request) => {
                         let reset = rng.random_bool(0.02) && self.healthy(now);
-                        let answer = if reset || self.cut > now { Err(NoAnswer.into()) } else { store.carry_out(&request, now) };
-                        if talk && !matches!(request, Request::KeepAlive { .. } | Request::List | Request::Grant | Request::LastSeen { .. }) {
-                            println!("{:>9.3}   n{} {request:?} -> {answer:?}", now.as_secs_f64(), self.name);
+                        let answer = if reset || self.cut > now {
+                            Err(NoAnswer.into())
+                        } else {
+                            store.carry_out(&request, now)
+                        };
+                        if talk
+                            && !matches!(
+                                request,
+                                Request::KeepAlive { .. }
+                                    | Request::List
+                                    | Request::Grant
+                                    | Request::LastSeen { .. }
+                            )
+                        {
+                            println!(
+                                "{:>9.3}   n{} {request:?} -> {answer:?}",
+                                now.as_secs_f64(),
+                                self.name
+                            );
                         }
                         let lost = rng.random_bool(0.02);
                         let answer = if lost { Err(NoAnswer.into()) } else { answer };
                         if !matches!(self.process, Process::Off { .. }) {
-                            self.travel = Some((now + Duration::from_millis(rng.random_range(1..40)), Travel::Back(answer)));
+                            self.travel = Some((
+                                now + Duration::from_millis(rng.random_range(1..40)),
+                                Travel::Back(answer),
+                            ));
                         }
                     }
-                    Travel::Back(answer) if self.stopped > now => self.travel = Some((self.stopped, Travel::Back(answer))),
+                    Travel::Back(answer) if self.stopped > now => {
+                        self.travel = Some((self.stopped, Travel::Back(answer)))
+                    }
                     Travel::Back(answer) => {
                         match &mut self.process {
                             Process::Acquiring(coroutine) => coroutine.answer(answer),
@@ -185,7 +225,8 @@ impl Node {
             }
             self.instance += 1;
             let (claim, config2, attrs) = (self.claim(), config.clone(), self.attrs());
-            self.process = Process::Acquiring(Coroutine::new(move |io| acquire(io, claim, config2, attrs)));
+            self.process =
+                Process::Acquiring(Coroutine::new(move |io| acquire(io, claim, config2, attrs)));
             return self.go_on(now, store, config, rng);
         }
         self.deliver(now, store);
@@ -194,7 +235,9 @@ impl Node {
 
     /// Hands over what the watch has to tell.
     fn deliver(&mut self, now: Duration, store: &Store) {
-        let Process::Holding(coroutine, key) = &mut self.process else { return };
+        let Process::Holding(coroutine, key) = &mut self.process else {
+            return;
+        };
         if self.cut > now {
             return;
         }
@@ -211,7 +254,13 @@ impl Node {
         self.seen.1 = store.events.len();
     }
 
-    fn go_on(&mut self, now: Duration, store: &mut Store, config: &NetworkConfig, rng: &mut StdRng) -> Option<String> {
+    fn go_on(
+        &mut self,
+        now: Duration,
+        store: &mut Store,
+        config: &NetworkConfig,
+        rng: &mut StdRng,
+    ) -> Option<String> {
         {
             let ended = match &mut self.process {
                 Process::Off { .. } => return None,
@@ -239,17 +288,26 @@ impl Node {
                     self.previous = Some(tenure.subnets);
                     let line = format!("n{} holds {}", self.name, tenure.subnets);
                     // The watch of the own key begins behind our own last write; what came since is told.
-                    let after = store.events.iter().position(|event| event.revision > tenure.modified).unwrap_or(store.events.len());
+                    let after = store
+                        .events
+                        .iter()
+                        .position(|event| event.revision > tenure.modified)
+                        .unwrap_or(store.events.len());
                     self.seen = (store.history, after);
                     let (claim, used, key) = (self.claim(), config.clone(), tenure.key.clone());
                     let config = used.clone();
-                    self.process = Process::Holding(Coroutine::new(move |io| hold(io, claim, config, tenure)), key);
+                    self.process = Process::Holding(
+                        Coroutine::new(move |io| hold(io, claim, config, tenure)),
+                        key,
+                    );
                     let _ = self.go_on(now, store, &used, rng);
                     Some(line)
                 }
                 Err((text, code)) => {
                     self.refusals += 1;
-                    self.process = Process::Off { restart: now + Duration::from_millis(rng.random_range(1_000..10_000)) };
+                    self.process = Process::Off {
+                        restart: now + Duration::from_millis(rng.random_range(1_000..10_000)),
+                    };
                     self.travel = None;
                     let line = format!("n{} exits {code}: {text}", self.name);
                     self.exit_report = text;
@@ -260,7 +318,11 @@ impl Node {
     }
 
     fn send(&mut self, request: Request, now: Duration, rng: &mut StdRng) -> Option<String> {
-        let delay = if self.cut > now { Duration::from_secs(5) } else { Duration::from_millis(rng.random_range(1..40)) };
+        let delay = if self.cut > now {
+            Duration::from_secs(5)
+        } else {
+            Duration::from_millis(rng.random_range(1..40))
+        };
         self.travel = Some((now + delay, Travel::Out(request)));
         None
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::time::Duration;
-use subnet_lease::protocol::registry::{Answer, Compare, Entry, Listing, Notice, Request, TTL, Unanswered, Write};
+use subnet_lease::protocol::registry::{
+    Answer, Compare, Entry, Listing, Notice, Request, TTL, Unanswered, Write,
+};
 use subnet_lease::reason::Lasting;
 use types::Coded;
 
@@ -48,14 +50,26 @@ impl Store {
     pub fn carry_out(&mut self, request: &Request, now: Duration) -> Result<Answer, Unanswered> {
         self.expire(now);
         Ok(match request {
-            Request::List => Answer::Listing(Listing { revision: self.revision, entries: self.keys.values().cloned().collect() }),
+            Request::List => Answer::Listing(Listing {
+                revision: self.revision,
+                entries: self.keys.values().cloned().collect(),
+            }),
             Request::Grant => {
                 self.next_lease += 1;
                 self.leases.insert(self.next_lease, now);
                 Answer::Granted(self.next_lease)
             }
-            Request::LastSeen { lease, .. } => Answer::LastSeen(self.leases.get(lease).map(|refreshed| now.saturating_sub(*refreshed))),
-            Request::KeepAlive { lease, .. } => Answer::Alive(self.leases.get_mut(lease).map(|refreshed| *refreshed = now).is_some()),
+            Request::LastSeen { lease, .. } => Answer::LastSeen(
+                self.leases
+                    .get(lease)
+                    .map(|refreshed| now.saturating_sub(*refreshed)),
+            ),
+            Request::KeepAlive { lease, .. } => Answer::Alive(
+                self.leases
+                    .get_mut(lease)
+                    .map(|refreshed| *refreshed = now)
+                    .is_some(),
+            ),
             Request::Inherit { lease } => Answer::Alive(self.leases.contains_key(lease)),
             Request::Revoke { lease } => {
                 if self.keys.values().all(|entry| entry.lease != *lease) {
@@ -63,23 +77,45 @@ impl Store {
                 }
                 Answer::Revoked
             }
-            Request::Txn { compare, write, key } => {
-                let holds = self.ignores_compares && !write.is_empty() || compare.iter().all(|compare| self.holds(compare));
+            Request::Txn {
+                compare,
+                write,
+                key,
+            } => {
+                let holds = self.ignores_compares && !write.is_empty()
+                    || compare.iter().all(|compare| self.holds(compare));
                 if holds {
                     for write in write {
                         self.write(write, now)?;
                     }
                 }
-                Answer::Txn { done: holds, revision: self.revision, present: if holds { None } else { self.keys.get(key).cloned() } }
+                Answer::Txn {
+                    done: holds,
+                    revision: self.revision,
+                    present: if holds {
+                        None
+                    } else {
+                        self.keys.get(key).cloned()
+                    },
+                }
             }
         })
     }
 
     fn holds(&self, compare: &Compare) -> bool {
         match compare {
-            Compare::Unchanged { key, modified } => self.keys.get(key).is_some_and(|entry| entry.modified == *modified),
-            Compare::Holds { key, value } => self.keys.get(key).is_some_and(|entry| *entry.value == *value.as_bytes()),
-            Compare::HangsOn { key, lease } => self.keys.get(key).is_some_and(|entry| entry.lease == *lease),
+            Compare::Unchanged { key, modified } => self
+                .keys
+                .get(key)
+                .is_some_and(|entry| entry.modified == *modified),
+            Compare::Holds { key, value } => self
+                .keys
+                .get(key)
+                .is_some_and(|entry| *entry.value == *value.as_bytes()),
+            Compare::HangsOn { key, lease } => self
+                .keys
+                .get(key)
+                .is_some_and(|entry| entry.lease == *lease),
             Compare::NoneUnder(prefix) => !self.keys.keys().any(|key| key.starts_with(prefix)),
         }
     }
@@ -92,10 +128,24 @@ impl Store {
                 }
                 self.revision += 1;
                 self.writes += 1;
-                let created = self.keys.get(key).map_or(self.revision, |entry| entry.created);
-                let entry = Entry { key: key.clone(), value: value.as_bytes().into(), created, modified: self.revision, lease: *lease };
+                let created = self
+                    .keys
+                    .get(key)
+                    .map_or(self.revision, |entry| entry.created);
+                let entry = Entry {
+                    key: key.clone(),
+                    value: value.as_bytes().into(),
+                    created,
+                    modified: self.revision,
+                    lease: *lease,
+                };
                 self.keys.insert(key.clone(), entry.clone());
-                self.events.push(Event { at: now, revision: self.revision, key: key.clone(), notice: Notice::Written(entry) });
+                self.events.push(Event {
+                    at: now,
+                    revision: self.revision,
+                    key: key.clone(),
+                    notice: Notice::Written(entry),
+                });
             }
             Write::Delete { key } => self.delete(key, now),
         }
@@ -106,13 +156,23 @@ impl Store {
         if self.keys.remove(key).is_some() {
             self.revision += 1;
             self.writes += 1;
-            self.events.push(Event { at: now, revision: self.revision, key: key.to_owned(), notice: Notice::Deleted(self.revision) });
+            self.events.push(Event {
+                at: now,
+                revision: self.revision,
+                key: key.to_owned(),
+                notice: Notice::Deleted(self.revision),
+            });
         }
     }
 
     pub fn drop_lease(&mut self, lease: i64, now: Duration) {
         if self.leases.remove(&lease).is_some() {
-            let keys: Vec<String> = self.keys.values().filter(|entry| entry.lease == lease).map(|entry| entry.key.clone()).collect();
+            let keys: Vec<String> = self
+                .keys
+                .values()
+                .filter(|entry| entry.lease == lease)
+                .map(|entry| entry.key.clone())
+                .collect();
             for key in keys {
                 self.delete(&key, now);
             }
@@ -120,7 +180,12 @@ impl Store {
     }
 
     fn expire(&mut self, now: Duration) {
-        let dead: Vec<i64> = self.leases.iter().filter(|(_, refreshed)| now.saturating_sub(**refreshed) > TTL).map(|(lease, _)| *lease).collect();
+        let dead: Vec<i64> = self
+            .leases
+            .iter()
+            .filter(|(_, refreshed)| now.saturating_sub(**refreshed) > TTL)
+            .map(|(lease, _)| *lease)
+            .collect();
         for lease in dead {
             self.drop_lease(lease, now);
         }
@@ -132,7 +197,9 @@ impl Store {
         let (writes, next_lease) = (self.writes, self.next_lease);
         let ignores_compares = self.ignores_compares;
         *self = old.clone();
-        self.leases.values_mut().for_each(|refreshed| *refreshed = now);
+        self.leases
+            .values_mut()
+            .for_each(|refreshed| *refreshed = now);
         self.events.clear();
         self.history = history;
         self.writes = writes;

@@ -21,8 +21,14 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    pub const ALL: [Scenario; 6] =
-        [Scenario::Plain, Scenario::SmallPool, Scenario::SharedAddress, Scenario::Clones, Scenario::ClonesWithOneAddress, Scenario::MovingAddresses];
+    pub const ALL: [Scenario; 6] = [
+        Scenario::Plain,
+        Scenario::SmallPool,
+        Scenario::SharedAddress,
+        Scenario::Clones,
+        Scenario::ClonesWithOneAddress,
+        Scenario::MovingAddresses,
+    ];
 }
 
 pub fn config() -> NetworkConfig {
@@ -62,12 +68,18 @@ impl World {
         let scenario = Scenario::ALL[rng.random_range(0..Scenario::ALL.len())];
         let count = rng.random_range(2..=6);
         // On a small pool all start at once.
-        let together = if scenario == Scenario::SmallPool { 20 } else { 3_000 };
+        let together = if scenario == Scenario::SmallPool {
+            20
+        } else {
+            3_000
+        };
         let nodes = (0..count)
             .map(|name| {
                 let twin = name < 2;
                 let address = match scenario {
-                    Scenario::SharedAddress | Scenario::ClonesWithOneAddress if twin => Ipv4Addr::new(10, 0, 2, 15),
+                    Scenario::SharedAddress | Scenario::ClonesWithOneAddress if twin => {
+                        Ipv4Addr::new(10, 0, 2, 15)
+                    }
                     _ => Ipv4Addr::new(192, 168, 56, 101 + name as u8),
                 };
                 let id = match scenario {
@@ -75,18 +87,34 @@ impl World {
                     _ => format!("id{name}"),
                 };
                 let named = scenario != Scenario::SharedAddress || !twin;
-                Node::new(name, id, address, named, Duration::from_millis(rng.random_range(0..together)))
+                Node::new(
+                    name,
+                    id,
+                    address,
+                    named,
+                    Duration::from_millis(rng.random_range(0..together)),
+                )
             })
             .collect();
         let config = match scenario {
-            Scenario::SmallPool => NetworkConfig::parse(r#"{"Network":"10.5.0.0/20","SubnetMin":"10.5.1.0","SubnetMax":"10.5.4.0"}"#).unwrap(),
+            Scenario::SmallPool => NetworkConfig::parse(
+                r#"{"Network":"10.5.0.0/20","SubnetMin":"10.5.1.0","SubnetMax":"10.5.4.0"}"#,
+            )
+            .unwrap(),
             _ => config(),
         };
         let go_acts = rng.random_bool(0.15);
-        let calm = if rng.random_bool(0.3) { 600_000 } else { 120_000 };
+        let calm = if rng.random_bool(0.3) {
+            600_000
+        } else {
+            120_000
+        };
         Self {
             scenario,
-            store: Store { revision: 1, ..Store::default() },
+            store: Store {
+                revision: 1,
+                ..Store::default()
+            },
             nodes,
             rng,
             now: Duration::ZERO,
@@ -118,7 +146,12 @@ impl World {
             if steps > 400_000 {
                 return Err(format!("{steps} steps by {:?}: a busy loop", self.now));
             }
-            let next = self.nodes.iter().filter_map(|node| node.next(&self.store)).min().unwrap_or(END);
+            let next = self
+                .nodes
+                .iter()
+                .filter_map(|node| node.next(&self.store))
+                .min()
+                .unwrap_or(END);
             let mut to = next.max(self.now + Duration::from_millis(1));
             if fault < FAULTS_UNTIL {
                 to = to.min(fault);
@@ -132,9 +165,18 @@ impl World {
                 fault = self.now + Duration::from_millis(self.rng.random_range(50..self.calm));
             }
             for at in 0..self.nodes.len() {
-                if self.nodes[at].next(&self.store).is_some_and(|next| next <= self.now) {
+                if self.nodes[at]
+                    .next(&self.store)
+                    .is_some_and(|next| next <= self.now)
+                {
                     let before = self.nodes[at].held();
-                    let line = self.nodes[at].act(self.now, &mut self.store, &self.config, &mut self.rng, self.talk);
+                    let line = self.nodes[at].act(
+                        self.now,
+                        &mut self.store,
+                        &self.config,
+                        &mut self.rng,
+                        self.talk,
+                    );
                     if let Some(line) = line {
                         self.say(&line);
                     }
@@ -164,7 +206,12 @@ impl World {
             32..=46 => {
                 self.nodes[at].stopped = now + span;
                 if self.rng.random_bool(0.5)
-                    && let Some(lease) = self.nodes[at].held().and_then(|held| self.store.keys.get(&wire::render_key(&held)).map(|entry| entry.lease))
+                    && let Some(lease) = self.nodes[at].held().and_then(|held| {
+                        self.store
+                            .keys
+                            .get(&wire::render_key(&held))
+                            .map(|entry| entry.lease)
+                    })
                 {
                     self.store.drop_lease(lease, now);
                     if let Some(held) = self.nodes[at].held() {
@@ -179,7 +226,9 @@ impl World {
             }
             62..=68 => {
                 let keys: Vec<String> = self.store.keys.keys().cloned().collect();
-                let Some(key) = pick(&mut self.rng, &keys) else { return };
+                let Some(key) = pick(&mut self.rng, &keys) else {
+                    return;
+                };
                 // An operator who deletes a reservation gives it up.
                 self.reserved.retain(|(reserved, _)| *reserved != key);
                 self.touched.insert(key.clone(), now);
@@ -187,11 +236,28 @@ impl World {
                 format!("operator deletes {key}")
             }
             69..=75 => {
-                let keys: Vec<String> = self.store.keys.keys().filter(|key| wire::parse_key(key).is_some()).cloned().collect();
-                let Some(key) = pick(&mut self.rng, &keys) else { return };
-                let Some(entry) = self.store.keys.get(&key).cloned() else { return };
+                let keys: Vec<String> = self
+                    .store
+                    .keys
+                    .keys()
+                    .filter(|key| wire::parse_key(key).is_some())
+                    .cloned()
+                    .collect();
+                let Some(key) = pick(&mut self.rng, &keys) else {
+                    return;
+                };
+                let Some(entry) = self.store.keys.get(&key).cloned() else {
+                    return;
+                };
                 let value = String::from_utf8_lossy(&entry.value).into_owned();
-                let _ = self.store.write(&Write::Put { key: key.clone(), value: value.clone(), lease: 0 }, now);
+                let _ = self.store.write(
+                    &Write::Put {
+                        key: key.clone(),
+                        value: value.clone(),
+                        lease: 0,
+                    },
+                    now,
+                );
                 if let Ok(attrs) = wire::parse_value(value.as_bytes())
                     && let Some(address) = attrs.public_ip
                 {
@@ -203,7 +269,14 @@ impl World {
             }
             76..=79 => {
                 let key = format!("10.5.{}.0-24.bak", self.rng.random_range(1..16));
-                let _ = self.store.write(&Write::Put { key: key.clone(), value: "x".into(), lease: 0 }, now);
+                let _ = self.store.write(
+                    &Write::Put {
+                        key: key.clone(),
+                        value: "x".into(),
+                        lease: 0,
+                    },
+                    now,
+                );
                 format!("operator leaves {key}")
             }
             80..=83 => {
@@ -211,7 +284,9 @@ impl World {
                 "backup".to_owned()
             }
             84..=87 => {
-                let Some(old) = self.backups.last().cloned() else { return };
+                let Some(old) = self.backups.last().cloned() else {
+                    return;
+                };
                 self.store.restore(&old, now);
                 self.restored = Some(now);
                 self.reserved.clear();
@@ -232,10 +307,15 @@ impl World {
                     .store
                     .keys
                     .values()
-                    .filter(|entry| wire::parse_value(&entry.value).is_ok_and(|attrs| attrs.public_ip == Some(address)))
+                    .filter(|entry| {
+                        wire::parse_value(&entry.value)
+                            .is_ok_and(|attrs| attrs.public_ip == Some(address))
+                    })
                     .map(|entry| entry.key.clone())
                     .collect();
-                let Some(key) = pick(&mut self.rng, &keys) else { return };
+                let Some(key) = pick(&mut self.rng, &keys) else {
+                    return;
+                };
                 self.store.next_lease += 1;
                 let lease = self.store.next_lease;
                 self.store.leases.insert(lease, now);
@@ -259,16 +339,33 @@ impl World {
     /// Nobody gains for a moment what a healthy node holds, unless somebody else had a hand in it.
     fn check_gain(&self, at: usize, before: Option<Subnets>) -> Result<(), String> {
         let node = &self.nodes[at];
-        let Some(gained) = node.held().filter(|held| Some(*held) != before) else { return Ok(()) };
+        let Some(gained) = node.held().filter(|held| Some(*held) != before) else {
+            return Ok(());
+        };
         let long_ago = |time: Duration| self.now > time + ALLOWED;
         if self.restored.is_some_and(|at| !long_ago(at)) {
             return Ok(());
         }
-        for other in self.nodes.iter().filter(|other| other.name != node.name && other.id != node.id && other.address != node.address) {
-            let undisturbed = long_ago(other.stopped) && long_ago(other.cut) || (other.stopped.is_zero() && other.cut.is_zero());
-            let Some(held) = other.held().filter(|held| undisturbed && held.overlaps(&gained)) else { continue };
-            if self.touched.get(&wire::render_key(&held)).is_none_or(|at| long_ago(*at)) {
-                return Err(format!("at {:?} n{} takes {gained} from n{}, which is well", self.now, node.name, other.name));
+        for other in self.nodes.iter().filter(|other| {
+            other.name != node.name && other.id != node.id && other.address != node.address
+        }) {
+            let undisturbed = long_ago(other.stopped) && long_ago(other.cut)
+                || (other.stopped.is_zero() && other.cut.is_zero());
+            let Some(held) = other
+                .held()
+                .filter(|held| undisturbed && held.overlaps(&gained))
+            else {
+                continue;
+            };
+            if self
+                .touched
+                .get(&wire::render_key(&held))
+                .is_none_or(|at| long_ago(*at))
+            {
+                return Err(format!(
+                    "at {:?} n{} takes {gained} from n{}, which is well",
+                    self.now, node.name, other.name
+                ));
             }
         }
         Ok(())
@@ -282,11 +379,20 @@ impl World {
             for b in a + 1..self.nodes.len() {
                 let (one, two) = (&self.nodes[a], &self.nodes[b]);
                 let both = one.healthy(now) && two.healthy(now);
-                let Some((held_a, held_b)) = one.held().zip(two.held()).filter(|_| both) else { continue };
+                let Some((held_a, held_b)) = one.held().zip(two.held()).filter(|_| both) else {
+                    continue;
+                };
                 if held_a.overlaps(&held_b) {
-                    let since = self.overlap.iter().find(|(x, y, _)| (*x, *y) == (a, b)).map_or(now, |(_, _, since)| *since);
+                    let since = self
+                        .overlap
+                        .iter()
+                        .find(|(x, y, _)| (*x, *y) == (a, b))
+                        .map_or(now, |(_, _, since)| *since);
                     if now - since > ALLOWED {
-                        return Err(format!("at {now:?} n{a} and n{b} both hold {} since {since:?}", held_a));
+                        return Err(format!(
+                            "at {now:?} n{a} and n{b} both hold {} since {since:?}",
+                            held_a
+                        ));
                     }
                     seen.push((a, b, since));
                 }
@@ -298,35 +404,64 @@ impl World {
 
     /// After a quiet time everybody who can has a lease, reservations stand, and nobody writes any more.
     fn check_end(&self, late_writes: u64) -> Result<(), String> {
-        let twins = matches!(self.scenario, Scenario::SharedAddress | Scenario::Clones | Scenario::ClonesWithOneAddress);
-        let pool = if self.scenario == Scenario::SmallPool { 4 } else { 15 };
+        let twins = matches!(
+            self.scenario,
+            Scenario::SharedAddress | Scenario::Clones | Scenario::ClonesWithOneAddress
+        );
+        let pool = if self.scenario == Scenario::SmallPool {
+            4
+        } else {
+            15
+        };
         for node in &self.nodes {
-            let excused = (twins && node.name < 2) || self.nodes.len() > pool || self.store.keys.len() >= pool;
+            let excused = (twins && node.name < 2)
+                || self.nodes.len() > pool
+                || self.store.keys.len() >= pool;
             if !excused && node.held().is_none() {
-                return Err(format!("n{} has no lease at the end; its last words: {}", node.name, node.exit_report));
+                return Err(format!(
+                    "n{} has no lease at the end; its last words: {}",
+                    node.name, node.exit_report
+                ));
             }
             if let (Process::Holding(..), Some(held)) = (&node.process, node.held()) {
                 let key = wire::render_key(&held);
-                let Some(entry) = self.store.keys.get(&key) else { return Err(format!("n{} holds {key}, which is not in the store", node.name)) };
-                let attrs = wire::parse_value(&entry.value).map_err(|why| format!("{key}: {why}"))?;
+                let Some(entry) = self.store.keys.get(&key) else {
+                    return Err(format!(
+                        "n{} holds {key}, which is not in the store",
+                        node.name
+                    ));
+                };
+                let attrs =
+                    wire::parse_value(&entry.value).map_err(|why| format!("{key}: {why}"))?;
                 if attrs.node.as_ref().is_none_or(|id| *id.id != *node.id) {
-                    return Err(format!("n{} believes to hold {key}, which is {:?}'s", node.name, attrs.node));
+                    return Err(format!(
+                        "n{} believes to hold {key}, which is {:?}'s",
+                        node.name, attrs.node
+                    ));
                 }
             }
         }
         if twins && !self.go_acts && !self.nodes[..2].iter().any(|node| node.held().is_some()) {
-            return Err(format!("neither of the twins has a lease; their last words: {} / {}", self.nodes[0].exit_report, self.nodes[1].exit_report));
+            return Err(format!(
+                "neither of the twins has a lease; their last words: {} / {}",
+                self.nodes[0].exit_report, self.nodes[1].exit_report
+            ));
         }
         let allowed = 12 + if twins { 40 } else { 0 };
         if late_writes > allowed {
-            return Err(format!("{late_writes} writes in the last 400 quiet seconds: a livelock"));
+            return Err(format!(
+                "{late_writes} writes in the last 400 quiet seconds: a livelock"
+            ));
         }
         for (key, address) in &self.reserved {
             match self.store.keys.get(key) {
                 Some(entry) if entry.lease == 0 => {}
                 other => {
-                    let value = other.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
-                    return Err(format!("the reservation {key} of {address} is lost: {value:?}"));
+                    let value =
+                        other.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
+                    return Err(format!(
+                        "the reservation {key} of {address} is lost: {value:?}"
+                    ));
                 }
             }
         }
@@ -335,5 +470,9 @@ impl World {
 }
 
 fn pick(rng: &mut StdRng, keys: &[String]) -> Option<String> {
-    if keys.is_empty() { None } else { Some(keys[rng.random_range(0..keys.len())].clone()) }
+    if keys.is_empty() {
+        None
+    } else {
+        Some(keys[rng.random_range(0..keys.len())].clone())
+    }
 }

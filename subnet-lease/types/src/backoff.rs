@@ -17,7 +17,9 @@ impl Backoff {
 
     /// The pause after a failure that `failures` others came before.
     pub fn after(self, failures: u32) -> Duration {
-        1u32.checked_shl(failures).and_then(|times| self.least.checked_mul(times)).map_or(self.most, |pause| pause.min(self.most))
+        1u32.checked_shl(failures)
+            .and_then(|times| self.least.checked_mul(times))
+            .map_or(self.most, |pause| pause.min(self.most))
     }
 }
 
@@ -28,7 +30,9 @@ mod tests {
     #[test]
     fn pauses_double_up_to_the_most() {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-        let pauses: Vec<u128> = (0..9).map(|failures| backoff.after(failures).as_millis()).collect();
+        let pauses: Vec<u128> = (0..9)
+            .map(|failures| backoff.after(failures).as_millis())
+            .collect();
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         for failures in [31, 32, 64, u32::MAX] {
             assert_eq!(backoff.after(failures), Duration::from_secs(5));

@@ -57,7 +57,11 @@ impl<A, B> Dual<A, B> {
     /// The families of its halves, IPv4 first.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<A, B> {
         let has = Family::ALL.map(|family| self.has(family));
-        Family::ALL.into_iter().zip(has).filter(|(_, has)| *has).map(|(family, _)| family)
+        Family::ALL
+            .into_iter()
+            .zip(has)
+            .filter(|(_, has)| *has)
+            .map(|(family, _)| family)
     }
 
     /// Whether both values carry the same families.
@@ -79,7 +83,8 @@ impl<A, B> Dual<A, B> {
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
-            (Dual::V4(a), Dual::V6(b) | Dual::Both(_, b)) | (Dual::V6(b), Dual::V4(a) | Dual::Both(a, _)) => Dual::Both(a, b),
+            (Dual::V4(a), Dual::V6(b) | Dual::Both(_, b))
+            | (Dual::V6(b), Dual::V4(a) | Dual::Both(a, _)) => Dual::Both(a, b),
             (own, _) => own,
         }
     }
@@ -122,17 +127,24 @@ impl From<IpAddr> for Addresses {
 impl Subnets {
     /// The subnets, IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + use<> {
-        Family::ALL.map(|family| self.of(family)).into_iter().flatten()
+        Family::ALL
+            .map(|family| self.of(family))
+            .into_iter()
+            .flatten()
     }
 
     /// The subnet of this family.
     pub fn of(&self, family: Family) -> Option<IpNet> {
-        family.pick(self.v4().copied().map(IpNet::V4), self.v6().copied().map(IpNet::V6))
+        family.pick(
+            self.v4().copied().map(IpNet::V4),
+            self.v6().copied().map(IpNet::V6),
+        )
     }
 
     /// Whether a network lies inside one of them.
     pub fn contains(&self, net: &IpNet) -> bool {
-        self.of(Family::from(net)).is_some_and(|own| own.contains(net))
+        self.of(Family::from(net))
+            .is_some_and(|own| own.contains(net))
     }
 
     /// The network addresses of the subnets.
@@ -142,7 +154,11 @@ impl Subnets {
 
     /// Whether a subnet of one and a subnet of the other share an address.
     pub fn overlaps(&self, other: &Subnets) -> bool {
-        self.nets().any(|ours| other.of(Family::from(ours)).is_some_and(|theirs| nets_overlap(&ours, &theirs)))
+        self.nets().any(|ours| {
+            other
+                .of(Family::from(ours))
+                .is_some_and(|theirs| nets_overlap(&ours, &theirs))
+        })
     }
 }
 
@@ -152,12 +168,18 @@ impl Addresses {
 
     /// The addresses, IPv4 first.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        Family::ALL.map(|family| self.of(family)).into_iter().flatten()
+        Family::ALL
+            .map(|family| self.of(family))
+            .into_iter()
+            .flatten()
     }
 
     /// The address of this family.
     pub fn of(&self, family: Family) -> Option<IpAddr> {
-        family.pick(self.v4().copied().map(IpAddr::V4), self.v6().copied().map(IpAddr::V6))
+        family.pick(
+            self.v4().copied().map(IpAddr::V4),
+            self.v6().copied().map(IpAddr::V6),
+        )
     }
 }
 
@@ -204,7 +226,10 @@ mod tests {
     fn or_takes_only_what_is_missing() {
         let (v4, v6, both) = (Dual::V4(4), Dual::V6(6), Dual::Both(44, 66));
         assert_eq!((v4.or(v6), v6.or(v4)), (Dual::Both(4, 6), Dual::Both(4, 6)));
-        assert_eq!((v4.or(both), v6.or(both)), (Dual::Both(4, 66), Dual::Both(44, 6)));
+        assert_eq!(
+            (v4.or(both), v6.or(both)),
+            (Dual::Both(4, 66), Dual::Both(44, 6))
+        );
         assert_eq!((both.or(v4), both.or(Dual::Both(1, 2))), (both, both));
         assert_eq!(v4.or(Dual::V4(5)), v4);
     }
@@ -213,6 +238,13 @@ mod tests {
     fn contains_asks_the_family_of_the_network() {
         let nets = Subnets::V4("10.6.0.0/16".parse().unwrap());
         let inside = |text: &str| nets.contains(&text.parse().unwrap());
-        assert_eq!((inside("10.6.1.0/24"), inside("10.0.0.0/8"), inside("fd00::/64")), (true, false, false));
+        assert_eq!(
+            (
+                inside("10.6.1.0/24"),
+                inside("10.0.0.0/8"),
+                inside("fd00::/64")
+            ),
+            (true, false, false)
+        );
     }
 }

@@ -24,7 +24,10 @@ pub enum Encapsulation {
 impl Encapsulation {
     /// UDP to one port.
     pub const fn udp(port: u16) -> Self {
-        Encapsulation::Udp { ports: Dual::Both(port, port), outer: None }
+        Encapsulation::Udp {
+            ports: Dual::Both(port, port),
+            outer: None,
+        }
     }
 
     /// Whether packets travel as they are.
@@ -44,7 +47,9 @@ impl Encapsulation {
     /// The UDP ports.
     pub fn ports(&self) -> BTreeSet<u16> {
         match self {
-            Encapsulation::Udp { ports, .. } => ports.v4().into_iter().chain(ports.v6()).copied().collect(),
+            Encapsulation::Udp { ports, .. } => {
+                ports.v4().into_iter().chain(ports.v6()).copied().collect()
+            }
             _ => BTreeSet::new(),
         }
     }
@@ -57,8 +62,12 @@ impl Encapsulation {
 
     /// The UDP port for the packets of a family.
     pub fn port_of(&self, family: Family) -> Option<u16> {
-        let Encapsulation::Udp { ports, .. } = self else { return None };
-        family.pick(ports.v4().or(ports.v6()), ports.v6().or(ports.v4())).copied()
+        let Encapsulation::Udp { ports, .. } = self else {
+            return None;
+        };
+        family
+            .pick(ports.v4().or(ports.v6()), ports.v6().or(ports.v4()))
+            .copied()
     }
 
     /// The family of the tunnel's own packets, where one tunnel serves all families.
@@ -96,22 +105,44 @@ mod tests {
 
     #[test]
     fn ports_are_those_of_the_families() {
-        let both = Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None };
+        let both = Encapsulation::Udp {
+            ports: Dual::Both(51820, 51821),
+            outer: None,
+        };
         assert_eq!((both.ports(), both.port()), ([51820, 51821].into(), None));
-        assert_eq!(Family::ALL.map(|family| both.port_of(family)), [Some(51820), Some(51821)]);
+        assert_eq!(
+            Family::ALL.map(|family| both.port_of(family)),
+            [Some(51820), Some(51821)]
+        );
         assert_eq!(both.of(Family::V6), Some(Encapsulation::udp(51821)));
-        assert_eq!(both.each(Family::V6), [51820, 51821].map(Encapsulation::udp));
-        let six = Encapsulation::Udp { ports: Dual::V6(7), outer: Some(Family::V6) };
-        assert_eq!((six.port(), six.port_of(Family::V4), six.outer()), (Some(7), Some(7), Some(Family::V6)));
+        assert_eq!(
+            both.each(Family::V6),
+            [51820, 51821].map(Encapsulation::udp)
+        );
+        let six = Encapsulation::Udp {
+            ports: Dual::V6(7),
+            outer: Some(Family::V6),
+        };
+        assert_eq!(
+            (six.port(), six.port_of(Family::V4), six.outer()),
+            (Some(7), Some(7), Some(Family::V6))
+        );
         assert_eq!(Encapsulation::udp(8472).port(), Some(8472));
     }
 
     #[test]
     fn ipip_has_no_ports_and_travels_over_ipv4() {
         let ipip = Encapsulation::Ipip;
-        assert_eq!((ipip.ports(), ipip.of(Family::V4), ipip.outer()), ([].into(), Some(ipip), Some(Family::V4)));
-        assert_eq!((ipip.each(Family::V4), ipip.each(Family::V6)), (vec![ipip], vec![]));
-        let protocols = [Encapsulation::None, Encapsulation::udp(7), ipip].map(|one| one.protocol());
+        assert_eq!(
+            (ipip.ports(), ipip.of(Family::V4), ipip.outer()),
+            ([].into(), Some(ipip), Some(Family::V4))
+        );
+        assert_eq!(
+            (ipip.each(Family::V4), ipip.each(Family::V6)),
+            (vec![ipip], vec![])
+        );
+        let protocols =
+            [Encapsulation::None, Encapsulation::udp(7), ipip].map(|one| one.protocol());
         assert_eq!(protocols, [None, Some(17), Some(4)]);
     }
 }

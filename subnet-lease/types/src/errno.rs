@@ -35,7 +35,10 @@ mod tests {
     #[test]
     fn number_reads_as_the_error_that_it_was_taken_from() {
         let error = io::Error::from_raw_os_error(98);
-        assert_eq!((Errno::from(&error).0, Errno::from(&error).to_string()), (98, error.to_string()));
+        assert_eq!(
+            (Errno::from(&error).0, Errno::from(&error).to_string()),
+            (98, error.to_string())
+        );
         assert_eq!(Errno::from(io::Error::other("no number")), Errno(EIO));
     }
 }

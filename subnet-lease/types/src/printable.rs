@@ -35,27 +35,62 @@ pub fn is_printable(c: char) -> bool {
 
 /// A value within a line: a name, a key, a type. One line, at most [`VALUE`] characters.
 pub fn value(text: &str) -> Cow<'_, str> {
-    cleaned(text, Allowed { newlines: false, styles: false, limit: VALUE })
+    cleaned(
+        text,
+        Allowed {
+            newlines: false,
+            styles: false,
+            limit: VALUE,
+        },
+    )
 }
 
 /// A whole line, at most [`LINE`] characters.
 pub fn line(text: &str) -> Cow<'_, str> {
-    cleaned(text, Allowed { newlines: false, styles: false, limit: LINE })
+    cleaned(
+        text,
+        Allowed {
+            newlines: false,
+            styles: false,
+            limit: LINE,
+        },
+    )
 }
 
 /// A whole line in which colours stay; whoever sets them must have passed the rest through [`value`] before.
 pub fn styled_line(text: &str) -> Cow<'_, str> {
-    cleaned(text, Allowed { newlines: false, styles: true, limit: LINE })
+    cleaned(
+        text,
+        Allowed {
+            newlines: false,
+            styles: true,
+            limit: LINE,
+        },
+    )
 }
 
 /// Several lines of our own: like [`line`], but newlines stay and nothing is cut off.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    cleaned(text, Allowed { newlines: true, styles: false, limit: usize::MAX })
+    cleaned(
+        text,
+        Allowed {
+            newlines: true,
+            styles: false,
+            limit: usize::MAX,
+        },
+    )
 }
 
 /// Like [`lines`], but colours stay.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
-    cleaned(text, Allowed { newlines: true, styles: true, limit: usize::MAX })
+    cleaned(
+        text,
+        Allowed {
+            newlines: true,
+            styles: true,
+            limit: usize::MAX,
+        },
+    )
 }
 
 /// A JSON text whose strings hold what they held, escaped: outside of strings JSON has nothing that would have to be.
@@ -83,7 +118,10 @@ pub fn bound(document: &mut Value) {
         Value::String(text) => {
             if let Some((place, _)) = text.char_indices().nth(LINE) {
                 let note = cut_note(text.len());
-                let end = text.char_indices().nth(LINE - CUT).map_or(place, |(end, _)| end);
+                let end = text
+                    .char_indices()
+                    .nth(LINE - CUT)
+                    .map_or(place, |(end, _)| end);
                 text.truncate(end);
                 text.push_str(&note);
             }
@@ -103,7 +141,12 @@ fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
     if text.len() <= allowed.limit && text.chars().all(passes) {
         return Cow::Borrowed(text);
     }
-    let (mut out, mut shown, mut cut, mut styles) = (String::with_capacity(text.len().min(allowed.limit) + CUT), 0, None, false);
+    let (mut out, mut shown, mut cut, mut styles) = (
+        String::with_capacity(text.len().min(allowed.limit) + CUT),
+        0,
+        None,
+        false,
+    );
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
         let style = if allowed.styles { style_at(rest) } else { None };
@@ -139,7 +182,11 @@ fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
 /// The length of the sequence that sets a colour or a weight (SGR), where the text begins with one.
 fn style_at(text: &str) -> Option<usize> {
     let inner = text.strip_prefix("\u{1b}[")?;
-    let length = inner.bytes().take(16).take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
+    let length = inner
+        .bytes()
+        .take(16)
+        .take_while(|byte| byte.is_ascii_digit() || *byte == b';')
+        .count();
     (inner.as_bytes().get(length) == Some(&b'm')).then_some(2 + length + 1)
 }
 
@@ -157,33 +204,61 @@ mod tests {
             ("\u{1b}[2J", r"\u{1b}[2J"),
             ("\u{9b}31m\u{7f}\u{85}", r"\u{9b}31m\u{7f}\u{85}"),
             ("a\nb\r\tc\0", r"a\nb\r\tc\0"),
-            ("\u{202e}\u{2066}\u{200b}\u{61c}\u{ad}\u{feff}\u{e0041}", r"\u{202e}\u{2066}\u{200b}\u{61c}\u{ad}\u{feff}\u{e0041}"),
-            ("\u{2028}\u{2029}\u{a0}\u{e000}\u{378}e\u{301}", r"\u{2028}\u{2029}\u{a0}\u{e000}\u{378}e\u{301}"),
+            (
+                "\u{202e}\u{2066}\u{200b}\u{61c}\u{ad}\u{feff}\u{e0041}",
+                r"\u{202e}\u{2066}\u{200b}\u{61c}\u{ad}\u{feff}\u{e0041}",
+            ),
+            (
+                "\u{2028}\u{2029}\u{a0}\u{e000}\u{378}e\u{301}",
+                r"\u{2028}\u{2029}\u{a0}\u{e000}\u{378}e\u{301}",
+            ),
         ] {
             assert_eq!(value(text), want, "{text:?}");
         }
         assert_eq!(lines("a\n\u{1b}b"), "a\n\\u{1b}b");
-        assert_eq!(styled_lines("\u{1b}[31;1mred\u{1b}[0m \u{1b}[2J\u{1b}"), "\u{1b}[31;1mred\u{1b}[0m \\u{1b}[2J\\u{1b}");
-        assert_eq!(json("{\"a\":\"\u{9b}\u{202e}\u{e0041}\"}"), r#"{"a":"\u009b\u202e\udb40\udc41"}"#);
+        assert_eq!(
+            styled_lines("\u{1b}[31;1mred\u{1b}[0m \u{1b}[2J\u{1b}"),
+            "\u{1b}[31;1mred\u{1b}[0m \\u{1b}[2J\\u{1b}"
+        );
+        assert_eq!(
+            json("{\"a\":\"\u{9b}\u{202e}\u{e0041}\"}"),
+            r#"{"a":"\u009b\u202e\udb40\udc41"}"#
+        );
     }
 
     #[test]
     fn what_is_long_is_cut() {
         let long = value(&"n".repeat(70_000)).into_owned();
-        assert!(long.chars().count() <= VALUE && long.ends_with("n… (70000 bytes)"), "{long}");
+        assert!(
+            long.chars().count() <= VALUE && long.ends_with("n… (70000 bytes)"),
+            "{long}"
+        );
         let escapes = value(&"\u{1b}".repeat(100)).into_owned();
-        assert!(escapes.chars().count() <= VALUE && escapes.ends_with(r"\u{1b}… (100 bytes)"), "{escapes}");
+        assert!(
+            escapes.chars().count() <= VALUE && escapes.ends_with(r"\u{1b}… (100 bytes)"),
+            "{escapes}"
+        );
         let colours = styled_line(&format!("\u{1b}[31m{}", "n".repeat(9000))).into_owned();
         assert!(colours.ends_with("n\u{1b}[0m… (9005 bytes)"), "{colours}");
         assert_eq!(value(&"n".repeat(VALUE)), "n".repeat(VALUE));
         let mut document = serde_json::json!({ "a": ["x".repeat(LINE), "y".repeat(LINE + 1)] });
         bound(&mut document);
         assert_eq!(document["a"][0].as_str().unwrap().len(), LINE);
-        assert!(document["a"][1].as_str().unwrap().ends_with("y… (8193 bytes)"));
+        assert!(
+            document["a"][1]
+                .as_str()
+                .unwrap()
+                .ends_with("y… (8193 bytes)")
+        );
     }
 
     fn text() -> impl Strategy<Value = String> {
-        let piece = prop_oneof![any::<String>(), "[\\p{C}\\p{Z}]{0,80}", "\u{1b}\\[[0-9;]{0,20}[mJ]", "[ -~]{0,300}"];
+        let piece = prop_oneof![
+            any::<String>(),
+            "[\\p{C}\\p{Z}]{0,80}",
+            "\u{1b}\\[[0-9;]{0,20}[mJ]",
+            "[ -~]{0,300}"
+        ];
         prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat())
     }
 

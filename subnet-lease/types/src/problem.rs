@@ -33,8 +33,16 @@ pub trait Coded: fmt::Display {
 ///
 /// # Errors
 /// Those of the formatter.
-pub fn text<E: Coded>(f: &mut fmt::Formatter<'_>, problem: &E, say: impl FnOnce(&mut fmt::Formatter<'_>) -> fmt::Result) -> fmt::Result {
-    if MUTE { f.write_str(problem.code()) } else { say(f) }
+pub fn text<E: Coded>(
+    f: &mut fmt::Formatter<'_>,
+    problem: &E,
+    say: impl FnOnce(&mut fmt::Formatter<'_>) -> fmt::Result,
+) -> fmt::Result {
+    if MUTE {
+        f.write_str(problem.code())
+    } else {
+        say(f)
+    }
 }
 
 /// A problem on its way to other parts, other programs and files.
@@ -55,12 +63,22 @@ pub struct Problem {
 impl Problem {
     /// The value of a failure.
     pub fn of<E: Coded>(problem: &E) -> Self {
-        Self { code: Cow::Borrowed(problem.code()), text: problem.to_string(), detail: problem.detail(), parts: problem.parts() }
+        Self {
+            code: Cow::Borrowed(problem.code()),
+            text: problem.to_string(),
+            detail: problem.detail(),
+            parts: problem.parts(),
+        }
     }
 
     /// A problem of which only the words are known: an older program wrote them, or another one's.
     pub fn in_words(text: impl Into<String>) -> Self {
-        Self { code: Cow::Borrowed("unclassified"), text: text.into(), detail: Detail::None, parts: Vec::new() }
+        Self {
+            code: Cow::Borrowed("unclassified"),
+            text: text.into(),
+            detail: Detail::None,
+            parts: Vec::new(),
+        }
     }
 
     /// This problem and those that it consists of, at any depth.
@@ -76,7 +94,10 @@ impl Problem {
 
     /// The details of this problem and of those that it consists of.
     pub fn details(&self) -> impl Iterator<Item = &Detail> {
-        self.all().into_iter().map(|problem| &problem.detail).filter(|detail| !detail.is_none())
+        self.all()
+            .into_iter()
+            .map(|problem| &problem.detail)
+            .filter(|detail| !detail.is_none())
     }
 
     /// Whether it, or one that it consists of, has this code.
@@ -277,7 +298,11 @@ mod tests {
 
         fn detail(&self) -> Detail {
             match self {
-                Failure::Taken(number) => Detail::PortTaken { number: *number, udp: true, purpose: PortPurpose::Tunnel },
+                Failure::Taken(number) => Detail::PortTaken {
+                    number: *number,
+                    udp: true,
+                    purpose: PortPurpose::Tunnel,
+                },
                 Failure::Both(..) => Detail::None,
             }
         }
@@ -307,13 +332,24 @@ mod tests {
         let written = serde_json::to_string(&problem).unwrap();
         assert_eq!(serde_json::from_str::<Problem>(&written).unwrap(), problem);
         let short = Problem::in_words("x");
-        assert_eq!(serde_json::from_str::<Problem>(r#"{"code":"unclassified","text":"x"}"#).unwrap(), short);
+        assert_eq!(
+            serde_json::from_str::<Problem>(r#"{"code":"unclassified","text":"x"}"#).unwrap(),
+            short
+        );
     }
 
     #[test]
     fn detail_of_a_later_version_is_unknown() {
-        for detail in [r#"{"kind":"eclipse","moon":1}"#, r#"{"kind":"port-taken","number":-1}"#, "7", "null", "[]"] {
-            let problem: Problem = serde_json::from_str(&format!(r#"{{"code":"x","text":"y","detail":{detail}}}"#)).unwrap();
+        for detail in [
+            r#"{"kind":"eclipse","moon":1}"#,
+            r#"{"kind":"port-taken","number":-1}"#,
+            "7",
+            "null",
+            "[]",
+        ] {
+            let problem: Problem =
+                serde_json::from_str(&format!(r#"{{"code":"x","text":"y","detail":{detail}}}"#))
+                    .unwrap();
             assert_eq!(problem.detail, Detail::Unknown, "{detail}");
         }
         let cause: StoreCause = serde_json::from_str("\"eclipse\"").unwrap();
@@ -322,6 +358,13 @@ mod tests {
 
     #[test]
     fn text_is_the_code_in_a_mute_build() {
-        assert_eq!(Failure::Taken(7).to_string(), if MUTE { "port-taken" } else { "UDP port 7 is taken" });
+        assert_eq!(
+            Failure::Taken(7).to_string(),
+            if MUTE {
+                "port-taken"
+            } else {
+                "UDP port 7 is taken"
+            }
+        );
     }
 }

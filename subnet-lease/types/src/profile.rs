@@ -70,11 +70,22 @@ impl Profile {
     }
 
     /// Its device for the packets of a family. Where the families can share one or have two, the encapsulation tells; `None`: it is not known.
-    pub fn device_of(&self, family: Family, encapsulation: Option<Encapsulation>) -> Option<&'static Device> {
-        let own = self.devices.iter().find(|device| device.family == Some(family));
+    pub fn device_of(
+        &self,
+        family: Family,
+        encapsulation: Option<Encapsulation>,
+    ) -> Option<&'static Device> {
+        let own = self
+            .devices
+            .iter()
+            .find(|device| device.family == Some(family));
         let shared = self.devices.iter().find(|device| device.family.is_none());
         match (own, shared) {
-            (Some(own), Some(shared)) => Some(if encapsulation?.outer().is_none() { own } else { shared }),
+            (Some(own), Some(shared)) => Some(if encapsulation?.outer().is_none() {
+                own
+            } else {
+                shared
+            }),
             (own, shared) => own.or(shared),
         }
     }
@@ -83,30 +94,49 @@ impl Profile {
 impl Device {
     /// A device with a name of its own that carries packets of all families.
     pub const fn shared(name: &'static str, kinds: &'static [&'static str]) -> Self {
-        Device { name, is_numbered: false, kinds, family: None }
+        Device {
+            name,
+            is_numbered: false,
+            kinds,
+            family: None,
+        }
     }
 
     /// Its name. `None` if the VNI is a part of it and is not known.
     pub fn named(&self, vni: Option<u32>) -> Option<String> {
-        if self.is_numbered { vni.map(|vni| format!("{}{vni}", self.name)) } else { Some(self.name.to_owned()) }
+        if self.is_numbered {
+            vni.map(|vni| format!("{}{vni}", self.name))
+        } else {
+            Some(self.name.to_owned())
+        }
     }
 
     /// Whether it can have this name.
     pub fn is_named(&self, name: &str) -> bool {
-        if self.is_numbered { self.vni_in(name).is_some() } else { self.name == name }
+        if self.is_numbered {
+            self.vni_in(name).is_some()
+        } else {
+            self.name == name
+        }
     }
 
     /// The VNI in its name.
     pub fn vni_in(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix(self.name).filter(|_| self.is_numbered)?;
-        number.parse().ok().filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))
+        number
+            .parse()
+            .ok()
+            .filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))
     }
 }
 
 impl Overhead {
     /// The same over both families.
     pub const fn of_both(bytes: u32) -> Self {
-        Self { v4: bytes, v6: bytes }
+        Self {
+            v4: bytes,
+            v6: bytes,
+        }
     }
 
     /// Over a family.
@@ -122,7 +152,15 @@ mod tests {
 
     const TWO: Profile = Profile {
         name: "two",
-        devices: &[Device::shared("dev", &["a"]), Device { name: "dev-v6.", is_numbered: true, kinds: &["a", "b"], family: Some(Family::V6) }],
+        devices: &[
+            Device::shared("dev", &["a"]),
+            Device {
+                name: "dev-v6.",
+                is_numbered: true,
+                kinds: &["a", "b"],
+                family: Some(Family::V6),
+            },
+        ],
         overhead: Overhead { v4: 1, v6: 2 },
         encapsulation: Encapsulation::udp(7),
         seen_as: None,
@@ -131,24 +169,52 @@ mod tests {
         needs_links: false,
         shares_address: false,
         keeps_neighbours: false,
-        keys: Keys { port: None, has_mtu: false },
+        keys: Keys {
+            port: None,
+            has_mtu: false,
+        },
     };
 
     #[test]
     fn device_is_found_by_its_name_alone() {
         let named = |name| TWO.device(name).map(|device| device.name);
-        assert_eq!((named("dev"), named("dev-v6.7")), (Some("dev"), Some("dev-v6.")));
-        for other in ["dev-v6.", "dev-v6.+7", "dev-v6.7x", "dev1", "dev-v6.99999999999", ""] {
+        assert_eq!(
+            (named("dev"), named("dev-v6.7")),
+            (Some("dev"), Some("dev-v6."))
+        );
+        for other in [
+            "dev-v6.",
+            "dev-v6.+7",
+            "dev-v6.7x",
+            "dev1",
+            "dev-v6.99999999999",
+            "",
+        ] {
             assert_eq!(named(other), None, "{other}");
         }
         assert_eq!(TWO.devices[1].named(Some(7)).as_deref(), Some("dev-v6.7"));
-        assert_eq!((TWO.devices[1].named(None), TWO.devices[0].named(None)), (None, Some("dev".to_owned())));
+        assert_eq!(
+            (TWO.devices[1].named(None), TWO.devices[0].named(None)),
+            (None, Some("dev".to_owned()))
+        );
     }
 
     #[test]
     fn family_has_a_device_of_its_own_unless_one_tunnel_serves_all() {
-        let of = |family, outer| TWO.device_of(family, Some(Encapsulation::Udp { ports: Dual::Both(1, 2), outer })).map(|device| device.name);
-        assert_eq!((of(Family::V6, None), of(Family::V6, Some(Family::V4))), (Some("dev-v6."), Some("dev")));
+        let of = |family, outer| {
+            TWO.device_of(
+                family,
+                Some(Encapsulation::Udp {
+                    ports: Dual::Both(1, 2),
+                    outer,
+                }),
+            )
+            .map(|device| device.name)
+        };
+        assert_eq!(
+            (of(Family::V6, None), of(Family::V6, Some(Family::V4))),
+            (Some("dev-v6."), Some("dev"))
+        );
         assert_eq!(of(Family::V4, None), Some("dev"));
         assert_eq!(TWO.device_of(Family::V6, None), None, "it is not known");
     }

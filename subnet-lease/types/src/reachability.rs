@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The state of the path to a peer, for one address family. Later ones are worse.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// Never asked, or it cannot be asked.
@@ -87,13 +89,19 @@ impl State {
 
     /// The number on the wire.
     pub fn number(self) -> u8 {
-        let place = State::ALL.iter().position(|state| *state == self).unwrap_or(0);
+        let place = State::ALL
+            .iter()
+            .position(|state| *state == self)
+            .unwrap_or(0);
         u8::try_from(place).unwrap_or(0)
     }
 
     /// The state of a number; unknown numbers are states of later versions, of which nothing is known.
     pub fn of_number(number: u8) -> State {
-        State::ALL.get(usize::from(number)).copied().unwrap_or(State::Unknown)
+        State::ALL
+            .get(usize::from(number))
+            .copied()
+            .unwrap_or(State::Unknown)
     }
 }
 
@@ -115,19 +123,28 @@ pub struct Verdict {
 impl Verdict {
     /// A verdict by answers to questions.
     pub const fn of(state: State) -> Self {
-        Self { state, ping_only: false }
+        Self {
+            state,
+            ping_only: false,
+        }
     }
 
     /// A verdict by answers to ping.
     pub const fn by_ping(state: State) -> Self {
-        Self { state, ping_only: true }
+        Self {
+            state,
+            ping_only: true,
+        }
     }
 
     /// The verdict without the grade that statistics give to "well".
     #[must_use]
     pub const fn ungraded(self) -> Self {
         match self.state {
-            State::Slow | State::LosesSome => Self { state: State::Well, ..self },
+            State::Slow | State::LosesSome => Self {
+                state: State::Well,
+                ..self
+            },
             _ => self,
         }
     }
@@ -155,7 +172,11 @@ mod tests {
 
     #[test]
     fn packets_pass_where_not_all_are_lost() {
-        let pass: Vec<&str> = State::ALL.iter().filter(|state| state.passes()).map(|state| state.name()).collect();
+        let pass: Vec<&str> = State::ALL
+            .iter()
+            .filter(|state| state.passes())
+            .map(|state| state.name())
+            .collect();
         assert_eq!(pass, ["well", "slow", "loses-some", "small-mtu"]);
     }
 }

@@ -15,7 +15,9 @@ pub const KEY: usize = 32;
 /// Go's decoder ignores the bits after the last byte.
 const AS_GO: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true).with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
 /// Points of small order on Curve25519 (RFC 7748, 6.1). With one of them the shared secret is known to everybody.
@@ -23,12 +25,14 @@ const SMALL_ORDER: [[u8; KEY]; 7] = [
     [0; KEY],
     first_byte(1),
     [
-        0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3, 0xfa, 0xf1, 0x9f, 0xc4, 0x6a, 0xda, 0x09, 0x8d, 0xeb, 0x9c, 0x32, 0xb1,
-        0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49, 0xb8, 0x00,
+        0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3, 0xfa, 0xf1, 0x9f, 0xc4,
+        0x6a, 0xda, 0x09, 0x8d, 0xeb, 0x9c, 0x32, 0xb1, 0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49,
+        0xb8, 0x00,
     ],
     [
-        0x5f, 0x9c, 0x95, 0xbc, 0xa3, 0x50, 0x8c, 0x24, 0xb1, 0xd0, 0xb1, 0x55, 0x9c, 0x83, 0xef, 0x5b, 0x04, 0x44, 0x5c, 0xc4, 0x58, 0x1c, 0x8e,
-        0x86, 0xd8, 0x22, 0x4e, 0xdd, 0xd0, 0x9f, 0x11, 0x57,
+        0x5f, 0x9c, 0x95, 0xbc, 0xa3, 0x50, 0x8c, 0x24, 0xb1, 0xd0, 0xb1, 0x55, 0x9c, 0x83, 0xef,
+        0x5b, 0x04, 0x44, 0x5c, 0xc4, 0x58, 0x1c, 0x8e, 0x86, 0xd8, 0x22, 0x4e, 0xdd, 0xd0, 0x9f,
+        0x11, 0x57,
     ],
     near_prime(0xec),
     near_prime(0xed),
@@ -51,7 +55,11 @@ const fn near_prime(byte: u8) -> [u8; KEY] {
 
 /// Decodes 32 bytes as Go's `base64.StdEncoding` does, which skips line ends.
 fn decode(text: &str) -> Option<Zeroizing<[u8; KEY]>> {
-    let joined: Zeroizing<Vec<u8>> = Zeroizing::new(text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect());
+    let joined: Zeroizing<Vec<u8>> = Zeroizing::new(
+        text.bytes()
+            .filter(|byte| !matches!(byte, b'\r' | b'\n'))
+            .collect(),
+    );
     // 32 bytes are 44 characters.
     let bytes = Zeroizing::new(AS_GO.decode(joined.get(..joined.len().min(64))?).ok()?);
     Some(Zeroizing::new(bytes.as_slice().try_into().ok()?))
@@ -162,12 +170,20 @@ mod tests {
         let key = PublicKey::parse(text).unwrap();
         assert_eq!(key.to_string(), text);
         // The last character but one has two bits that do not count, and Go skips line ends anywhere.
-        for same in ["oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3l=", "oLXChGgxUhtFKhIW7Nn2S9+b\r\nFai5u2s1lbeCLqZnt3k=\n"] {
+        for same in [
+            "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3l=",
+            "oLXChGgxUhtFKhIW7Nn2S9+b\r\nFai5u2s1lbeCLqZnt3k=\n",
+        ] {
             assert_eq!(PublicKey::parse(same), Some(key), "{same}");
         }
-        for bad in
-            ["", "oLXC", "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k", " oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=", &"A".repeat(1 << 20), "ä"]
-        {
+        for bad in [
+            "",
+            "oLXC",
+            "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k",
+            " oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=",
+            &"A".repeat(1 << 20),
+            "ä",
+        ] {
             assert_eq!(PublicKey::parse(bad), None, "{bad:.50}");
         }
     }
@@ -178,9 +194,15 @@ mod tests {
         let secret = StaticSecret::from([7; KEY]);
         let is_safe = |point: [u8; KEY]| secret.diffie_hellman(&point.into()).was_contributory();
         for mut point in SMALL_ORDER {
-            assert!(!PublicKey(point).is_usable() && !is_safe(point), "{point:x?}");
+            assert!(
+                !PublicKey(point).is_usable() && !is_safe(point),
+                "{point:x?}"
+            );
             point[KEY - 1] |= 0x80;
-            assert!(!PublicKey(point).is_usable() && !is_safe(point), "{point:x?}");
+            assert!(
+                !PublicKey(point).is_usable() && !is_safe(point),
+                "{point:x?}"
+            );
             point[5] ^= 1;
             assert!(PublicKey(point).is_usable() && is_safe(point), "{point:x?}");
         }
@@ -191,10 +213,17 @@ mod tests {
     fn secrets_are_shown_nowhere() {
         let secret = Secret::generate().unwrap();
         let shown = format!("{secret:?} {:?}", Some(secret.clone()));
-        assert!(shown.contains("(hidden)") && !shown.contains(&*secret.text()), "{shown}");
+        assert!(
+            shown.contains("(hidden)") && !shown.contains(&*secret.text()),
+            "{shown}"
+        );
         assert_eq!(Secret::parse(&secret.text()), Some(secret));
         // Whoever made it with other tools than WireGuard's has the same key.
         let loose = Secret::new([0xff; KEY]);
-        assert!(loose.clamped() != loose && loose.clamped().public() == loose.public() && loose.clamped().clamped() == loose.clamped());
+        assert!(
+            loose.clamped() != loose
+                && loose.clamped().public() == loose.public()
+                && loose.clamped().clamped() == loose.clamped()
+        );
     }
 }

@@ -11,29 +11,75 @@ fn link(name: &str, kind: &str) -> (LinkName, LinkSpec) {
         "tun" => LinkKind::Tun(TunSpec { held: false }),
         other => LinkKind::Other(other.to_owned()),
     };
-    (LinkName::parse(name).unwrap(), LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None })
+    (
+        LinkName::parse(name).unwrap(),
+        LinkSpec {
+            kind,
+            mac: None,
+            mtu: 1450,
+            up: true,
+            accept_ra: None,
+            checksum_offload: None,
+        },
+    )
 }
 
 fn route(net: &str, via: Option<&str>, dev: &str, protocol: u8) -> (IpNet, u32, RouteSpec) {
-    let kind = if via.is_none() && dev.is_empty() { RouteKind::Blackhole } else { RouteKind::Unicast };
+    let kind = if via.is_none() && dev.is_empty() {
+        RouteKind::Blackhole
+    } else {
+        RouteKind::Unicast
+    };
     let dev = LinkName::parse(dev).unwrap_or_default();
-    (net.parse().unwrap(), 0, RouteSpec { via: via.map(|ip| ip.parse().unwrap()), dev, onlink: false, kind, scope: 0, protocol })
+    (
+        net.parse().unwrap(),
+        0,
+        RouteSpec {
+            via: via.map(|ip| ip.parse().unwrap()),
+            dev,
+            onlink: false,
+            kind,
+            scope: 0,
+            protocol,
+        },
+    )
 }
 
 fn evidence() -> Evidence {
     let networks = vec![
-        FlannelNetwork { network: "10.244.0.0/16".parse().unwrap(), own: Some("10.244.1.0/24".parse().unwrap()), length: 24 },
-        FlannelNetwork { network: "fd10:244::/48".parse().unwrap(), own: Some("fd10:244:0:1::/64".parse().unwrap()), length: 64 },
+        FlannelNetwork {
+            network: "10.244.0.0/16".parse().unwrap(),
+            own: Some("10.244.1.0/24".parse().unwrap()),
+            length: 24,
+        },
+        FlannelNetwork {
+            network: "fd10:244::/48".parse().unwrap(),
+            own: Some("fd10:244:0:1::/64".parse().unwrap()),
+            length: 64,
+        },
     ];
-    Evidence { networks, protocol: 241, bridge: false, others: OtherDaemons::default() }
+    Evidence {
+        networks,
+        protocol: 241,
+        bridge: false,
+        others: OtherDaemons::default(),
+    }
 }
 
 fn removed(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
-    decide(inventory, evidence).remove.into_iter().map(|(_, what)| what).collect()
+    decide(inventory, evidence)
+        .remove
+        .into_iter()
+        .map(|(_, what)| what)
+        .collect()
 }
 
 fn kept(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
-    decide(inventory, evidence).keep.into_iter().map(|kept| kept.command).collect()
+    decide(inventory, evidence)
+        .keep
+        .into_iter()
+        .map(|kept| kept.command)
+        .collect()
 }
 
 #[test]
@@ -46,7 +92,12 @@ fn devices_are_removed_by_name_and_kind() {
         ("flannel-wg-v6", "wireguard"),
         ("flannel.ipip", "ipip"),
     ];
-    let doubtful = [("flannel.1", "bridge"), ("flannel0", "wireguard"), ("flannel-wg", "device"), ("flannel.ipip", "ip6tnl")];
+    let doubtful = [
+        ("flannel.1", "bridge"),
+        ("flannel0", "wireguard"),
+        ("flannel-wg", "device"),
+        ("flannel.ipip", "ip6tnl"),
+    ];
     let others = [
         ("flannel", "tun"),
         ("flannelx", "tun"),
@@ -58,21 +109,53 @@ fn devices_are_removed_by_name_and_kind() {
         ("wg0", "wireguard"),
         ("docker0", "bridge"),
     ];
-    for (list, gone, told) in [(&ours[..], true, false), (&doubtful, false, true), (&others, false, false)] {
+    for (list, gone, told) in [
+        (&ours[..], true, false),
+        (&doubtful, false, true),
+        (&others, false, false),
+    ] {
         for (name, kind) in list {
-            let inventory = Inventory { links: vec![link(name, kind)], routes: Vec::new() };
-            assert_eq!((!removed(&inventory, &evidence()).is_empty(), !kept(&inventory, &evidence()).is_empty()), (gone, told), "{name} {kind}");
+            let inventory = Inventory {
+                links: vec![link(name, kind)],
+                routes: Vec::new(),
+            };
+            assert_eq!(
+                (
+                    !removed(&inventory, &evidence()).is_empty(),
+                    !kept(&inventory, &evidence()).is_empty()
+                ),
+                (gone, told),
+                "{name} {kind}"
+            );
         }
     }
 }
 
 #[test]
 fn the_bridge_is_removed_only_on_request() {
-    let inventory = Inventory { links: vec![link("cni0", "bridge")], routes: Vec::new() };
-    assert_eq!((removed(&inventory, &evidence()).len(), kept(&inventory, &evidence())), (0, vec!["ip link delete cni0".to_owned()]));
-    let asked = Evidence { bridge: true, ..evidence() };
-    assert_eq!((removed(&inventory, &asked), kept(&inventory, &asked).len()), (vec!["device cni0 (bridge)".to_owned()], 0));
-    let other = Inventory { links: vec![link("cni0", "device")], routes: Vec::new() };
+    let inventory = Inventory {
+        links: vec![link("cni0", "bridge")],
+        routes: Vec::new(),
+    };
+    assert_eq!(
+        (
+            removed(&inventory, &evidence()).len(),
+            kept(&inventory, &evidence())
+        ),
+        (0, vec!["ip link delete cni0".to_owned()])
+    );
+    let asked = Evidence {
+        bridge: true,
+        ..evidence()
+    };
+    assert_eq!(
+        (removed(&inventory, &asked), kept(&inventory, &asked).len()),
+        (vec!["device cni0 (bridge)".to_owned()], 0)
+    );
+    let other = Inventory {
+        links: vec![link("cni0", "device")],
+        routes: Vec::new(),
+    };
     assert!(removed(&other, &asked).is_empty());
 }
 
@@ -100,7 +183,10 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
         route("0.0.0.0/0", Some("192.168.56.1"), "eth0", 3),
         route("10.244.1.0/24", None, "cni0", 2),
     ];
-    let inventory = Inventory { links: vec![link("flannel.1", "tun"), link("eth0", "veth")], routes };
+    let inventory = Inventory {
+        links: vec![link("flannel.1", "tun"), link("eth0", "veth")],
+        routes,
+    };
     assert_eq!(
         removed(&inventory, &evidence()),
         [
@@ -115,11 +201,23 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
     );
     assert_eq!(
         kept(&inventory, &evidence()),
-        ["ip route delete 10.244.128.0/17 via 192.168.56.3 dev eth0 proto boot", "ip route delete blackhole 10.244.9.0/24 proto boot"]
+        [
+            "ip route delete 10.244.128.0/17 via 192.168.56.3 dev eth0 proto boot",
+            "ip route delete blackhole 10.244.9.0/24 proto boot"
+        ]
     );
     // Without evidence, only the protocol number and the devices count.
-    let nothing = Evidence { networks: Vec::new(), ..evidence() };
-    assert_eq!((removed(&inventory, &nothing).len(), kept(&inventory, &nothing).len()), (4, 0));
+    let nothing = Evidence {
+        networks: Vec::new(),
+        ..evidence()
+    };
+    assert_eq!(
+        (
+            removed(&inventory, &nothing).len(),
+            kept(&inventory, &nothing).len()
+        ),
+        (4, 0)
+    );
 }
 
 fn any_route() -> impl Strategy<Value = (IpNet, u32, RouteSpec)> {
@@ -131,7 +229,10 @@ fn any_route() -> impl Strategy<Value = (IpNet, u32, RouteSpec)> {
         prop_oneof![Just(2u8), Just(3), Just(4), Just(241)],
     )
         .prop_map(|(net, len, via, dev, protocol)| {
-            let net = format!("{}/{len}", std::net::Ipv4Addr::from(net & 0x0003_ffff | 0x0af4_0000));
+            let net = format!(
+                "{}/{len}",
+                std::net::Ipv4Addr::from(net & 0x0003_ffff | 0x0af4_0000)
+            );
             let via = via.map(|via| std::net::Ipv4Addr::from(via).to_string());
             let (net, metric, spec) = route(&net, via.as_deref(), dev, protocol);
             (net.trunc(), metric, spec)

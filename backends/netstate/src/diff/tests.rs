@@ -39,25 +39,58 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     let mut state = KernelState::default();
     let dev = name(1);
     if let Some((vni, own, mtu)) = device {
-        let kind = LinkKind::Vxlan(VxlanSpec { vni, port: 8472, local: Some(public(1)), lower: 2, learning: false, gbp: false });
-        let spec = LinkSpec { kind, mac: Some(mac(100 + own)), mtu, up: true, accept_ra: Some(false), checksum_offload: None };
+        let kind = LinkKind::Vxlan(VxlanSpec {
+            vni,
+            port: 8472,
+            local: Some(public(1)),
+            lower: 2,
+            learning: false,
+            gbp: false,
+        });
+        let spec = LinkSpec {
+            kind,
+            mac: Some(mac(100 + own)),
+            mtu,
+            up: true,
+            accept_ra: Some(false),
+            checksum_offload: None,
+        };
         state.set(Key::Link(dev), Value::Link(Box::new(spec)));
-        state.set(Key::Address(dev, "10.244.0.0/32".parse().unwrap()), Value::Address);
+        state.set(
+            Key::Address(dev, "10.244.0.0/32".parse().unwrap()),
+            Value::Address,
+        );
     }
     for (peer, (hardware, ip, direct)) in peers {
         let net = subnet(*peer);
-        let (via, on) = if *direct { (public(*ip), LinkName::parse("eth0").unwrap()) } else { (net.network(), dev) };
+        let (via, on) = if *direct {
+            (public(*ip), LinkName::parse("eth0").unwrap())
+        } else {
+            (net.network(), dev)
+        };
         if !*direct && device.is_none() {
             continue;
         }
         if !*direct {
             let destination = Value::Fdb(public(*ip));
-            if *state.0.entry(Key::Fdb(dev, mac(*hardware))).or_insert(destination.clone()) != destination {
+            if *state
+                .0
+                .entry(Key::Fdb(dev, mac(*hardware)))
+                .or_insert(destination.clone())
+                != destination
+            {
                 continue;
             }
             state.set(Key::Neighbor(dev, via), Value::Neighbor(mac(*hardware)));
         }
-        let route = RouteSpec { via: Some(via), dev: on, onlink: !direct, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+        let route = RouteSpec {
+            via: Some(via),
+            dev: on,
+            onlink: !direct,
+            kind: RouteKind::Unicast,
+            scope: 0,
+            protocol: 241,
+        };
         state.set(Key::Route(net, 0), Value::Route(route));
     }
     state
@@ -65,12 +98,18 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
 
 /// The node that packets to a peer reach by route, neighbour and FDB entry. None if they reach none.
 fn reached(state: &KernelState, peer: u8) -> Option<IpAddr> {
-    let Some(Value::Route(route)) = state.0.get(&Key::Route(subnet(peer), 0)) else { return None };
+    let Some(Value::Route(route)) = state.0.get(&Key::Route(subnet(peer), 0)) else {
+        return None;
+    };
     if !route.onlink {
         return route.via;
     }
-    let Some(Value::Neighbor(mac)) = state.0.get(&Key::Neighbor(route.dev, route.via?)) else { return None };
-    let Some(Value::Fdb(ip)) = state.0.get(&Key::Fdb(route.dev, *mac)) else { return None };
+    let Some(Value::Neighbor(mac)) = state.0.get(&Key::Neighbor(route.dev, route.via?)) else {
+        return None;
+    };
+    let Some(Value::Fdb(ip)) = state.0.get(&Key::Fdb(route.dev, *mac)) else {
+        return None;
+    };
     state.link(route.dev).filter(|link| link.up).map(|_| *ip)
 }
 
@@ -79,14 +118,29 @@ fn peers() -> impl Strategy<Value = Peers> {
 }
 
 fn device() -> impl Strategy<Value = Option<Device>> {
-    proptest::option::weighted(0.9, (1u32..3, 0u8..2, prop_oneof![Just(1450u32), Just(1400)]))
+    proptest::option::weighted(
+        0.9,
+        (1u32..3, 0u8..2, prop_oneof![Just(1450u32), Just(1400)]),
+    )
 }
 
 /// Removes some objects of a state, as a flush would.
 fn damaged(mut state: KernelState, dropped: &[bool]) -> KernelState {
-    let links: Vec<_> = state.0.keys().filter_map(|key| if let Key::Link(name) = key { Some(*name) } else { None }).collect();
+    let links: Vec<_> = state
+        .0
+        .keys()
+        .filter_map(|key| {
+            if let Key::Link(name) = key {
+                Some(*name)
+            } else {
+                None
+            }
+        })
+        .collect();
     let mut dropped = dropped.iter().chain(std::iter::repeat(&false));
-    state.0.retain(|key, _| matches!(key, Key::Link(_)) || !dropped.next().unwrap());
+    state
+        .0
+        .retain(|key, _| matches!(key, Key::Link(_)) || !dropped.next().unwrap());
     let _ = links;
     state
 }
@@ -156,7 +210,10 @@ proptest! {
 fn a_mac_that_moves_is_one_replacement() {
     let have = state(Some((1, 0, 1450)), &Peers::from([(1, (5, 2, false))]));
     let want = state(Some((1, 0, 1450)), &Peers::from([(2, (5, 3, false))]));
-    let ops: Vec<String> = diff(&want, &have).iter().map(|op| format!("{} {}", op.verb(), op.key())).collect();
+    let ops: Vec<String> = diff(&want, &have)
+        .iter()
+        .map(|op| format!("{} {}", op.verb(), op.key()))
+        .collect();
     assert_eq!(
         ops,
         [
@@ -174,9 +231,25 @@ fn an_ipv6_route_that_moves_to_the_tunnel_is_deleted_first() {
     let key = Key::Route("fd10:244:0:2::/64".parse().unwrap(), 1024);
     let route = |via: &str, dev: &str, onlink| {
         let (via, dev) = (via.parse().ok(), LinkName::parse(dev).unwrap());
-        KernelState([(key, Value::Route(RouteSpec { via, dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: 241 }))].into())
+        KernelState(
+            [(
+                key,
+                Value::Route(RouteSpec {
+                    via,
+                    dev,
+                    onlink,
+                    kind: RouteKind::Unicast,
+                    scope: 0,
+                    protocol: 241,
+                }),
+            )]
+            .into(),
+        )
     };
-    let (direct, tunnel) = (route("fd00:56::2", "eth0", false), route("fd10:244:0:2::", "flannel-v6.1", true));
+    let (direct, tunnel) = (
+        route("fd00:56::2", "eth0", false),
+        route("fd10:244:0:2::", "flannel-v6.1", true),
+    );
     let verbs = |want, have| diff(want, have).iter().map(Op::verb).collect::<Vec<_>>();
     assert_eq!(verbs(&tunnel, &direct), ["delete", "add"]);
     assert_eq!(verbs(&direct, &tunnel), ["change"]);
@@ -184,26 +257,58 @@ fn an_ipv6_route_that_moves_to_the_tunnel_is_deleted_first() {
 
 #[test]
 fn a_foreign_link_is_refused_and_left_untouched() {
-    let want = state(Some((1, 0, 1450)), &Peers::from([(1, (5, 2, false)), (2, (6, 3, true))]));
+    let want = state(
+        Some((1, 0, 1450)),
+        &Peers::from([(1, (5, 2, false)), (2, (6, 3, true))]),
+    );
     let mut have = KernelState::default();
-    let spec = LinkSpec { kind: LinkKind::Other("bridge".into()), mac: None, mtu: 1500, up: false, accept_ra: None, checksum_offload: None };
+    let spec = LinkSpec {
+        kind: LinkKind::Other("bridge".into()),
+        mac: None,
+        mtu: 1500,
+        up: false,
+        accept_ra: None,
+        checksum_offload: None,
+    };
     have.set(Key::Link(name(1)), Value::Link(Box::new(spec)));
-    let ops: Vec<String> = diff(&want, &have).iter().map(|op| format!("{} {}", op.verb(), op.key())).collect();
-    assert_eq!(ops, ["take over link flannel.1", "add route to 10.244.2.0/24"]);
+    let ops: Vec<String> = diff(&want, &have)
+        .iter()
+        .map(|op| format!("{} {}", op.verb(), op.key()))
+        .collect();
+    assert_eq!(
+        ops,
+        ["take over link flannel.1", "add route to 10.244.2.0/24"]
+    );
     // It is not deleted either if the desired state has no such link. Our own link is.
     assert!(diff(&KernelState::default(), &have).is_empty());
     have.set(
         Key::Link(name(1)),
-        Value::Link(Box::new(LinkSpec { kind: LinkKind::Tun(TunSpec { held: false }), ..have.link(name(1)).unwrap().clone() })),
+        Value::Link(Box::new(LinkSpec {
+            kind: LinkKind::Tun(TunSpec { held: false }),
+            ..have.link(name(1)).unwrap().clone()
+        })),
     );
     assert_eq!(diff(&KernelState::default(), &have).len(), 1);
 }
 
 #[test]
 fn fixed_properties_rebuild_and_others_change_in_place() {
-    let vxlan = VxlanSpec { vni: 1, port: 8472, local: Some(public(1)), lower: 2, learning: false, gbp: false };
-    let spec =
-        |vxlan| LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac(1)), mtu: 1450, up: true, accept_ra: Some(false), checksum_offload: None };
+    let vxlan = VxlanSpec {
+        vni: 1,
+        port: 8472,
+        local: Some(public(1)),
+        lower: 2,
+        learning: false,
+        gbp: false,
+    };
+    let spec = |vxlan| LinkSpec {
+        kind: LinkKind::Vxlan(vxlan),
+        mac: Some(mac(1)),
+        mtu: 1450,
+        up: true,
+        accept_ra: Some(false),
+        checksum_offload: None,
+    };
     let have = spec(vxlan);
     let fit = |change: fn(&mut VxlanSpec)| {
         let mut other = vxlan;
@@ -212,10 +317,18 @@ fn fixed_properties_rebuild_and_others_change_in_place() {
     };
     use crate::fit::Fit;
     assert_eq!(fit(|_| ()), Fit::Same);
-    for change in [|v: &mut VxlanSpec| v.vni = 2, |v: &mut VxlanSpec| v.port = 1, |v: &mut VxlanSpec| v.gbp = true] {
+    for change in [
+        |v: &mut VxlanSpec| v.vni = 2,
+        |v: &mut VxlanSpec| v.port = 1,
+        |v: &mut VxlanSpec| v.gbp = true,
+    ] {
         assert_eq!(fit(change), Fit::Rebuild);
     }
-    for change in [|v: &mut VxlanSpec| v.lower = 3, |v: &mut VxlanSpec| v.local = None, |v: &mut VxlanSpec| v.learning = true] {
+    for change in [
+        |v: &mut VxlanSpec| v.lower = 3,
+        |v: &mut VxlanSpec| v.local = None,
+        |v: &mut VxlanSpec| v.learning = true,
+    ] {
         assert_eq!(fit(change), Fit::Change);
     }
 }
@@ -224,16 +337,44 @@ fn fixed_properties_rebuild_and_others_change_in_place() {
 fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     let mut state = KernelState::default();
     let dev = LinkName::parse("flannel-wg").unwrap();
-    let kind = LinkKind::Wireguard(WireguardSpec { key: Some(Secret::new([own; 32])), port: 51820 });
-    let spec = LinkSpec { kind, mac: None, mtu: 1420, up: true, accept_ra: None, checksum_offload: None };
+    let kind = LinkKind::Wireguard(WireguardSpec {
+        key: Some(Secret::new([own; 32])),
+        port: 51820,
+    });
+    let spec = LinkSpec {
+        kind,
+        mac: None,
+        mtu: 1420,
+        up: true,
+        accept_ra: None,
+        checksum_offload: None,
+    };
     state.set(Key::Link(dev), Value::Link(Box::new(spec)));
-    let route = RouteSpec { via: None, dev, onlink: false, kind: RouteKind::Unicast, scope: 253, protocol: 241 };
-    state.set(Key::Route("10.244.0.0/16".parse().unwrap(), 0), Value::Route(route));
+    let route = RouteSpec {
+        via: None,
+        dev,
+        onlink: false,
+        kind: RouteKind::Unicast,
+        scope: 253,
+        protocol: 241,
+    };
+    state.set(
+        Key::Route("10.244.0.0/16".parse().unwrap(), 0),
+        Value::Route(route),
+    );
     for (peer, (key, endpoint)) in peers {
         let key = PublicKey([*key; 32]);
-        let value = WireguardPeer { endpoint: Some((public(*endpoint), 51820).into()), preshared: None, keepalive: 0 };
+        let value = WireguardPeer {
+            endpoint: Some((public(*endpoint), 51820).into()),
+            preshared: None,
+            keepalive: 0,
+        };
         let id = Key::WireguardPeer(dev, key);
-        if state.0.get(&id).is_some_and(|known| *known != Value::WireguardPeer(Box::new(value.clone()))) {
+        if state
+            .0
+            .get(&id)
+            .is_some_and(|known| *known != Value::WireguardPeer(Box::new(value.clone())))
+        {
             continue;
         }
         state.set(id, Value::WireguardPeer(Box::new(value)));
@@ -245,8 +386,13 @@ fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
 /// The key with which packets to a peer are sealed. None if nobody could read them.
 fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
     let dev = LinkName::parse("flannel-wg").unwrap();
-    let Some(Value::AllowedIp(key)) = state.0.get(&Key::AllowedIp(dev, subnet(peer))) else { return None };
-    state.0.contains_key(&Key::WireguardPeer(dev, *key)).then_some(*key)
+    let Some(Value::AllowedIp(key)) = state.0.get(&Key::AllowedIp(dev, subnet(peer))) else {
+        return None;
+    };
+    state
+        .0
+        .contains_key(&Key::WireguardPeer(dev, *key))
+        .then_some(*key)
 }
 
 proptest! {

@@ -18,27 +18,45 @@ impl<'a> Shadows<'a> {
     /// For the peers of a sighting. `is_there` tells whether a wanted object is in place.
     pub fn of(sighting: &'a Sighting, is_there: impl Fn(&Key, &Value) -> bool) -> Self {
         // A route for all peers, as to the packet engine's device, is nobody's.
-        let common: Vec<(&Key, &Value)> =
-            sighting.want.0.iter().filter(|(key, value)| forwards(value) && !sighting.owners.contains_key(key)).collect();
+        let common: Vec<(&Key, &Value)> = sighting
+            .want
+            .0
+            .iter()
+            .filter(|(key, value)| forwards(value) && !sighting.owners.contains_key(key))
+            .collect();
         let peers = sighting.holders.iter().filter_map(|holder| {
             let exact = Key::Route(holder.subnet, metric(&holder.subnet));
             let own = sighting.want.0.get_key_value(&exact);
-            let covering = || common.iter().copied().find(|(key, _)| matches!(key, Key::Route(net, _) if net.contains(&holder.subnet)));
+            let covering = || {
+                common.iter().copied().find(
+                    |(key, _)| matches!(key, Key::Route(net, _) if net.contains(&holder.subnet)),
+                )
+            };
             let (key, value) = own.or_else(covering)?;
-            let Key::Route(net, metric) = key else { return None };
+            let Key::Route(net, metric) = key else {
+                return None;
+            };
             Some((holder, *net, *metric, is_there(key, value)))
         });
-        Self { peers: peers.collect() }
+        Self {
+            peers: peers.collect(),
+        }
     }
 
     /// The peers that a route takes packets from.
     pub fn cast_by(&self, seen: &Seen) -> Vec<String> {
-        let Key::Route(net, metric) = &seen.key else { return Vec::new() };
-        let cut = self.peers.iter().filter(|(holder, ours, our_metric, in_place)| {
-            let overlaps = net.contains(&holder.subnet) || holder.subnet.contains(net);
-            let better = net.prefix_len() > ours.prefix_len() || net == ours && (metric < our_metric || metric == our_metric && !in_place);
-            overlaps && better
-        });
+        let Key::Route(net, metric) = &seen.key else {
+            return Vec::new();
+        };
+        let cut = self
+            .peers
+            .iter()
+            .filter(|(holder, ours, our_metric, in_place)| {
+                let overlaps = net.contains(&holder.subnet) || holder.subnet.contains(net);
+                let better = net.prefix_len() > ours.prefix_len()
+                    || net == ours && (metric < our_metric || metric == our_metric && !in_place);
+                overlaps && better
+            });
         let mut named: Vec<String> = cut.map(|(holder, ..)| title(holder)).collect();
         if named.len() > NAMED {
             let more = named.len() - NAMED;

@@ -30,13 +30,38 @@ fn mac(number: u8) -> Mac {
 }
 
 fn tunnel(vni: u32) -> LinkSpec {
-    let vxlan = VxlanSpec { vni, port: 8472, local: "192.0.2.1".parse().ok(), lower: 2, learning: false, gbp: false };
-    LinkSpec { kind: LinkKind::Vxlan(vxlan), mac: Some(mac(1)), mtu: 1450, up: true, accept_ra: None, checksum_offload: None }
+    let vxlan = VxlanSpec {
+        vni,
+        port: 8472,
+        local: "192.0.2.1".parse().ok(),
+        lower: 2,
+        learning: false,
+        gbp: false,
+    };
+    LinkSpec {
+        kind: LinkKind::Vxlan(vxlan),
+        mac: Some(mac(1)),
+        mtu: 1450,
+        up: true,
+        accept_ra: None,
+        checksum_offload: None,
+    }
 }
 
 fn route(via: &str, dev: &str, protocol: u8) -> Value {
-    let dev = if dev.is_empty() { LinkName::default() } else { device(dev) };
-    Value::Route(RouteSpec { via: via.parse().ok(), dev, onlink: dev.as_str().starts_with("flannel"), kind: RouteKind::Unicast, scope: 0, protocol })
+    let dev = if dev.is_empty() {
+        LinkName::default()
+    } else {
+        device(dev)
+    };
+    Value::Route(RouteSpec {
+        via: via.parse().ok(),
+        dev,
+        onlink: dev.as_str().starts_with("flannel"),
+        kind: RouteKind::Unicast,
+        scope: 0,
+        protocol,
+    })
 }
 
 /// A vxlan node with the peers 2 and 3, all as wanted.
@@ -50,15 +75,25 @@ fn healthy() -> Sighting {
         let gateway = format!("10.244.{number}.0");
         let subnet = net(&format!("{gateway}/24"));
         let objects = [
-            (Key::Fdb(name, mac(number)), Value::Fdb(format!("192.0.2.{number}").parse().unwrap())),
-            (Key::Neighbor(name, subnet.addr()), Value::Neighbor(mac(number))),
+            (
+                Key::Fdb(name, mac(number)),
+                Value::Fdb(format!("192.0.2.{number}").parse().unwrap()),
+            ),
+            (
+                Key::Neighbor(name, subnet.addr()),
+                Value::Neighbor(mac(number)),
+            ),
             (Key::Route(subnet, 0), route(&gateway, "flannel.1", 241)),
         ];
         for (key, value) in objects {
             owners.insert(key, holders.len());
             want.set(key, value);
         }
-        holders.push(Holder { node: Some(format!("node-{number}")), subnet, address: format!("192.0.2.{number}").parse().unwrap() });
+        holders.push(Holder {
+            node: Some(format!("node-{number}")),
+            subnet,
+            address: format!("192.0.2.{number}").parse().unwrap(),
+        });
     }
     let mut sighting = Sighting {
         have: want.clone(),
@@ -70,15 +105,34 @@ fn healthy() -> Sighting {
         holders,
         owners,
     };
-    sighting.survey.links = vec![(2, device("eth1"), LinkSpec { kind: LinkKind::Other("device".to_owned()), ..tunnel(1) }), (3, name, tunnel(1))];
+    sighting.survey.links = vec![
+        (
+            2,
+            device("eth1"),
+            LinkSpec {
+                kind: LinkKind::Other("device".to_owned()),
+                ..tunnel(1)
+            },
+        ),
+        (3, name, tunnel(1)),
+    ];
     sighting.survey.objects = surveyed(&sighting.have);
     sighting
 }
 
 /// What a survey sees of our own objects.
 fn surveyed(have: &KernelState) -> Vec<Seen> {
-    let on_devices = have.0.iter().filter(|(key, _)| matches!(key, Key::Fdb(..) | Key::Neighbor(..) | Key::Route(..)));
-    on_devices.map(|(key, value)| Seen { key: *key, value: value.clone(), made: Made::Set }).collect()
+    let on_devices = have
+        .0
+        .iter()
+        .filter(|(key, _)| matches!(key, Key::Fdb(..) | Key::Neighbor(..) | Key::Route(..)));
+    on_devices
+        .map(|(key, value)| Seen {
+            key: *key,
+            value: value.clone(),
+            made: Made::Set,
+        })
+        .collect()
 }
 
 fn look(sighting: &Sighting) -> Inspection {
@@ -87,28 +141,57 @@ fn look(sighting: &Sighting) -> Inspection {
 
 /// The objects that are not as wanted: their texts and states.
 fn wrong(inspection: &Inspection) -> Vec<(&str, &State)> {
-    inspection.objects.iter().filter(|object| object.state != State::AsWanted).map(|object| (object.text.as_str(), &object.state)).collect()
+    inspection
+        .objects
+        .iter()
+        .filter(|object| object.state != State::AsWanted)
+        .map(|object| (object.text.as_str(), &object.state))
+        .collect()
 }
 
 fn stranger(to: &str, metric: u32, value: Value) -> Seen {
-    Seen { key: Key::Route(net(to), metric), value, made: Made::Set }
+    Seen {
+        key: Key::Route(net(to), metric),
+        value,
+        made: Made::Set,
+    }
 }
 
 #[test]
 fn a_healthy_node_is_as_wanted() {
     let found = look(&healthy());
-    assert_eq!((wrong(&found), found.foreign.len(), found.objects.len()), (vec![], 0, 8));
+    assert_eq!(
+        (wrong(&found), found.foreign.len(), found.objects.len()),
+        (vec![], 0, 8)
+    );
     let texts: Vec<(Kind, &str, Option<String>)> = found
         .objects
         .iter()
-        .map(|object| (object.kind, object.text.as_str(), object.holder.as_ref().and_then(|holder| holder.node.clone())))
+        .map(|object| {
+            (
+                object.kind,
+                object.text.as_str(),
+                object
+                    .holder
+                    .as_ref()
+                    .and_then(|holder| holder.node.clone()),
+            )
+        })
         .collect();
     assert_eq!(
         texts[..3],
         [
-            (Kind::Link, "flannel.1 mtu 1450 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning", None),
+            (
+                Kind::Link,
+                "flannel.1 mtu 1450 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
+                None
+            ),
             (Kind::Address, "10.244.1.0/32 dev flannel.1", None),
-            (Kind::Fdb, "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.2 self permanent", Some("node-2".to_owned())),
+            (
+                Kind::Fdb,
+                "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.2 self permanent",
+                Some("node-2".to_owned())
+            ),
         ]
     );
 }
@@ -116,11 +199,21 @@ fn a_healthy_node_is_as_wanted() {
 #[test]
 fn the_kernels_route_to_our_own_address_is_nobodys() {
     let mut sighting = healthy();
-    sighting.survey.objects.push(stranger("10.244.1.0/32", 256, route("", "flannel.1", 2)));
+    sighting
+        .survey
+        .objects
+        .push(stranger("10.244.1.0/32", 256, route("", "flannel.1", 2)));
     assert_eq!(look(&sighting).foreign, []);
-    for (to, dev, protocol) in [("10.244.1.1/32", "flannel.1", 2), ("10.244.1.0/32", "cni0", 2), ("10.244.1.0/32", "flannel.1", 4)] {
+    for (to, dev, protocol) in [
+        ("10.244.1.1/32", "flannel.1", 2),
+        ("10.244.1.0/32", "cni0", 2),
+        ("10.244.1.0/32", "flannel.1", 4),
+    ] {
         let mut sighting = healthy();
-        sighting.survey.objects.push(stranger(to, 256, route("", dev, protocol)));
+        sighting
+            .survey
+            .objects
+            .push(stranger(to, 256, route("", dev, protocol)));
         assert_eq!(look(&sighting).foreign.len(), 1, "{to} {dev} {protocol}");
     }
 }
@@ -129,9 +222,17 @@ fn the_kernels_route_to_our_own_address_is_nobodys() {
 fn what_is_missing_or_different_is_told() {
     let mut sighting = healthy();
     let name = device("flannel.1");
-    sighting.have.0.remove(&Key::Neighbor(name, "10.244.2.0".parse().unwrap()));
-    sighting.have.set(Key::Fdb(name, mac(3)), Value::Fdb("192.0.2.33".parse().unwrap()));
-    let Some(Value::Link(spec)) = sighting.have.0.get_mut(&Key::Link(name)) else { panic!() };
+    sighting
+        .have
+        .0
+        .remove(&Key::Neighbor(name, "10.244.2.0".parse().unwrap()));
+    sighting.have.set(
+        Key::Fdb(name, mac(3)),
+        Value::Fdb("192.0.2.33".parse().unwrap()),
+    );
+    let Some(Value::Link(spec)) = sighting.have.0.get_mut(&Key::Link(name)) else {
+        panic!()
+    };
     spec.mtu = 1400;
     sighting.survey.objects = surveyed(&sighting.have);
     let found = look(&sighting);
@@ -146,7 +247,11 @@ fn what_is_missing_or_different_is_told() {
         told,
         [
             (Kind::Link, &State::Different, Some(link)),
-            (Kind::Fdb, &State::Different, Some("02:00:00:00:00:03 dev flannel.1 dst 192.0.2.33 self permanent")),
+            (
+                Kind::Fdb,
+                &State::Different,
+                Some("02:00:00:00:00:03 dev flannel.1 dst 192.0.2.33 self permanent")
+            ),
             (Kind::Neighbour, &State::Missing, None),
         ]
     );
@@ -159,13 +264,27 @@ fn a_learned_entry_in_the_place_of_ours_is_shown_there() {
     let key = Key::Fdb(device("flannel.1"), mac(2));
     sighting.have.0.remove(&key);
     sighting.survey.objects = surveyed(&sighting.have);
-    sighting.survey.objects.push(Seen { key, value: Value::Fdb("192.0.2.9".parse().unwrap()), made: Made::Learned });
+    sighting.survey.objects.push(Seen {
+        key,
+        value: Value::Fdb("192.0.2.9".parse().unwrap()),
+        made: Made::Learned,
+    });
     let found = look(&sighting);
-    let object = found.objects.iter().find(|object| object.state != State::AsWanted).unwrap();
+    let object = found
+        .objects
+        .iter()
+        .find(|object| object.state != State::AsWanted)
+        .unwrap();
     let text = "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.9 self";
-    assert_eq!((&object.state, object.found.as_deref()), (&State::Different, Some(text)));
+    assert_eq!(
+        (&object.state, object.found.as_deref()),
+        (&State::Different, Some(text))
+    );
     assert_eq!(found.foreign[0].text, text);
-    assert_eq!(found.foreign[0].by, "the kernel, which learned it, or an operator");
+    assert_eq!(
+        found.foreign[0].by,
+        "the kernel, which learned it, or an operator"
+    );
 }
 
 #[test]
@@ -174,14 +293,41 @@ fn a_refused_route_has_the_reason_and_who_is_in_the_way() {
     let key = Key::Route(net("10.244.2.0/24"), 0);
     sighting.have.0.remove(&key);
     sighting.survey.objects = surveyed(&sighting.have);
-    sighting.survey.objects.push(stranger("10.244.2.0/24", 0, route("192.0.2.250", "eth1", 12)));
-    sighting.errors = vec![OpError { verb: "add", key, kind: FailureKind::Conflict, why: refused(libc::EEXIST) }];
+    sighting.survey.objects.push(stranger(
+        "10.244.2.0/24",
+        0,
+        route("192.0.2.250", "eth1", 12),
+    ));
+    sighting.errors = vec![OpError {
+        verb: "add",
+        key,
+        kind: FailureKind::Conflict,
+        why: refused(libc::EEXIST),
+    }];
     let found = look(&sighting);
-    assert_eq!(wrong(&found), [("10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink", &State::Refused(refused(libc::EEXIST).to_string()))]);
-    let object = found.objects.iter().find(|object| object.state != State::AsWanted).unwrap();
-    assert_eq!(object.found.as_deref(), Some("10.244.2.0/24 via 192.0.2.250 dev eth1 proto bird"));
-    let [foreign] = &found.foreign[..] else { panic!("{:?}", found.foreign) };
-    assert_eq!((foreign.by.as_str(), foreign.in_the_way_of.as_slice()), ("bird", &["10.244.2.0/24 (node-2)".to_owned()][..]));
+    assert_eq!(
+        wrong(&found),
+        [(
+            "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink",
+            &State::Refused(refused(libc::EEXIST).to_string())
+        )]
+    );
+    let object = found
+        .objects
+        .iter()
+        .find(|object| object.state != State::AsWanted)
+        .unwrap();
+    assert_eq!(
+        object.found.as_deref(),
+        Some("10.244.2.0/24 via 192.0.2.250 dev eth1 proto bird")
+    );
+    let [foreign] = &found.foreign[..] else {
+        panic!("{:?}", found.foreign)
+    };
+    assert_eq!(
+        (foreign.by.as_str(), foreign.in_the_way_of.as_slice()),
+        ("bird", &["10.244.2.0/24 (node-2)".to_owned()][..])
+    );
     // An error of a pass before, about what is there meanwhile, is none any more.
     sighting.have.set(key, sighting.want.0[&key].clone());
     sighting.survey.objects = surveyed(&sighting.have);
@@ -192,11 +338,22 @@ fn a_refused_route_has_the_reason_and_who_is_in_the_way() {
 fn a_route_is_in_the_way_by_prefix_metric_and_order() {
     let (ours_v6, theirs) = (net("fd00:2::/64"), "192.0.2.250");
     let mut base = healthy();
-    let holder = Holder { node: None, subnet: ours_v6, address: "fd00:56::2".parse().unwrap() };
-    base.owners.insert(Key::Route(ours_v6, 1024), base.holders.len());
+    let holder = Holder {
+        node: None,
+        subnet: ours_v6,
+        address: "fd00:56::2".parse().unwrap(),
+    };
+    base.owners
+        .insert(Key::Route(ours_v6, 1024), base.holders.len());
     base.holders.push(holder);
-    base.want.set(Key::Route(ours_v6, 1024), route("fd00:2::", "flannel-v6.1", 241));
-    base.have.set(Key::Route(ours_v6, 1024), route("fd00:2::", "flannel-v6.1", 241));
+    base.want.set(
+        Key::Route(ours_v6, 1024),
+        route("fd00:2::", "flannel-v6.1", 241),
+    );
+    base.have.set(
+        Key::Route(ours_v6, 1024),
+        route("fd00:2::", "flannel-v6.1", 241),
+    );
     base.survey.objects = surveyed(&base.have);
     for (to, metric, way) in [
         ("10.244.2.0/25", 100, vec!["10.244.2.0/24 (node-2)"]),
@@ -213,9 +370,14 @@ fn a_route_is_in_the_way_by_prefix_metric_and_order() {
     ] {
         let mut sighting = base.clone();
         // After ours: the kernel takes the first of several that are equal.
-        sighting.survey.objects.push(stranger(to, metric, route(theirs, "eth1", 4)));
+        sighting
+            .survey
+            .objects
+            .push(stranger(to, metric, route(theirs, "eth1", 4)));
         let found = look(&sighting);
-        let [foreign] = &found.foreign[..] else { panic!("{to}: {:?}", found.foreign) };
+        let [foreign] = &found.foreign[..] else {
+            panic!("{to}: {:?}", found.foreign)
+        };
         assert_eq!(foreign.in_the_way_of, way, "{to} metric {metric}");
         assert_eq!(foreign.own_subnet, to == "10.244.1.0/24");
         assert_eq!(wrong(&found), [], "{to}");
@@ -228,16 +390,32 @@ fn one_route_for_all_peers_is_beaten_by_any_longer_one() {
     let name = device("flannel0");
     let whole = Key::Route(net("10.244.0.0/16"), 0);
     sighting.want = KernelState::default();
-    sighting.want.set(whole, Value::Route(RouteSpec { via: None, dev: name, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 }));
+    sighting.want.set(
+        whole,
+        Value::Route(RouteSpec {
+            via: None,
+            dev: name,
+            onlink: false,
+            kind: RouteKind::Unicast,
+            scope: 0,
+            protocol: 241,
+        }),
+    );
     (sighting.have, sighting.owners) = (sighting.want.clone(), BTreeMap::new());
     for (to, way) in [
-        ("10.244.2.0/23", vec!["10.244.2.0/24 (node-2)", "10.244.3.0/24 (node-3)"]),
+        (
+            "10.244.2.0/23",
+            vec!["10.244.2.0/24 (node-2)", "10.244.3.0/24 (node-3)"],
+        ),
         ("10.244.3.0/24", vec!["10.244.3.0/24 (node-3)"]),
         ("10.244.1.0/24", vec![]),
         ("10.244.9.0/24", vec![]),
     ] {
         sighting.survey.objects = surveyed(&sighting.have);
-        sighting.survey.objects.push(stranger(to, 0, route("192.0.2.250", "eth1", 4)));
+        sighting
+            .survey
+            .objects
+            .push(stranger(to, 0, route("192.0.2.250", "eth1", 4)));
         assert_eq!(look(&sighting).foreign[0].in_the_way_of, way, "{to}");
     }
 }
@@ -246,7 +424,9 @@ fn one_route_for_all_peers_is_beaten_by_any_longer_one() {
 fn what_is_ours_and_not_wanted_is_left_over() {
     let mut sighting = healthy();
     let key = Key::Route(net("10.244.9.0/24"), 0);
-    sighting.have.set(key, route("10.244.9.0", "flannel.1", 241));
+    sighting
+        .have
+        .set(key, route("10.244.9.0", "flannel.1", 241));
     sighting.survey.objects = surveyed(&sighting.have);
     let by = |sighting: &Sighting| {
         let found = look(sighting);
@@ -257,27 +437,66 @@ fn what_is_ours_and_not_wanted_is_left_over() {
     assert_eq!(by(&sighting), "left over: flanneld removes it");
     sighting.held = true;
     assert!(by(&sighting).contains("for a minute"));
-    sighting.errors = vec![OpError { verb: "delete", key, kind: FailureKind::Other, why: refused(libc::EBUSY) }];
-    assert_eq!(by(&sighting), format!("left over: flanneld cannot remove it: {}", refused(libc::EBUSY)));
+    sighting.errors = vec![OpError {
+        verb: "delete",
+        key,
+        kind: FailureKind::Other,
+        why: refused(libc::EBUSY),
+    }];
+    assert_eq!(
+        by(&sighting),
+        format!(
+            "left over: flanneld cannot remove it: {}",
+            refused(libc::EBUSY)
+        )
+    );
 }
 
 #[test]
 fn a_device_with_our_tunnel_is_in_the_way_of_one_that_is_missing() {
     let mut sighting = healthy();
     sighting.survey.links.push((9, device("other"), tunnel(1)));
-    sighting.survey.links.push((10, device("second"), tunnel(2)));
-    let far = LinkSpec { kind: LinkKind::Vxlan(VxlanSpec { vni: 1, port: 4789, local: None, lower: 2, learning: false, gbp: false }), ..tunnel(1) };
+    sighting
+        .survey
+        .links
+        .push((10, device("second"), tunnel(2)));
+    let far = LinkSpec {
+        kind: LinkKind::Vxlan(VxlanSpec {
+            vni: 1,
+            port: 4789,
+            local: None,
+            lower: 2,
+            learning: false,
+            gbp: false,
+        }),
+        ..tunnel(1)
+    };
     sighting.survey.links.push((11, device("elsewhere"), far));
     let ways = |sighting: &Sighting| -> Vec<(String, Vec<String>)> {
         let first = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
-        look(sighting).foreign.iter().map(|foreign| (first(&foreign.text), foreign.in_the_way_of.clone())).collect()
+        look(sighting)
+            .foreign
+            .iter()
+            .map(|foreign| (first(&foreign.text), foreign.in_the_way_of.clone()))
+            .collect()
     };
     // Both families' tunnels have one port, and may have one VNI.
-    assert_eq!(ways(&sighting), [("other".to_owned(), vec![]), ("second".to_owned(), vec![])]);
+    assert_eq!(
+        ways(&sighting),
+        [("other".to_owned(), vec![]), ("second".to_owned(), vec![])]
+    );
     let key = Key::Link(device("flannel.1"));
     sighting.have.0.remove(&key);
-    sighting.errors = vec![OpError { verb: "add", key, kind: FailureKind::Conflict, why: refused(libc::EEXIST) }];
-    assert_eq!(ways(&sighting)[0], ("other".to_owned(), vec!["flannel.1".to_owned()]));
+    sighting.errors = vec![OpError {
+        verb: "add",
+        key,
+        kind: FailureKind::Conflict,
+        why: refused(libc::EEXIST),
+    }];
+    assert_eq!(
+        ways(&sighting)[0],
+        ("other".to_owned(), vec!["flannel.1".to_owned()])
+    );
     assert_eq!(ways(&sighting)[1], ("second".to_owned(), vec![]));
 }
 
@@ -285,29 +504,70 @@ fn a_device_with_our_tunnel_is_in_the_way_of_one_that_is_missing() {
 fn another_kind_under_our_name_is_refused() {
     let mut sighting = healthy();
     let name = device("flannel.1");
-    let bridge = LinkSpec { kind: LinkKind::Other("bridge".to_owned()), ..tunnel(1) };
+    let bridge = LinkSpec {
+        kind: LinkKind::Other("bridge".to_owned()),
+        ..tunnel(1)
+    };
     sighting.have = KernelState::default();
-    sighting.have.set(Key::Link(name), Value::Link(Box::new(bridge)));
+    sighting
+        .have
+        .set(Key::Link(name), Value::Link(Box::new(bridge)));
     sighting.survey.objects.clear();
-    let taken = Failure::NameTaken { link: name, kind: "dummy".to_owned() };
-    sighting.errors = vec![OpError { verb: "take over", key: Key::Link(name), kind: FailureKind::Conflict, why: taken.clone() }];
+    let taken = Failure::NameTaken {
+        link: name,
+        kind: "dummy".to_owned(),
+    };
+    sighting.errors = vec![OpError {
+        verb: "take over",
+        key: Key::Link(name),
+        kind: FailureKind::Conflict,
+        why: taken.clone(),
+    }];
     let found = look(&sighting);
     assert_eq!(found.objects[0].state, State::Refused(taken.to_string()));
-    assert_eq!(found.objects[0].found.as_deref(), Some("flannel.1 mtu 1450 up address 02:00:00:00:00:01 bridge"));
-    assert!(found.objects[1..].iter().all(|object| object.state == State::Missing) && found.foreign.is_empty(), "{found:?}");
+    assert_eq!(
+        found.objects[0].found.as_deref(),
+        Some("flannel.1 mtu 1450 up address 02:00:00:00:00:01 bridge")
+    );
+    assert!(
+        found.objects[1..]
+            .iter()
+            .all(|object| object.state == State::Missing)
+            && found.foreign.is_empty(),
+        "{found:?}"
+    );
 }
 
 #[test]
 fn many_peers_behind_one_route_are_counted() {
     let mut sighting = healthy();
     for number in 10..60 {
-        sighting.holders.push(Holder { node: None, subnet: net(&format!("10.244.{number}.0/24")), address: "192.0.2.9".parse().unwrap() });
+        sighting.holders.push(Holder {
+            node: None,
+            subnet: net(&format!("10.244.{number}.0/24")),
+            address: "192.0.2.9".parse().unwrap(),
+        });
     }
-    sighting.want.set(Key::Route(net("10.244.0.0/16"), 0), route("", "flannel0", 241));
-    sighting.survey.objects.push(stranger("10.244.0.0/18", 0, route("192.0.2.250", "eth1", 4)));
+    sighting.want.set(
+        Key::Route(net("10.244.0.0/16"), 0),
+        route("", "flannel0", 241),
+    );
+    sighting.survey.objects.push(stranger(
+        "10.244.0.0/18",
+        0,
+        route("192.0.2.250", "eth1", 4),
+    ));
     let found = look(&sighting);
-    let way = &found.foreign.iter().find(|foreign| foreign.text.starts_with("10.244.0.0/18")).unwrap().in_the_way_of;
-    assert_eq!((way.len(), way.last().unwrap().as_str()), (17, "and 34 more"));
+    let way = &found
+        .foreign
+        .iter()
+        .find(|foreign| foreign.text.starts_with("10.244.0.0/18"))
+        .unwrap()
+        .in_the_way_of;
+    assert_eq!(
+        (way.len(), way.last().unwrap().as_str()),
+        (17, "and 34 more")
+    );
 }
 
 proptest! {

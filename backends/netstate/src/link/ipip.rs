@@ -31,7 +31,11 @@ impl IpipSpec {
         if self.remote != found.remote {
             return Fit::Rebuild;
         }
-        if self == found { Fit::Same } else { Fit::Change }
+        if self == found {
+            Fit::Same
+        } else {
+            Fit::Change
+        }
     }
 }
 
@@ -41,12 +45,36 @@ mod tests {
 
     #[test]
     fn what_can_be_changed_in_place() {
-        let want = IpipSpec { local: Some(Ipv4Addr::new(192, 0, 2, 1)), remote: None, ttl: 0, pmtudisc: false };
+        let want = IpipSpec {
+            local: Some(Ipv4Addr::new(192, 0, 2, 1)),
+            remote: None,
+            ttl: 0,
+            pmtudisc: false,
+        };
         for (found, fit) in [
             (want, Fit::Same),
-            (IpipSpec { local: None, ..want }, Fit::Change),
-            (IpipSpec { ttl: 64, pmtudisc: true, ..want }, Fit::Change),
-            (IpipSpec { remote: Some(Ipv4Addr::new(192, 0, 2, 2)), ..want }, Fit::Rebuild),
+            (
+                IpipSpec {
+                    local: None,
+                    ..want
+                },
+                Fit::Change,
+            ),
+            (
+                IpipSpec {
+                    ttl: 64,
+                    pmtudisc: true,
+                    ..want
+                },
+                Fit::Change,
+            ),
+            (
+                IpipSpec {
+                    remote: Some(Ipv4Addr::new(192, 0, 2, 2)),
+                    ..want
+                },
+                Fit::Rebuild,
+            ),
         ] {
             assert_eq!(want.fit(&found), fit, "{found:?}");
         }

@@ -15,6 +15,10 @@ pub struct TunSpec {
 impl TunSpec {
     /// How `found` compares to this desired device.
     pub(super) fn fit(&self, found: &TunSpec) -> Fit {
-        if self == found { Fit::Same } else { Fit::Rebuild }
+        if self == found {
+            Fit::Same
+        } else {
+            Fit::Rebuild
+        }
     }
 }

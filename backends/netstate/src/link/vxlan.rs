@@ -31,7 +31,11 @@ impl VxlanSpec {
         if self.vni != found.vni || self.gbp != found.gbp || self.port != found.port {
             return Fit::Rebuild;
         }
-        if self.changeable() == found.changeable() { Fit::Same } else { Fit::Change }
+        if self.changeable() == found.changeable() {
+            Fit::Same
+        } else {
+            Fit::Change
+        }
     }
 
     /// The properties that can be changed while the interface exists.

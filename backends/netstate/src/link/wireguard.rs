@@ -18,6 +18,10 @@ pub struct WireguardSpec {
 impl WireguardSpec {
     /// How `found` compares to this desired interface.
     pub(super) fn fit(&self, found: &WireguardSpec) -> Fit {
-        if self == found { Fit::Same } else { Fit::Change }
+        if self == found {
+            Fit::Same
+        } else {
+            Fit::Change
+        }
     }
 }

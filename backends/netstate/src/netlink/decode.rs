@@ -38,7 +38,14 @@ pub(super) fn link(message: &Received<'_>) -> Option<SeenLink> {
     let index = wire::u32_at(message.body, 4)?;
     let up = wire::u32_at(message.body, 8)? & IFF_UP != 0;
     let mut name = LinkName::default();
-    let mut spec = LinkSpec { kind: LinkKind::Other("device".to_owned()), mac: None, mtu: 0, up, accept_ra: None, checksum_offload: None };
+    let mut spec = LinkSpec {
+        kind: LinkKind::Other("device".to_owned()),
+        mac: None,
+        mtu: 0,
+        up,
+        accept_ra: None,
+        checksum_offload: None,
+    };
     for (kind, value) in wire::attrs(message.body, IFINFOMSG) {
         match kind {
             IFLA_ADDRESS => spec.mac = value.try_into().ok().map(Mac),
@@ -60,10 +67,16 @@ fn accept_ra(families: &[u8]) -> Option<bool> {
 
 fn link_kind(info: &[u8]) -> LinkKind {
     match inside(info, IFLA_INFO_KIND).map(wire::text) {
-        Some(crate::link::vxlan::KIND) => LinkKind::Vxlan(vxlan::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default())),
-        Some(crate::link::ipip::KIND) => LinkKind::Ipip(ipip::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default())),
+        Some(crate::link::vxlan::KIND) => LinkKind::Vxlan(vxlan::decode(
+            inside(info, IFLA_INFO_DATA).unwrap_or_default(),
+        )),
+        Some(crate::link::ipip::KIND) => LinkKind::Ipip(ipip::decode(
+            inside(info, IFLA_INFO_DATA).unwrap_or_default(),
+        )),
         // Key and port are told by generic netlink.
-        Some(crate::link::wireguard::KIND) => LinkKind::Wireguard(WireguardSpec { key: None, port: 0 }),
+        Some(crate::link::wireguard::KIND) => {
+            LinkKind::Wireguard(WireguardSpec { key: None, port: 0 })
+        }
         Some(tun::KIND) => LinkKind::Tun(TunSpec { held: false }),
         Some(other) => LinkKind::Other(other.to_owned()),
         None => LinkKind::Other("device".to_owned()),
@@ -72,13 +85,23 @@ fn link_kind(info: &[u8]) -> LinkKind {
 
 pub(super) fn address(message: &Received<'_>, family: u8, index: u32) -> Option<(IpNet, u8)> {
     let body = message.body;
-    if message.kind != RTM_NEWADDR || wire::u8_at(body, 0)? != family || wire::u32_at(body, 4)? != index {
+    if message.kind != RTM_NEWADDR
+        || wire::u8_at(body, 0)? != family
+        || wire::u32_at(body, 4)? != index
+    {
         return None;
     }
     // A point-to-point link has both: IFA_ADDRESS is the remote end.
-    let of = |wanted| wire::attrs(body, IFADDRMSG).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| wire::ip(value));
+    let of = |wanted| {
+        wire::attrs(body, IFADDRMSG)
+            .find(|(kind, _)| *kind == wanted)
+            .and_then(|(_, value)| wire::ip(value))
+    };
     let ip = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
-    Some((IpNet::new(ip, wire::u8_at(body, 1)?).ok()?, wire::u8_at(body, 3)?))
+    Some((
+        IpNet::new(ip, wire::u8_at(body, 1)?).ok()?,
+        wire::u8_at(body, 3)?,
+    ))
 }
 
 /// A neighbour or an FDB entry, decoded from a message.
@@ -106,7 +129,8 @@ impl SeenNeighbor {
     /// Whether it leads somewhere, and is not what every interface has (multicast, loopback).
     pub fn says_something(&self) -> bool {
         // FDB entries that are set for good without being permanent are NOARP, too.
-        self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0 && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
+        self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0
+            && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
 
     /// Whether another host has answered for it.
@@ -125,8 +149,21 @@ pub(super) fn neighbor(message: &Received<'_>) -> Option<SeenNeighbor> {
         return None;
     }
     let body = message.body;
-    let (family, index, state, flags) = (wire::u8_at(body, 0)?, wire::u32_at(body, 4)?, wire::u16_at(body, 8)?, wire::u8_at(body, 10)?);
-    let mut seen = SeenNeighbor { family, index, state, flags, dst: None, mac: None, protocol: None };
+    let (family, index, state, flags) = (
+        wire::u8_at(body, 0)?,
+        wire::u32_at(body, 4)?,
+        wire::u16_at(body, 8)?,
+        wire::u8_at(body, 10)?,
+    );
+    let mut seen = SeenNeighbor {
+        family,
+        index,
+        state,
+        flags,
+        dst: None,
+        mac: None,
+        protocol: None,
+    };
     for (kind, value) in wire::attrs(body, NDMSG) {
         match kind {
             NDA_DST => seen.dst = wire::ip(value),
@@ -144,8 +181,18 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     if message.kind != RTM_NEWROUTE {
         return None;
     }
-    let (family, len, tos, header_table) = (wire::u8_at(body, 0)?, wire::u8_at(body, 1)?, wire::u8_at(body, 3)?, wire::u8_at(body, 4)?);
-    let (protocol, scope, kind, flags) = (wire::u8_at(body, 5)?, wire::u8_at(body, 6)?, wire::u8_at(body, 7)?, wire::u32_at(body, 8)?);
+    let (family, len, tos, header_table) = (
+        wire::u8_at(body, 0)?,
+        wire::u8_at(body, 1)?,
+        wire::u8_at(body, 3)?,
+        wire::u8_at(body, 4)?,
+    );
+    let (protocol, scope, kind, flags) = (
+        wire::u8_at(body, 5)?,
+        wire::u8_at(body, 6)?,
+        wire::u8_at(body, 7)?,
+        wire::u32_at(body, 8)?,
+    );
     let unspecified = match family {
         AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -156,8 +203,16 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
         RTN_BLACKHOLE => RouteKind::Blackhole,
         other => RouteKind::Other(other),
     };
-    let mut spec = RouteSpec { via: None, dev: LinkName::default(), onlink: flags & RTNH_F_ONLINK != 0, kind, scope, protocol };
-    let (mut dst, mut oif, mut metric, mut table, mut source) = (unspecified, 0, 0, u32::from(header_table), None);
+    let mut spec = RouteSpec {
+        via: None,
+        dev: LinkName::default(),
+        onlink: flags & RTNH_F_ONLINK != 0,
+        kind,
+        scope,
+        protocol,
+    };
+    let (mut dst, mut oif, mut metric, mut table, mut source) =
+        (unspecified, 0, 0, u32::from(header_table), None);
     for (kind, value) in wire::attrs(body, RTMSG) {
         match kind {
             RTA_DST => dst = wire::ip(value)?,
@@ -173,5 +228,13 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     }
     // Our routes have no type of service, and a cached copy is not a route.
     let plain = tos == 0 && table == u32::from(RT_TABLE_MAIN) && flags & RTM_F_CLONED == 0;
-    Some(SeenRoute { net: IpNet::new(dst, len).ok()?, metric, oif, table, source, plain, spec })
+    Some(SeenRoute {
+        net: IpNet::new(dst, len).ok()?,
+        metric,
+        oif,
+        table,
+        source,
+        plain,
+        spec,
+    })
 }

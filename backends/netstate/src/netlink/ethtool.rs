@@ -27,11 +27,16 @@ pub fn set_tx_checksum(name: LinkName, on: bool) -> io::Result<()> {
 }
 
 fn call(name: LinkName, cmd: u32, data: u32) -> io::Result<u32> {
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| std::net::UdpSocket::bind("[::]:0"))?;
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0")
+        .or_else(|_| std::net::UdpSocket::bind("[::]:0"))?;
     let mut value = EthtoolValue { cmd, data };
     // SAFETY: ifreq is plain old data, for which zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_name.iter_mut().zip(name.as_str().bytes().take(LinkName::LONGEST)).for_each(|(to, from)| *to = from as libc::c_char);
+    request
+        .ifr_name
+        .iter_mut()
+        .zip(name.as_str().bytes().take(LinkName::LONGEST))
+        .for_each(|(to, from)| *to = from as libc::c_char);
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: the kernel reads the name and reads and writes one ethtool_value behind ifru_data; both live until the call returns.
     if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } < 0 {

@@ -29,7 +29,10 @@ unsafe impl GlobalAlloc for Watched {
         if WATCHED.try_with(Cell::get) == Ok(true) {
             // SAFETY: the block is still allocated, `layout.size()` bytes long and initialised since its allocation.
             let bytes = unsafe { std::slice::from_raw_parts(pointer, layout.size()) };
-            let found = bytes.windows(SECRET.len()).filter(|window| *window == SECRET).count();
+            let found = bytes
+                .windows(SECRET.len())
+                .filter(|window| *window == SECRET)
+                .count();
             let _ = FOUND.try_with(|all| all.set(all.get() + found));
         }
         // SAFETY: the caller's duties are the same.

@@ -24,7 +24,9 @@ impl HostReader {
     /// # Errors
     /// The kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
-        Ok(Self { requests: Requests::open()? })
+        Ok(Self {
+            requests: Requests::open()?,
+        })
     }
 
     /// All interfaces, ordered by index, without their addresses.
@@ -33,9 +35,14 @@ impl HostReader {
     /// The list is incomplete.
     pub async fn links(&mut self) -> Result<Vec<Interface>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
-        let all = self.requests.dump(Listed::Links, request, Vec::new, |list: &mut Vec<Interface>, message| {
-            list.extend(interface(message));
-        });
+        let all = self.requests.dump(
+            Listed::Links,
+            request,
+            Vec::new,
+            |list: &mut Vec<Interface>, message| {
+                list.extend(interface(message));
+            },
+        );
         let mut interfaces = all.await?;
         interfaces.sort_by_key(|interface| interface.index);
         Ok(interfaces)
@@ -48,9 +55,17 @@ impl HostReader {
     pub async fn interfaces(&mut self) -> Result<Vec<Interface>, KernelError> {
         let mut interfaces = self.links().await?;
         let request = || Message::new(RTM_GETADDR, 0, &address_header(0, 0, 0));
-        let all = self.requests.dump(Listed::Addresses, request, Vec::new, |list: &mut Vec<(u32, Address)>, message| list.extend(address(message)));
+        let all = self.requests.dump(
+            Listed::Addresses,
+            request,
+            Vec::new,
+            |list: &mut Vec<(u32, Address)>, message| list.extend(address(message)),
+        );
         for (index, address) in all.await? {
-            if let Some(interface) = interfaces.iter_mut().find(|interface| interface.index == index) {
+            if let Some(interface) = interfaces
+                .iter_mut()
+                .find(|interface| interface.index == index)
+            {
                 interface.addresses.push(address);
             }
         }
@@ -61,20 +76,36 @@ impl HostReader {
     ///
     /// # Errors
     /// The list of IPv4 is incomplete. A kernel without IPv6 refuses to list its routes.
-    pub async fn routes(&mut self, keep: impl Fn(&Route) -> bool) -> Result<Vec<Route>, KernelError> {
+    pub async fn routes(
+        &mut self,
+        keep: impl Fn(&Route) -> bool,
+    ) -> Result<Vec<Route>, KernelError> {
         let mut routes = Vec::new();
         for family in Family::ALL {
-            let request = || Message::new(RTM_GETROUTE, 0, &route_header(family.pick(AF_INET, AF_INET6), 0, 0, 0, 0, RT_TABLE_MAIN));
+            let request = || {
+                Message::new(
+                    RTM_GETROUTE,
+                    0,
+                    &route_header(family.pick(AF_INET, AF_INET6), 0, 0, 0, 0, RT_TABLE_MAIN),
+                )
+            };
             // A kernel without IPv6 may list all that it has in its place.
             let wanted = |route: &Route| route.family() == family && keep(route);
-            let all = self.requests.dump(Listed::Routes, request, Vec::new, |list: &mut Vec<Route>, message| {
-                list.extend(main_route(message).filter(wanted));
-            });
+            let all = self.requests.dump(
+                Listed::Routes,
+                request,
+                Vec::new,
+                |list: &mut Vec<Route>, message| {
+                    list.extend(main_route(message).filter(wanted));
+                },
+            );
             match all.await {
                 // No second list: there may be ten thousand.
                 Ok(all) if routes.is_empty() => routes = all,
                 Ok(all) => routes.extend(all),
-                Err(error) if family.is_v6() => tracing::debug!("IPv6 routes cannot be read: {error}"),
+                Err(error) if family.is_v6() => {
+                    tracing::debug!("IPv6 routes cannot be read: {error}")
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -84,15 +115,30 @@ impl HostReader {
     /// Where packets to these addresses go, in the same order.
     pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, NoRoute>> {
         let query = |to: &IpAddr| {
-            let (family, len) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+            let (family, len) = if to.is_ipv4() {
+                (AF_INET, 32)
+            } else {
+                (AF_INET6, 128)
+            };
             Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *to)
         };
         let mut found = vec![Err(NoRoute::Unanswered); targets.len()];
-        let answers = self.requests.batch(targets.iter().map(query).collect(), LOOKUPS, |which, message| {
-            if let (Some(place), Some(seen)) = (found.get_mut(which), route(message)) {
-                *place = if seen.oif == 0 { Err(NoRoute::WithoutInterface) } else { Ok(RouteAnswer { index: seen.oif, source: seen.source }) };
-            }
-        });
+        let answers = self.requests.batch(
+            targets.iter().map(query).collect(),
+            LOOKUPS,
+            |which, message| {
+                if let (Some(place), Some(seen)) = (found.get_mut(which), route(message)) {
+                    *place = if seen.oif == 0 {
+                        Err(NoRoute::WithoutInterface)
+                    } else {
+                        Ok(RouteAnswer {
+                            index: seen.oif,
+                            source: seen.source,
+                        })
+                    };
+                }
+            },
+        );
         for (place, answer) in answers.await.into_iter().enumerate() {
             if let (Some(place), Answer::Refused(errno, words)) = (found.get_mut(place), answer) {
                 *place = Err(NoRoute::Refused { errno, words });
@@ -106,10 +152,21 @@ impl HostReader {
     /// # Errors
     /// The list is incomplete.
     pub async fn answered(&mut self, index: u32) -> Result<Vec<IpAddr>, KernelError> {
-        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0)).number(NDA_IFINDEX, index);
-        let all = self.requests.dump(Listed::Neighbours, request, Vec::new, |list: &mut Vec<IpAddr>, message| {
-            list.extend(neighbor(message).filter(|seen| seen.index == index && seen.answered()).and_then(|seen| seen.dst));
-        });
+        let request = || {
+            Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0)).number(NDA_IFINDEX, index)
+        };
+        let all = self.requests.dump(
+            Listed::Neighbours,
+            request,
+            Vec::new,
+            |list: &mut Vec<IpAddr>, message| {
+                list.extend(
+                    neighbor(message)
+                        .filter(|seen| seen.index == index && seen.answered())
+                        .and_then(|seen| seen.dst),
+                );
+            },
+        );
         all.await
     }
 }
@@ -125,8 +182,16 @@ impl HostEvents {
     /// # Errors
     /// The kernel provides no socket.
     pub fn open(routes: bool) -> Result<Self, KernelError> {
-        let of_routes = if routes { RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE } else { 0 };
-        Ok(Self { notices: Notices::open(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR | of_routes)? })
+        let of_routes = if routes {
+            RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE
+        } else {
+            0
+        };
+        Ok(Self {
+            notices: Notices::open(
+                RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR | of_routes,
+            )?,
+        })
     }
 
     /// Returns after an event, or after events were lost.
@@ -143,7 +208,9 @@ impl HostEvents {
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
     pub async fn about(&mut self, index: u32, name: &str) {
-        self.notices.until(|message| concerns(message, index, name)).await;
+        self.notices
+            .until(|message| concerns(message, index, name))
+            .await;
     }
 
     /// Drops the events that have come.
@@ -154,18 +221,24 @@ impl HostEvents {
 
 fn concerns(message: &Received<'_>, index: u32, name: &str) -> bool {
     match message.kind {
-        RTM_NEWLINK | RTM_DELLINK => wire::u32_at(message.body, 4) == Some(index) || name_in(message) == Some(name),
-        RTM_NEWROUTE | RTM_DELROUTE => wire::attrs(message.body, RTMSG).all(|(kind, value)| match kind {
-            RTA_OIF => wire::u32_at(value, 0) == Some(index),
-            RTA_GATEWAY | RTA_VIA => false,
-            _ => true,
-        }),
+        RTM_NEWLINK | RTM_DELLINK => {
+            wire::u32_at(message.body, 4) == Some(index) || name_in(message) == Some(name)
+        }
+        RTM_NEWROUTE | RTM_DELROUTE => {
+            wire::attrs(message.body, RTMSG).all(|(kind, value)| match kind {
+                RTA_OIF => wire::u32_at(value, 0) == Some(index),
+                RTA_GATEWAY | RTA_VIA => false,
+                _ => true,
+            })
+        }
         _ => true,
     }
 }
 
 fn name_in<'a>(message: &Received<'a>) -> Option<&'a str> {
-    wire::attrs(message.body, IFINFOMSG).find(|(kind, _)| *kind == IFLA_IFNAME).map(|(_, value)| wire::text(value))
+    wire::attrs(message.body, IFINFOMSG)
+        .find(|(kind, _)| *kind == IFLA_IFNAME)
+        .map(|(_, value)| wire::text(value))
 }
 
 fn interface(message: &Received<'_>) -> Option<Interface> {
@@ -179,14 +252,23 @@ fn interface(message: &Received<'_>) -> Option<Interface> {
         loopback: flags & IFF_LOOPBACK != 0,
         mtu: seen.spec.mtu,
         mac: seen.spec.mac,
-        vxlan: if let LinkKind::Vxlan(vxlan) = &seen.spec.kind { Some((vxlan.vni, vxlan.port)) } else { None },
+        vxlan: if let LinkKind::Vxlan(vxlan) = &seen.spec.kind {
+            Some((vxlan.vni, vxlan.port))
+        } else {
+            None
+        },
         ..Interface::default()
     };
     for (kind, value) in wire::attrs(message.body, IFINFOMSG) {
         match kind {
             IFLA_MASTER => out.master = wire::u32_at(value, 0),
             IFLA_STATS64 => out.received = wire::u64_at(value, 0)?,
-            IFLA_LINKINFO => out.kind = wire::inside(value, IFLA_INFO_KIND).map(wire::text).unwrap_or_default().to_owned(),
+            IFLA_LINKINFO => {
+                out.kind = wire::inside(value, IFLA_INFO_KIND)
+                    .map(wire::text)
+                    .unwrap_or_default()
+                    .to_owned()
+            }
             _ => {}
         }
     }
@@ -198,7 +280,10 @@ fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     if message.kind != RTM_NEWADDR {
         return None;
     }
-    let (len, index) = (wire::u8_at(message.body, 1)?, wire::u32_at(message.body, 4)?);
+    let (len, index) = (
+        wire::u8_at(message.body, 1)?,
+        wire::u32_at(message.body, 4)?,
+    );
     let (mut local, mut peer, mut flags) = (None, None, u32::from(wire::u8_at(message.body, 2)?));
     for (kind, value) in wire::attrs(message.body, IFADDRMSG) {
         match kind {
@@ -230,7 +315,10 @@ fn main_route(message: &Received<'_>) -> Option<Route> {
     if seen.table != u32::from(RT_TABLE_MAIN) || is_copy {
         return None;
     }
-    let paths = wire::attrs(message.body, RTMSG).find(|(kind, _)| *kind == RTA_MULTIPATH).map(|(_, value)| paths(value)).unwrap_or_default();
+    let paths = wire::attrs(message.body, RTMSG)
+        .find(|(kind, _)| *kind == RTA_MULTIPATH)
+        .map(|(_, value)| paths(value))
+        .unwrap_or_default();
     Some(Route {
         to: seen.net,
         via: seen.spec.via,
@@ -245,7 +333,10 @@ fn main_route(message: &Received<'_>) -> Option<Route> {
 /// The paths of a route that has several: struct rtnexthop, one after the other.
 fn paths(mut rest: &[u8]) -> Vec<Path> {
     let mut paths = Vec::new();
-    while let Some(hop) = wire::u16_at(rest, 0).and_then(|len| rest.get(..usize::from(len))).filter(|hop| hop.len() >= RTNEXTHOP) {
+    while let Some(hop) = wire::u16_at(rest, 0)
+        .and_then(|len| rest.get(..usize::from(len)))
+        .filter(|hop| hop.len() >= RTNEXTHOP)
+    {
         let mut via = None;
         for (kind, value) in wire::attrs(hop, RTNEXTHOP) {
             match kind {
@@ -254,8 +345,13 @@ fn paths(mut rest: &[u8]) -> Vec<Path> {
                 _ => {}
             }
         }
-        paths.push(Path { via, index: wire::u32_at(hop, 4) });
-        rest = rest.get(hop.len().next_multiple_of(4)..).unwrap_or_default();
+        paths.push(Path {
+            via,
+            index: wire::u32_at(hop, 4),
+        });
+        rest = rest
+            .get(hop.len().next_multiple_of(4)..)
+            .unwrap_or_default();
     }
     paths
 }
@@ -278,67 +374,177 @@ mod tests {
     }
 
     fn hop(index: u32, kind: u16, value: &[u8]) -> Vec<u8> {
-        let attribute = [&u16::try_from(4 + value.len()).unwrap().to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+        let attribute = [
+            &u16::try_from(4 + value.len()).unwrap().to_ne_bytes()[..],
+            &kind.to_ne_bytes(),
+            value,
+        ]
+        .concat();
         let len = u16::try_from(RTNEXTHOP + attribute.len()).unwrap();
-        [&len.to_ne_bytes()[..], &[0, 0], &index.to_ne_bytes(), &attribute, &vec![0; usize::from(len).next_multiple_of(4) - usize::from(len)]]
-            .concat()
+        [
+            &len.to_ne_bytes()[..],
+            &[0, 0],
+            &index.to_ne_bytes(),
+            &attribute,
+            &vec![0; usize::from(len).next_multiple_of(4) - usize::from(len)],
+        ]
+        .concat()
     }
 
     #[test]
     fn multipath_route_has_each_of_its_paths() {
-        let inet6 = [&u16::from(AF_INET6).to_ne_bytes()[..], &"fe80::1".parse::<std::net::Ipv6Addr>().unwrap().octets()].concat();
-        let hops = [hop(2, RTA_GATEWAY, &[192, 0, 2, 1]), hop(3, RTA_VIA, &inet6)].concat();
+        let inet6 = [
+            &u16::from(AF_INET6).to_ne_bytes()[..],
+            &"fe80::1".parse::<std::net::Ipv6Addr>().unwrap().octets(),
+        ]
+        .concat();
+        let hops = [
+            hop(2, RTA_GATEWAY, &[192, 0, 2, 1]),
+            hop(3, RTA_VIA, &inet6),
+        ]
+        .concat();
         let header = route_header(AF_INET, 0, 16, 0, RTN_UNICAST, RT_TABLE_MAIN);
-        let message = || Message::new(RTM_NEWROUTE, 0, &header).number(RTA_PRIORITY, 7).attr(RTA_MULTIPATH, &hops);
+        let message = || {
+            Message::new(RTM_NEWROUTE, 0, &header)
+                .number(RTA_PRIORITY, 7)
+                .attr(RTA_MULTIPATH, &hops)
+        };
         let route = read(message(), main_route).unwrap();
-        assert!(route.is_default() && route.carries() && (route.via, route.index, route.link()) == (None, None, None), "{route:?}");
+        assert!(
+            route.is_default()
+                && route.carries()
+                && (route.via, route.index, route.link()) == (None, None, None),
+            "{route:?}"
+        );
         assert_eq!((route.protocol, route.metric), (16, 7));
-        let paths: Vec<_> = route.split().into_iter().map(|path| (path.via, path.index, path.metric)).collect();
-        assert_eq!(paths, [(Some(ip("192.0.2.1")), Some(2), 7), (Some(ip("fe80::1")), Some(3), 7)]);
-        assert_eq!(read(message().number(RTA_TABLE, 100), main_route), None, "another table");
+        let paths: Vec<_> = route
+            .split()
+            .into_iter()
+            .map(|path| (path.via, path.index, path.metric))
+            .collect();
+        assert_eq!(
+            paths,
+            [
+                (Some(ip("192.0.2.1")), Some(2), 7),
+                (Some(ip("fe80::1")), Some(3), 7)
+            ]
+        );
+        assert_eq!(
+            read(message().number(RTA_TABLE, 100), main_route),
+            None,
+            "another table"
+        );
     }
 
     #[test]
     fn route_without_a_gateway_is_a_link_unless_it_drops_packets() {
         let of = |kind| {
             let header = route_header(AF_INET, 24, 2, 0, kind, RT_TABLE_MAIN);
-            read(Message::new(RTM_NEWROUTE, 0, &header).ip(RTA_DST, ip("192.0.2.0")).number(RTA_OIF, 4), main_route).unwrap()
+            read(
+                Message::new(RTM_NEWROUTE, 0, &header)
+                    .ip(RTA_DST, ip("192.0.2.0"))
+                    .number(RTA_OIF, 4),
+                main_route,
+            )
+            .unwrap()
         };
         assert_eq!(of(RTN_UNICAST).link(), Some(4));
         let unreachable = of(RTN_UNREACHABLE);
-        assert_eq!((unreachable.link(), unreachable.kind, unreachable.carries()), (None, RouteKind::Other(RTN_UNREACHABLE), false));
+        assert_eq!(
+            (unreachable.link(), unreachable.kind, unreachable.carries()),
+            (None, RouteKind::Other(RTN_UNREACHABLE), false)
+        );
     }
 
     #[test]
     fn address_has_its_flags_and_the_local_end() {
-        let of = |family, flags: u32| Message::new(RTM_NEWADDR, 0, &address_header(family, 24, 3)).number(IFA_FLAGS, flags);
-        let (index, found) =
-            read(of(AF_INET, IFA_F_PERMANENT | IFA_F_TEMPORARY).ip(IFA_ADDRESS, ip("192.0.2.9")).ip(IFA_LOCAL, ip("192.0.2.1")), address).unwrap();
-        assert_eq!((index, found), (3, Address::plain("192.0.2.1/24".parse().unwrap())), "the bit means secondary for IPv4");
-        let v6 = |flags| read(of(AF_INET6, flags).ip(IFA_ADDRESS, ip("2001:db8::1")), address).unwrap().1;
-        let state = |flags| (v6(flags).temporary, v6(flags).tentative, v6(flags).deprecated, v6(flags).dad_failed);
-        assert_eq!(state(IFA_F_TEMPORARY | IFA_F_DEPRECATED), (true, false, true, false));
-        assert_eq!(state(IFA_F_TENTATIVE | IFA_F_DADFAILED), (false, true, false, true));
-        assert_eq!(state(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC), (false, false, false, false), "an optimistic address is in use");
+        let of = |family, flags: u32| {
+            Message::new(RTM_NEWADDR, 0, &address_header(family, 24, 3)).number(IFA_FLAGS, flags)
+        };
+        let (index, found) = read(
+            of(AF_INET, IFA_F_PERMANENT | IFA_F_TEMPORARY)
+                .ip(IFA_ADDRESS, ip("192.0.2.9"))
+                .ip(IFA_LOCAL, ip("192.0.2.1")),
+            address,
+        )
+        .unwrap();
+        assert_eq!(
+            (index, found),
+            (3, Address::plain("192.0.2.1/24".parse().unwrap())),
+            "the bit means secondary for IPv4"
+        );
+        let v6 = |flags| {
+            read(
+                of(AF_INET6, flags).ip(IFA_ADDRESS, ip("2001:db8::1")),
+                address,
+            )
+            .unwrap()
+            .1
+        };
+        let state = |flags| {
+            (
+                v6(flags).temporary,
+                v6(flags).tentative,
+                v6(flags).deprecated,
+                v6(flags).dad_failed,
+            )
+        };
+        assert_eq!(
+            state(IFA_F_TEMPORARY | IFA_F_DEPRECATED),
+            (true, false, true, false)
+        );
+        assert_eq!(
+            state(IFA_F_TENTATIVE | IFA_F_DADFAILED),
+            (false, true, false, true)
+        );
+        assert_eq!(
+            state(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC),
+            (false, false, false, false),
+            "an optimistic address is in use"
+        );
     }
 
     #[test]
     fn event_concerns_an_interface_by_index_name_or_link_route() {
         let of = |message| read(message, |received| concerns(received, 2, "eth0"));
-        let link = |index, name| Message::new(RTM_NEWLINK, 0, &super::super::header::link_header(index)).text(IFLA_IFNAME, name);
+        let link = |index, name| {
+            Message::new(RTM_NEWLINK, 0, &super::super::header::link_header(index))
+                .text(IFLA_IFNAME, name)
+        };
         assert!(of(link(2, "wan0")) && of(link(9, "eth0")) && !of(link(9, "veth1")));
-        let route = || Message::new(RTM_DELROUTE, 0, &route_header(AF_INET, 24, 2, 0, RTN_UNICAST, RT_TABLE_MAIN));
+        let route = || {
+            Message::new(
+                RTM_DELROUTE,
+                0,
+                &route_header(AF_INET, 24, 2, 0, RTN_UNICAST, RT_TABLE_MAIN),
+            )
+        };
         assert!(of(route().number(RTA_OIF, 2)) && !of(route().number(RTA_OIF, 9)));
-        assert!(!of(route().number(RTA_OIF, 2).ip(RTA_GATEWAY, ip("192.0.2.1"))));
-        assert!(of(Message::new(RTM_DELADDR, 0, &address_header(AF_INET, 24, 9))));
+        assert!(!of(route()
+            .number(RTA_OIF, 2)
+            .ip(RTA_GATEWAY, ip("192.0.2.1"))));
+        assert!(of(Message::new(
+            RTM_DELADDR,
+            0,
+            &address_header(AF_INET, 24, 9)
+        )));
     }
 
     #[test]
     fn refusal_keeps_the_kernels_words() {
-        let refused = |words: &str| NoRoute::Refused { errno: libc::ENETUNREACH, words: words.to_owned() };
+        let refused = |words: &str| NoRoute::Refused {
+            errno: libc::ENETUNREACH,
+            words: words.to_owned(),
+        };
         if !types::problem::MUTE {
-            assert_eq!(refused("").to_string(), "Network is unreachable (os error 101)");
-            assert_eq!(refused("no table").to_string(), "Network is unreachable (os error 101): no table");
+            assert_eq!(
+                refused("").to_string(),
+                "Network is unreachable (os error 101)"
+            );
+            assert_eq!(
+                refused("no table").to_string(),
+                "Network is unreachable (os error 101): no table"
+            );
         }
     }
 
@@ -346,15 +552,43 @@ mod tests {
     async fn this_host_has_a_loopback_interface_and_a_route_to_itself() {
         let mut reader = HostReader::open().unwrap();
         let interfaces = reader.interfaces().await.unwrap();
-        let lo = interfaces.iter().find(|interface| interface.loopback).unwrap();
+        let lo = interfaces
+            .iter()
+            .find(|interface| interface.loopback)
+            .unwrap();
         let here = ip("127.0.0.1");
-        assert!(lo.owns(here) && lo.up && lo.carrier && lo.kind.is_empty() && lo.mac.unwrap().0 == [0; 6], "{lo:?}");
-        assert!(lo.received > 0 && interfaces.is_sorted_by_key(|interface| interface.index), "{lo:?}");
+        assert!(
+            lo.owns(here)
+                && lo.up
+                && lo.carrier
+                && lo.kind.is_empty()
+                && lo.mac.unwrap().0 == [0; 6],
+            "{lo:?}"
+        );
+        assert!(
+            lo.received > 0 && interfaces.is_sorted_by_key(|interface| interface.index),
+            "{lo:?}"
+        );
         let found = reader.look_up(&[here, ip("255.255.255.255"), here]).await;
-        assert_eq!(found.iter().filter(|answer| answer.as_ref().is_ok_and(|answer| answer.index == lo.index)).count(), 2, "{found:?}");
-        assert_eq!(reader.answered(lo.index).await.unwrap(), Vec::<IpAddr>::new());
+        assert_eq!(
+            found
+                .iter()
+                .filter(|answer| answer.as_ref().is_ok_and(|answer| answer.index == lo.index))
+                .count(),
+            2,
+            "{found:?}"
+        );
+        assert_eq!(
+            reader.answered(lo.index).await.unwrap(),
+            Vec::<IpAddr>::new()
+        );
         let all = reader.routes(|_| true).await.unwrap();
-        assert_eq!(reader.routes(Route::is_default).await.unwrap(), all.into_iter().filter(Route::is_default).collect::<Vec<_>>());
+        assert_eq!(
+            reader.routes(Route::is_default).await.unwrap(),
+            all.into_iter()
+                .filter(Route::is_default)
+                .collect::<Vec<_>>()
+        );
         let mut events = HostEvents::open(true).unwrap();
         events.clear();
     }

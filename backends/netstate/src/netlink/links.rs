@@ -18,26 +18,46 @@ impl NetlinkKernel {
         match op {
             Op::Add(_, Value::Link(spec)) => {
                 let Some(message) = creation(name, spec) else {
-                    return Some(failed(op, FailureKind::Unsupported, Failure::OpenedByProgram { kind: spec.kind.name().to_owned() }));
+                    return Some(failed(
+                        op,
+                        FailureKind::Unsupported,
+                        Failure::OpenedByProgram {
+                            kind: spec.kind.name().to_owned(),
+                        },
+                    ));
                 };
                 // A second device would be made, and could not have the port of the first.
-                if matches!(spec.kind, LinkKind::Wireguard(_)) && self.rename_back(name, spec).await {
+                if matches!(spec.kind, LinkKind::Wireguard(_)) && self.rename_back(name, spec).await
+                {
                     return self.change_link(name, spec, op).await;
                 }
                 if let Some(error) = self.one(op, message).await {
                     // Our own device, renamed, may be in the way of a new one.
-                    let back = error.kind == FailureKind::Conflict && self.rename_back(name, spec).await;
-                    return if back { self.change_link(name, spec, op).await } else { Some(error) };
+                    let back =
+                        error.kind == FailureKind::Conflict && self.rename_back(name, spec).await;
+                    return if back {
+                        self.change_link(name, spec, op).await
+                    } else {
+                        Some(error)
+                    };
                 }
                 self.finish_link(name, spec, op).await
             }
             Op::Replace(_, Value::Link(spec)) => self.change_link(name, spec, op).await,
             Op::Delete(..) => {
-                let link = self.links_by_name(&[name]).await.unwrap_or_default().remove(&name)?;
-                self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index))).await
+                let link = self
+                    .links_by_name(&[name])
+                    .await
+                    .unwrap_or_default()
+                    .remove(&name)?;
+                self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index)))
+                    .await
             }
             Op::Refuse(_, Value::Link(spec)) => {
-                let why = Failure::NameTaken { link: name, kind: spec.kind.name().to_owned() };
+                let why = Failure::NameTaken {
+                    link: name,
+                    kind: spec.kind.name().to_owned(),
+                };
                 Some(failed(op, FailureKind::Conflict, why))
             }
             Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
@@ -59,13 +79,31 @@ impl NetlinkKernel {
             _ => wanted.mac.is_some() && link.spec.mac == wanted.mac,
         };
         let ours = |link: &SeenLink| same_tunnel(&link.spec.kind) && known(link);
-        let Some(found) = self.all_links().await.unwrap_or_default().into_iter().find(ours) else { return false };
-        let renaming = || Message::new(RTM_NEWLINK, 0, &link_header(found.index)).text(IFLA_IFNAME, name.as_str());
-        let mut answer = self.requests.batch(vec![renaming()], 1, |_, _| ()).await.pop();
+        let Some(found) = self
+            .all_links()
+            .await
+            .unwrap_or_default()
+            .into_iter()
+            .find(ours)
+        else {
+            return false;
+        };
+        let renaming = || {
+            Message::new(RTM_NEWLINK, 0, &link_header(found.index)).text(IFLA_IFNAME, name.as_str())
+        };
+        let mut answer = self
+            .requests
+            .batch(vec![renaming()], 1, |_, _| ())
+            .await
+            .pop();
         if matches!(answer, Some(Answer::Refused(libc::EBUSY, _))) {
             // Before Linux 6.2 an interface can be renamed only while it is down. Its routes are lost and come back with the next pass.
             let down = Message::new(RTM_NEWLINK, 0, &flagged(found.index, false));
-            answer = self.requests.batch(vec![down, renaming()], 1, |_, _| ()).await.pop();
+            answer = self
+                .requests
+                .batch(vec![down, renaming()], 1, |_, _| ())
+                .await
+                .pop();
         }
         let done = answer == Some(Answer::Done);
         if done {
@@ -76,20 +114,35 @@ impl NetlinkKernel {
 
     async fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         let links = self.links_by_name(&[name]).await.unwrap_or_default();
-        let Some(found) = links.get(&name) else { return Some(failed(op, FailureKind::Other, Failure::InterfaceGone)) };
+        let Some(found) = links.get(&name) else {
+            return Some(failed(op, FailureKind::Other, Failure::InterfaceGone));
+        };
         let header = link_header(found.index);
-        if let Some(message) = change_of_kind(Message::new(RTM_NEWLINK, 0, &header), &spec.kind, &found.spec.kind)
-            && let Some(error) = self.one(op, message).await
+        if let Some(message) = change_of_kind(
+            Message::new(RTM_NEWLINK, 0, &header),
+            &spec.kind,
+            &found.spec.kind,
+        ) && let Some(error) = self.one(op, message).await
         {
             return Some(error);
         }
         if let Some(mac) = spec.mac.filter(|mac| Some(*mac) != found.spec.mac)
-            && let Some(error) = self.one(op, Message::new(RTM_NEWLINK, 0, &header).attr(IFLA_ADDRESS, &mac.0)).await
+            && let Some(error) = self
+                .one(
+                    op,
+                    Message::new(RTM_NEWLINK, 0, &header).attr(IFLA_ADDRESS, &mac.0),
+                )
+                .await
         {
             return Some(error);
         }
         if spec.mtu != found.spec.mtu
-            && let Some(error) = self.one(op, Message::new(RTM_NEWLINK, 0, &header).number(IFLA_MTU, spec.mtu)).await
+            && let Some(error) = self
+                .one(
+                    op,
+                    Message::new(RTM_NEWLINK, 0, &header).number(IFLA_MTU, spec.mtu),
+                )
+                .await
         {
             return Some(error);
         }
@@ -99,11 +152,17 @@ impl NetlinkKernel {
     /// Sets what is not an attribute of the link message. Bringing the link up comes last, so that packets find everything in place.
     async fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         if let Some(accept) = spec.accept_ra
-            && let Err(error) = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_ra"), if accept { "1" } else { "0" })
+            && let Err(error) = std::fs::write(
+                format!("/proc/sys/net/ipv6/conf/{name}/accept_ra"),
+                if accept { "1" } else { "0" },
+            )
             && self.fixed_ra.insert(name)
             && error.kind() != io::ErrorKind::NotFound
         {
-            let text = format!("cannot set net.ipv6.conf.{name}.accept_ra={}: {error}; leaving it unchanged", u8::from(accept));
+            let text = format!(
+                "cannot set net.ipv6.conf.{name}.accept_ra={}: {error}; leaving it unchanged",
+                u8::from(accept)
+            );
             // In a pod that is not privileged this is so on every node of every cluster.
             match error.kind() {
                 io::ErrorKind::ReadOnlyFilesystem => tracing::debug!("{text}"),
@@ -114,7 +173,9 @@ impl NetlinkKernel {
             && let Err(error) = ethtool::set_tx_checksum(name, on)
             && self.fixed_checksum.insert(name)
         {
-            tracing::warn!("cannot set the checksum offload of {name}: {error}; leaving it unchanged");
+            tracing::warn!(
+                "cannot set the checksum offload of {name}: {error}; leaving it unchanged"
+            );
         }
         let index = match self.links_by_name(&[name]).await {
             Ok(mut links) => links.remove(&name)?.index,
@@ -125,7 +186,8 @@ impl NetlinkKernel {
         {
             return Some(error);
         }
-        self.one(op, Message::new(RTM_NEWLINK, 0, &flagged(index, spec.up))).await
+        self.one(op, Message::new(RTM_NEWLINK, 0, &flagged(index, spec.up)))
+            .await
     }
 }
 
@@ -134,7 +196,11 @@ fn flagged(index: u32, up: bool) -> [u8; 16] {
     let mut header = link_header(index);
     // ifi_flags and ifi_change: IFF_UP.
     for (at, value) in [(8, u8::from(up)), (12, 1)] {
-        if let Some(place) = header.get_mut(if cfg!(target_endian = "little") { at } else { at + 3 }) {
+        if let Some(place) = header.get_mut(if cfg!(target_endian = "little") {
+            at
+        } else {
+            at + 3
+        }) {
             *place = value;
         }
     }
@@ -153,7 +219,9 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     match &spec.kind {
         LinkKind::Vxlan(spec) => Some(vxlan::creation(message, spec)),
         LinkKind::Ipip(spec) => Some(ipip::attributes(message, spec)),
-        LinkKind::Wireguard(_) => Some(message.nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, crate::link::wireguard::KIND))),
+        LinkKind::Wireguard(_) => Some(message.nest(IFLA_LINKINFO, |info| {
+            info.text(IFLA_INFO_KIND, crate::link::wireguard::KIND)
+        })),
         LinkKind::Tun(_) | LinkKind::Other(_) => None,
     }
 }
@@ -162,7 +230,9 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
 fn change_of_kind(message: Message, want: &LinkKind, have: &LinkKind) -> Option<Message> {
     match (want, have) {
         (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),
-        (LinkKind::Ipip(want), LinkKind::Ipip(have)) => (want != have).then(|| ipip::attributes(message, want)),
+        (LinkKind::Ipip(want), LinkKind::Ipip(have)) => {
+            (want != have).then(|| ipip::attributes(message, want))
+        }
         _ => None,
     }
 }

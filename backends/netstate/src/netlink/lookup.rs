@@ -70,7 +70,9 @@ impl Lookup {
     /// # Errors
     /// The kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
-        Ok(Self { requests: Requests::open()? })
+        Ok(Self {
+            requests: Requests::open()?,
+        })
     }
 
     /// What becomes of a packet to an address, as `ip route get` tells.
@@ -78,28 +80,42 @@ impl Lookup {
     /// # Errors
     /// The kernel does not answer.
     pub async fn fate(&mut self, to: IpAddr) -> Result<Fate, KernelError> {
-        let failed = |why| KernelError { what: Request::Lookup(to), why };
+        let failed = |why| KernelError {
+            what: Request::Lookup(to),
+            why,
+        };
         let (family, len) = family(to);
         // IPv6 always tells the table, and refuses to be asked for it.
         let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
-        let query = |flags| Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, table | flags)).ip(RTA_DST, to);
+        let query = |flags| {
+            Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, table | flags))
+                .ip(RTA_DST, to)
+        };
         // The way of the packet, and the route from which it follows.
         let mut seen: [Option<SeenRoute>; 2] = [None, None];
-        let answers = self.requests.batch(vec![query(0), query(RTM_F_FIB_MATCH)], 2, |which, message| {
-            if let Some(place) = seen.get_mut(which) {
-                *place = route(message);
-            }
-        });
+        let answers = self.requests.batch(
+            vec![query(0), query(RTM_F_FIB_MATCH)],
+            2,
+            |which, message| {
+                if let Some(place) = seen.get_mut(which) {
+                    *place = route(message);
+                }
+            },
+        );
         let answers = answers.await;
         match answers.first() {
             Some(Answer::Done) => {}
             Some(Answer::Refused(libc::ENETUNREACH, _)) => return Ok(Fate::NoRoute),
             // What these routes of IPv4 do; those of IPv6 are told.
-            Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => return Ok(Fate::Dropped(self.obstacle(to).await?)),
+            Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => {
+                return Ok(Fate::Dropped(self.obstacle(to).await?));
+            }
             Some(Answer::Refused(code, _)) => return Err(failed(Failure::refused(Errno(*code)))),
             Some(Answer::Lost) | None => return Err(failed(Failure::Silent)),
         }
-        let [Some(way), matched] = seen else { return Err(failed(Failure::NoRoute)) };
+        let [Some(way), matched] = seen else {
+            return Err(failed(Failure::NoRoute));
+        };
         // Kernels before 4.13 tell the way alone.
         let from = matched.as_ref().unwrap_or(&way);
         let hop = Hop {
@@ -113,7 +129,11 @@ impl Lookup {
             metric: from.metric,
             table: from.table,
         };
-        Ok(if drops(hop.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
+        Ok(if drops(hop.kind) {
+            Fate::Dropped(Some(hop))
+        } else {
+            Fate::Sent(hop)
+        })
     }
 
     /// The route that drops packets to an address: the most specific one of those that do not send.
@@ -121,10 +141,18 @@ impl Lookup {
         let (family, _) = family(to);
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, 0));
         let counts = |seen: &SeenRoute| seen.net.contains(&to) && drops(seen.spec.kind);
-        let all = self.requests.dump(Listed::Routes, request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
-            list.extend(route(message).filter(counts));
-        });
-        let best = all.await?.into_iter().max_by_key(|seen| (seen.net.prefix_len(), std::cmp::Reverse(seen.metric)));
+        let all = self.requests.dump(
+            Listed::Routes,
+            request,
+            Vec::new,
+            |list: &mut Vec<SeenRoute>, message| {
+                list.extend(route(message).filter(counts));
+            },
+        );
+        let best = all
+            .await?
+            .into_iter()
+            .max_by_key(|seen| (seen.net.prefix_len(), std::cmp::Reverse(seen.metric)));
         let hop = |seen: SeenRoute| Hop {
             net: seen.net,
             via: seen.spec.via,
@@ -144,15 +172,22 @@ impl Lookup {
     /// # Errors
     /// The list is incomplete.
     pub async fn neighbour(&mut self, dev: LinkName, ip: IpAddr) -> Result<Neighbour, KernelError> {
-        let Some(index) = self.index(dev).await else { return Ok(Neighbour::Absent) };
+        let Some(index) = self.index(dev).await else {
+            return Ok(Neighbour::Absent);
+        };
         let (family, _) = family(ip);
-        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index);
+        let request = || {
+            Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0))
+                .number(NDA_IFINDEX, index)
+        };
         let found = self.requests.dump(
             Listed::Neighbours,
             request,
             || Neighbour::Absent,
             |found: &mut Neighbour, message| {
-                let Some(seen) = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.dst == Some(ip)) else {
+                let Some(seen) = neighbor(message).filter(|seen| {
+                    seen.family == family && seen.index == index && seen.dst == Some(ip)
+                }) else {
                     return;
                 };
                 *found = match seen.mac.filter(|_| !seen.unanswered()) {
@@ -169,14 +204,18 @@ impl Lookup {
     /// # Errors
     /// The list is incomplete.
     pub async fn fdb(&mut self, dev: LinkName, mac: Mac) -> Result<Option<IpAddr>, KernelError> {
-        let Some(index) = self.index(dev).await else { return Ok(None) };
+        let Some(index) = self.index(dev).await else {
+            return Ok(None);
+        };
         let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
         let found = self.requests.dump(
             Listed::Fdb,
             request,
             || None,
             |found: &mut Option<IpAddr>, message| {
-                let seen = neighbor(message).filter(|seen| seen.family == AF_BRIDGE && seen.index == index && seen.mac == Some(mac));
+                let seen = neighbor(message).filter(|seen| {
+                    seen.family == AF_BRIDGE && seen.index == index && seen.mac == Some(mac)
+                });
                 *found = found.or(seen.and_then(|seen| seen.dst));
             },
         );
@@ -187,7 +226,11 @@ impl Lookup {
     ///
     /// # Errors
     /// The kernel does not tell, or the list is incomplete.
-    pub async fn behind(&mut self, dev: LinkName, net: IpNet) -> Result<Option<Behind>, KernelError> {
+    pub async fn behind(
+        &mut self,
+        dev: LinkName,
+        net: IpNet,
+    ) -> Result<Option<Behind>, KernelError> {
         match self.index(dev).await {
             Some(index) => wireguard::behind(index, net).await,
             None => Ok(None),
@@ -195,9 +238,14 @@ impl Lookup {
     }
 
     async fn index(&mut self, name: LinkName) -> Option<u32> {
-        let request = Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str());
+        let request =
+            Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str());
         let mut found = None;
-        self.requests.batch(vec![request], 1, |_, message| found = link(message).map(|link| link.index).or(found)).await;
+        self.requests
+            .batch(vec![request], 1, |_, message| {
+                found = link(message).map(|link| link.index).or(found)
+            })
+            .await;
         found
     }
 
@@ -206,7 +254,11 @@ impl Lookup {
         let mut found = LinkName::default();
         if index != 0 {
             let request = Message::new(RTM_GETLINK, 0, &link_header(index));
-            self.requests.batch(vec![request], 1, |_, message| found = link(message).map_or(found, |link| link.name)).await;
+            self.requests
+                .batch(vec![request], 1, |_, message| {
+                    found = link(message).map_or(found, |link| link.name)
+                })
+                .await;
         }
         found
     }
@@ -214,12 +266,19 @@ impl Lookup {
 
 /// Whether a route drops packets, with a word to the sender or without.
 fn drops(kind: RouteKind) -> bool {
-    matches!(kind, RouteKind::Blackhole | RouteKind::Other(RTN_UNREACHABLE | RTN_PROHIBIT))
+    matches!(
+        kind,
+        RouteKind::Blackhole | RouteKind::Other(RTN_UNREACHABLE | RTN_PROHIBIT)
+    )
 }
 
 /// The address family, and the length of a whole address.
 fn family(ip: IpAddr) -> (u8, u8) {
-    if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) }
+    if ip.is_ipv4() {
+        (AF_INET, 32)
+    } else {
+        (AF_INET6, 128)
+    }
 }
 
 #[cfg(test)]
@@ -230,13 +289,34 @@ mod tests {
     async fn this_host_reaches_itself() {
         for to in ["127.0.0.1", "::1"] {
             let mut kernel = Lookup::open().unwrap();
-            let Ok(Fate::Sent(hop)) = kernel.fate(to.parse().unwrap()).await else { continue };
-            assert_eq!((hop.dev.as_str(), hop.via, hop.kind), ("lo", None, RouteKind::Other(libc::RTN_LOCAL)), "{hop:?}");
-            assert_eq!(kernel.neighbour(hop.dev, "192.0.2.77".parse().unwrap()).await.unwrap(), Neighbour::Absent);
+            let Ok(Fate::Sent(hop)) = kernel.fate(to.parse().unwrap()).await else {
+                continue;
+            };
+            assert_eq!(
+                (hop.dev.as_str(), hop.via, hop.kind),
+                ("lo", None, RouteKind::Other(libc::RTN_LOCAL)),
+                "{hop:?}"
+            );
+            assert_eq!(
+                kernel
+                    .neighbour(hop.dev, "192.0.2.77".parse().unwrap())
+                    .await
+                    .unwrap(),
+                Neighbour::Absent
+            );
             assert_eq!(kernel.fdb(hop.dev, Mac([2; 6])).await.unwrap(), None);
             let nobody = LinkName::parse("no-such-link").unwrap();
-            assert_eq!(kernel.behind(nobody, IpNet::from(to.parse::<IpAddr>().unwrap())).await.unwrap(), None);
-            assert_eq!(kernel.index(LinkName::parse("no-such-link").unwrap()).await, None);
+            assert_eq!(
+                kernel
+                    .behind(nobody, IpNet::from(to.parse::<IpAddr>().unwrap()))
+                    .await
+                    .unwrap(),
+                None
+            );
+            assert_eq!(
+                kernel.index(LinkName::parse("no-such-link").unwrap()).await,
+                None
+            );
         }
     }
 }

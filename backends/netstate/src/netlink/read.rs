@@ -34,25 +34,34 @@ impl NetlinkKernel {
             }
         }
         // A link of another kind under our name is not ours, nor are the objects on it.
-        let ours = links.values().filter(|link| !matches!(link.spec.kind, LinkKind::Other(_)));
+        let ours = links
+            .values()
+            .filter(|link| !matches!(link.spec.kind, LinkKind::Other(_)));
         self.links = ours.map(|link| (link.name, link.index)).collect();
         self.last_index.extend(self.links.iter().copied());
-        let wireguards = links.values().filter(|link| matches!(link.spec.kind, LinkKind::Wireguard(_)));
+        let wireguards = links
+            .values()
+            .filter(|link| matches!(link.spec.kind, LinkKind::Wireguard(_)));
         self.wireguards = wireguards.map(|link| (link.name, link.index)).collect();
         let mut found = ExistingState::default();
         for (name, mut link) in links {
             let vxlan = matches!(link.spec.kind, LinkKind::Vxlan(_));
             let foreign = matches!(link.spec.kind, LinkKind::Other(_));
             if matches!(link.spec.kind, LinkKind::Wireguard(_)) {
-                link.spec.kind = LinkKind::Wireguard(self.wireguard(scope, name, link.index, &mut found).await?);
+                link.spec.kind =
+                    LinkKind::Wireguard(self.wireguard(scope, name, link.index, &mut found).await?);
             }
-            found.ours.set(Key::Link(name), Value::Link(Box::new(link.spec)));
+            found
+                .ours
+                .set(Key::Link(name), Value::Link(Box::new(link.spec)));
             if foreign {
                 continue;
             }
             for family in families(scope) {
-                self.addresses(scope, name, link.index, family, &mut found.ours).await?;
-                self.neighbors(scope, name, link.index, family, &mut found.ours).await?;
+                self.addresses(scope, name, link.index, family, &mut found.ours)
+                    .await?;
+                self.neighbors(scope, name, link.index, family, &mut found.ours)
+                    .await?;
             }
             if vxlan {
                 self.fdb(name, link.index, &mut found.ours).await?;
@@ -65,7 +74,10 @@ impl NetlinkKernel {
     }
 
     /// The peers of our WireGuard interfaces, as of the last read.
-    pub(super) async fn peers_of_all(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+    pub(super) async fn peers_of_all(
+        &mut self,
+        scope: &Scope,
+    ) -> Result<ExistingState, KernelError> {
         let mut found = ExistingState::default();
         for (name, index) in self.wireguards.clone() {
             self.wireguard(scope, name, index, &mut found).await?;
@@ -75,41 +87,83 @@ impl NetlinkKernel {
 
     /// Links by name. Missing links are not in the result.
     pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
-        let requests = names.iter().map(|name| Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str())).collect();
-        Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
+        let requests = names
+            .iter()
+            .map(|name| {
+                Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str())
+            })
+            .collect();
+        Ok(self
+            .links_of(requests)
+            .await?
+            .into_iter()
+            .map(|link| (link.name, link))
+            .collect())
     }
 
     /// All links, including those of others.
     pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
-        self.requests.dump(Listed::Links, request, Vec::new, |list: &mut Vec<SeenLink>, message| list.extend(link(message))).await
+        self.requests
+            .dump(
+                Listed::Links,
+                request,
+                Vec::new,
+                |list: &mut Vec<SeenLink>, message| list.extend(link(message)),
+            )
+            .await
     }
 
     pub(super) async fn list_all(&mut self) -> Result<Inventory, KernelError> {
         let links = self.all_links().await?;
         let mut routes = Vec::new();
         for family in [AF_INET, AF_INET6] {
-            let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
-            let all = self.requests.dump(Listed::Routes, request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
-                list.extend(route(message).filter(|seen| seen.plain));
-            });
+            let request = || {
+                Message::new(
+                    RTM_GETROUTE,
+                    0,
+                    &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN),
+                )
+            };
+            let all = self.requests.dump(
+                Listed::Routes,
+                request,
+                Vec::new,
+                |list: &mut Vec<SeenRoute>, message| {
+                    list.extend(route(message).filter(|seen| seen.plain));
+                },
+            );
             for mut seen in all.await? {
-                let dev = links.iter().find(|link| link.index == seen.oif && seen.spec.kind != RouteKind::Blackhole);
+                let dev = links
+                    .iter()
+                    .find(|link| link.index == seen.oif && seen.spec.kind != RouteKind::Blackhole);
                 seen.spec.dev = dev.map(|link| link.name).unwrap_or_default();
                 routes.push((seen.net, seen.metric, seen.spec));
             }
         }
-        Ok(Inventory { links: links.into_iter().map(|link| (link.name, link.spec)).collect(), routes })
+        Ok(Inventory {
+            links: links
+                .into_iter()
+                .map(|link| (link.name, link.spec))
+                .collect(),
+            routes,
+        })
     }
 
     async fn links_by_index(&mut self, indices: &[u32]) -> Result<Vec<SeenLink>, KernelError> {
-        let requests = indices.iter().map(|index| Message::new(RTM_GETLINK, 0, &link_header(*index))).collect();
+        let requests = indices
+            .iter()
+            .map(|index| Message::new(RTM_GETLINK, 0, &link_header(*index)))
+            .collect();
         self.links_of(requests).await
     }
 
     async fn links_of(&mut self, requests: Vec<Message>) -> Result<Vec<SeenLink>, KernelError> {
         let mut links = Vec::new();
-        let answers = self.requests.batch(requests, LOOKUPS, |_, message| links.extend(link(message))).await;
+        let answers = self
+            .requests
+            .batch(requests, LOOKUPS, |_, message| links.extend(link(message)))
+            .await;
         let problem = answers.iter().find_map(|answer| match answer {
             Answer::Done | Answer::Refused(libc::ENODEV, _) => None,
             Answer::Refused(code, _) => Some(Failure::refused(Errno(*code))),
@@ -117,14 +171,25 @@ impl NetlinkKernel {
         });
         match problem {
             None => Ok(links),
-            Some(why) => Err(KernelError { what: Request::List(Listed::Links), why }),
+            Some(why) => Err(KernelError {
+                what: Request::List(Listed::Links),
+                why,
+            }),
         }
     }
 
-    async fn addresses(&mut self, scope: &Scope, name: LinkName, index: u32, family: u8, into: &mut KernelState) -> Result<(), KernelError> {
+    async fn addresses(
+        &mut self,
+        scope: &Scope,
+        name: LinkName,
+        index: u32,
+        family: u8,
+        into: &mut KernelState,
+    ) -> Result<(), KernelError> {
         for (net, _) in self.addresses_of(index, family).await? {
             // In a former network, only an address in the form that we write is ours. An operator's address with a subnet mask is not.
-            let former = net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
+            let former =
+                net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
             if scope.covers_ip(&net.addr()) || former {
                 into.set(Key::Address(name, net), Value::Address);
             }
@@ -133,62 +198,132 @@ impl NetlinkKernel {
     }
 
     /// The addresses of a link in one family, with their scope.
-    pub(super) async fn addresses_of(&mut self, index: u32, family: u8) -> Result<Vec<(IpNet, u8)>, KernelError> {
+    pub(super) async fn addresses_of(
+        &mut self,
+        index: u32,
+        family: u8,
+    ) -> Result<Vec<(IpNet, u8)>, KernelError> {
         let request = || Message::new(RTM_GETADDR, 0, &address_header(family, 0, index));
-        self.requests.dump(Listed::Addresses, request, Vec::new, |list, message| list.extend(address(message, family, index))).await
+        self.requests
+            .dump(Listed::Addresses, request, Vec::new, |list, message| {
+                list.extend(address(message, family, index))
+            })
+            .await
     }
 
-    async fn neighbors(&mut self, scope: &Scope, name: LinkName, index: u32, family: u8, into: &mut KernelState) -> Result<(), KernelError> {
-        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index);
-        let all = self.requests.dump(Listed::Neighbours, request, Vec::new, |list: &mut Vec<(IpAddr, Mac)>, message| {
-            let Some(seen) = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.permanent()) else { return };
-            if let (Some(ip), Some(mac)) = (seen.dst, seen.mac)
-                && (scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip)))
-            {
-                list.push((ip, mac));
-            }
-        });
-        into.add(all.await?.into_iter().map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))));
+    async fn neighbors(
+        &mut self,
+        scope: &Scope,
+        name: LinkName,
+        index: u32,
+        family: u8,
+        into: &mut KernelState,
+    ) -> Result<(), KernelError> {
+        let request = || {
+            Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0))
+                .number(NDA_IFINDEX, index)
+        };
+        let all = self.requests.dump(
+            Listed::Neighbours,
+            request,
+            Vec::new,
+            |list: &mut Vec<(IpAddr, Mac)>, message| {
+                let Some(seen) = neighbor(message).filter(|seen| {
+                    seen.family == family && seen.index == index && seen.permanent()
+                }) else {
+                    return;
+                };
+                if let (Some(ip), Some(mac)) = (seen.dst, seen.mac)
+                    && (scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip)))
+                {
+                    list.push((ip, mac));
+                }
+            },
+        );
+        into.add(
+            all.await?
+                .into_iter()
+                .map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))),
+        );
         Ok(())
     }
 
-    async fn fdb(&mut self, name: LinkName, index: u32, into: &mut KernelState) -> Result<(), KernelError> {
+    async fn fdb(
+        &mut self,
+        name: LinkName,
+        index: u32,
+        into: &mut KernelState,
+    ) -> Result<(), KernelError> {
         let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
-        let all = self.requests.dump(Listed::Fdb, request, Vec::new, |list: &mut Vec<(Mac, IpAddr)>, message| {
-            let Some(seen) = neighbor(message).filter(|seen| seen.family == AF_BRIDGE && seen.index == index && seen.permanent()) else { return };
-            if let (Some(ip), Some(mac)) = (seen.dst, seen.mac) {
-                list.push((mac, ip));
-            }
-        });
-        into.add(all.await?.into_iter().map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))));
+        let all = self.requests.dump(
+            Listed::Fdb,
+            request,
+            Vec::new,
+            |list: &mut Vec<(Mac, IpAddr)>, message| {
+                let Some(seen) = neighbor(message).filter(|seen| {
+                    seen.family == AF_BRIDGE && seen.index == index && seen.permanent()
+                }) else {
+                    return;
+                };
+                if let (Some(ip), Some(mac)) = (seen.dst, seen.mac) {
+                    list.push((mac, ip));
+                }
+            },
+        );
+        into.add(
+            all.await?
+                .into_iter()
+                .map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))),
+        );
         Ok(())
     }
 
-    async fn routes(&mut self, scope: &Scope, family: u8, found: &mut ExistingState) -> Result<(), KernelError> {
+    async fn routes(
+        &mut self,
+        scope: &Scope,
+        family: u8,
+        found: &mut ExistingState,
+    ) -> Result<(), KernelError> {
         let ours: Vec<u32> = self.links.iter().map(|(_, index)| *index).collect();
         let underlay = self.underlay.0;
-        let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
+        let request = || {
+            Message::new(
+                RTM_GETROUTE,
+                0,
+                &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN),
+            )
+        };
         let begin = || (Vec::new(), BTreeSet::new());
-        let all = self.requests.dump(Listed::Routes, request, begin, |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {
-            let Some(seen) = route(message).filter(|seen| seen.plain) else { return };
-            if !scope.covers(&seen.net) {
-                // The protocol number alone is not enough: the daemon of another network on this host uses the same.
-                let place = ours.contains(&seen.oif) || seen.oif == underlay || seen.spec.kind == RouteKind::Blackhole;
-                if scope.covered(&seen.net) && seen.spec.protocol == scope.protocol && place {
-                    list.push(seen);
+        let all = self.requests.dump(
+            Listed::Routes,
+            request,
+            begin,
+            |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {
+                let Some(seen) = route(message).filter(|seen| seen.plain) else {
+                    return;
+                };
+                if !scope.covers(&seen.net) {
+                    // The protocol number alone is not enough: the daemon of another network on this host uses the same.
+                    let place = ours.contains(&seen.oif)
+                        || seen.oif == underlay
+                        || seen.spec.kind == RouteKind::Blackhole;
+                    if scope.covered(&seen.net) && seen.spec.protocol == scope.protocol && place {
+                        list.push(seen);
+                    }
+                    return;
                 }
-                return;
-            }
-            let marked = seen.spec.protocol == scope.protocol || (seen.spec.protocol != RTPROT_KERNEL && ours.contains(&seen.oif));
-            if marked || seen.spec.protocol == BOOT {
-                // A replacement affects the first of several equal routes. Ours cannot be replaced if it comes after another.
-                if !foreign.contains(&Key::Route(seen.net, seen.metric)) {
-                    list.push(seen);
+                let marked = seen.spec.protocol == scope.protocol
+                    || (seen.spec.protocol != RTPROT_KERNEL && ours.contains(&seen.oif));
+                if marked || seen.spec.protocol == BOOT {
+                    // A replacement affects the first of several equal routes. Ours cannot be replaced if it comes after another.
+                    if !foreign.contains(&Key::Route(seen.net, seen.metric)) {
+                        list.push(seen);
+                    }
+                } else {
+                    foreign.insert(Key::Route(seen.net, seen.metric));
                 }
-            } else {
-                foreign.insert(Key::Route(seen.net, seen.metric));
-            }
-        });
+            },
+        );
         let (mut list, _) = all.await?;
         let names = self.names(list.iter().map(|seen| seen.oif)).await?;
         // From the last to the first: of several equal routes the first counts. The list shrinks as the objects grow: there may be ten thousand routes.
@@ -199,7 +334,11 @@ impl NetlinkKernel {
             }
             // For IPv6 the kernel shows blackhole routes on `lo`.
             let nowhere = seen.spec.kind == RouteKind::Blackhole;
-            seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
+            seen.spec.dev = names
+                .get(&seen.oif)
+                .copied()
+                .filter(|_| !nowhere)
+                .unwrap_or_default();
             let key = Key::Route(seen.net, seen.metric);
             if seen.spec.protocol == scope.protocol || ours.contains(&seen.oif) {
                 objects.push((key, Value::Route(seen.spec)));
@@ -213,55 +352,100 @@ impl NetlinkKernel {
     }
 
     /// The names of links by index. Unknown ones are looked up.
-    async fn names(&mut self, indices: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, LinkName>, KernelError> {
-        let mut names: BTreeMap<u32, LinkName> = self.links.iter().map(|(name, index)| (*index, *name)).collect();
+    async fn names(
+        &mut self,
+        indices: impl Iterator<Item = u32>,
+    ) -> Result<BTreeMap<u32, LinkName>, KernelError> {
+        let mut names: BTreeMap<u32, LinkName> = self
+            .links
+            .iter()
+            .map(|(name, index)| (*index, *name))
+            .collect();
         names.insert(self.underlay.0, self.underlay.1);
-        let unknown: BTreeSet<u32> = indices.filter(|index| *index != 0 && !names.contains_key(index)).collect();
+        let unknown: BTreeSet<u32> = indices
+            .filter(|index| *index != 0 && !names.contains_key(index))
+            .collect();
         let unknown: Vec<u32> = unknown.into_iter().collect();
-        names.extend(self.links_by_index(&unknown).await?.into_iter().map(|link| (link.index, link.name)));
+        names.extend(
+            self.links_by_index(&unknown)
+                .await?
+                .into_iter()
+                .map(|link| (link.index, link.name)),
+        );
         Ok(names)
     }
 
-    pub(super) async fn gather(&mut self, underlay: &Underlay, queries: &[IpAddr]) -> Result<Facts, KernelError> {
+    pub(super) async fn gather(
+        &mut self,
+        underlay: &Underlay,
+        queries: &[IpAddr],
+    ) -> Result<Facts, KernelError> {
         if self.underlay.0 != underlay.index {
             // Answers about another link do not apply to this one.
             self.on_link.clear();
         }
         let mut now = underlay.clone();
-        let link = self.links_by_index(&[underlay.index]).await?.into_iter().next();
+        let link = self
+            .links_by_index(&[underlay.index])
+            .await?
+            .into_iter()
+            .next();
         if let Some(link) = link {
             link.name.as_str().clone_into(&mut now.name);
             now.mtu = link.spec.mtu;
             self.underlay = (link.index, link.name);
         } else {
-            self.underlay = (underlay.index, LinkName::parse(&underlay.name).unwrap_or_default());
+            self.underlay = (
+                underlay.index,
+                LinkName::parse(&underlay.name).unwrap_or_default(),
+            );
         }
         self.asking = !queries.is_empty();
         self.on_link = self.on_link_of(queries, underlay.index).await;
-        Ok(Facts { underlay: now, on_link: self.on_link.clone(), accepted_macs: BTreeMap::new() })
+        Ok(Facts {
+            underlay: now,
+            on_link: self.on_link.clone(),
+            accepted_macs: BTreeMap::new(),
+        })
     }
 
     /// The addresses that the link reaches without a gateway.
     pub(super) async fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
         let requests = queries.iter().map(|ip| {
-            let (family, len) = if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+            let (family, len) = if ip.is_ipv4() {
+                (AF_INET, 32)
+            } else {
+                (AF_INET6, 128)
+            };
             Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *ip)
         });
         let mut near = BTreeSet::new();
-        let answers = self.requests.batch(requests.collect(), LOOKUPS, |which, message| {
-            let direct = route(message).is_some_and(|seen| seen.spec.via.is_none() && seen.oif == index && seen.spec.kind == RouteKind::Unicast);
-            if let (true, Some(ip)) = (direct, queries.get(which)) {
-                near.insert(*ip);
-            }
-        });
+        let answers = self
+            .requests
+            .batch(requests.collect(), LOOKUPS, |which, message| {
+                let direct = route(message).is_some_and(|seen| {
+                    seen.spec.via.is_none()
+                        && seen.oif == index
+                        && seen.spec.kind == RouteKind::Unicast
+                });
+                if let (true, Some(ip)) = (direct, queries.get(which)) {
+                    near.insert(*ip);
+                }
+            });
         let answers = answers.await;
-        let failed = queries.iter().zip(&answers).filter(|(_, answer)| **answer != Answer::Done).map(|(ip, _)| *ip);
+        let failed = queries
+            .iter()
+            .zip(&answers)
+            .filter(|(_, answer)| **answer != Answer::Done)
+            .map(|(ip, _)| *ip);
         near.extend(failed.filter(|ip| self.on_link.contains(ip)));
         near
     }
 }
 
 pub(super) fn families(scope: &Scope) -> impl Iterator<Item = u8> + use<> {
-    let nets = scope.former.map_or(scope.networks, |former| scope.networks.or(former));
+    let nets = scope
+        .former
+        .map_or(scope.networks, |former| scope.networks.or(former));
     nets.families().map(|family| family.pick(AF_INET, AF_INET6))
 }

@@ -64,7 +64,11 @@ impl Requests {
     /// The kernel provides no socket.
     pub fn of(protocol: isize) -> Result<Self, KernelError> {
         let socket = open(protocol, 0).map_err(|error| failed(Request::Open, error))?;
-        Ok(Self { socket, sequence: 0, buffer: Zeroizing::new(Vec::with_capacity(DATAGRAM)) })
+        Ok(Self {
+            socket,
+            sequence: 0,
+            buffer: Zeroizing::new(Vec::with_capacity(DATAGRAM)),
+        })
     }
 
     /// Erases what was received last: it held secrets.
@@ -86,22 +90,43 @@ impl Requests {
     ) -> Result<S, KernelError> {
         for attempt in 0..DUMP_TRIES {
             let mut state = begin();
-            match timeout(DEADLINE, self.dump_once(request(), |message| each(&mut state, message))).await {
+            match timeout(
+                DEADLINE,
+                self.dump_once(request(), |message| each(&mut state, message)),
+            )
+            .await
+            {
                 Ok(Ok(true)) => return Ok(state),
                 Ok(Ok(false)) => tokio::time::sleep(Duration::from_millis(1 << attempt)).await,
                 // Without the link or table, there is nothing to dump.
-                Ok(Err(error)) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => return Ok(begin()),
+                Ok(Err(error))
+                    if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) =>
+                {
+                    return Ok(begin());
+                }
                 // The socket buffer overflowed. The dump is repeated.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Ok(Err(error)) => return Err(failed(Request::List(what), error)),
-                Err(_) => return Err(KernelError { what: Request::List(what), why: Failure::Silent }),
+                Err(_) => {
+                    return Err(KernelError {
+                        what: Request::List(what),
+                        why: Failure::Silent,
+                    });
+                }
             }
         }
-        Err(KernelError { what: Request::List(what), why: Failure::Interrupted(DUMP_TRIES) })
+        Err(KernelError {
+            what: Request::List(what),
+            why: Failure::Interrupted(DUMP_TRIES),
+        })
     }
 
     /// Whether the dump was complete.
-    async fn dump_once(&mut self, request: Message, mut each: impl FnMut(&Received<'_>)) -> io::Result<bool> {
+    async fn dump_once(
+        &mut self,
+        request: Message,
+        mut each: impl FnMut(&Received<'_>),
+    ) -> io::Result<bool> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
         let mut bytes = request.finish(sequence);
@@ -110,16 +135,27 @@ impl Requests {
         let mut whole = true;
         loop {
             receive(&self.socket, &mut self.buffer).await?;
-            for message in wire::messages(&self.buffer).filter(|message| message.sequence == sequence) {
+            for message in
+                wire::messages(&self.buffer).filter(|message| message.sequence == sequence)
+            {
                 whole &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
                     NLMSG_DONE => {
                         // An error in the middle of a dump is reported here.
-                        let code = message.body.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
-                        return if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(whole) };
+                        let code = message
+                            .body
+                            .get(..4)
+                            .and_then(|b| b.try_into().ok())
+                            .map_or(0, i32::from_ne_bytes);
+                        return if code < 0 {
+                            Err(io::Error::from_raw_os_error(-code))
+                        } else {
+                            Ok(whole)
+                        };
                     }
                     NLMSG_ERROR => {
-                        let (code, _) = wire::verdict(message.body).unwrap_or((libc::EPROTO, String::new()));
+                        let (code, _) =
+                            wire::verdict(message.body).unwrap_or((libc::EPROTO, String::new()));
                         return Err(io::Error::from_raw_os_error(code));
                     }
                     NLMSG_NOOP => {}
@@ -130,7 +166,12 @@ impl Requests {
     }
 
     /// Sends the messages in chunks and returns the result of each. `each` receives the messages other than acknowledgements.
-    pub async fn batch(&mut self, messages: Vec<Message>, chunk: usize, mut each: impl FnMut(usize, &Received<'_>)) -> Vec<Answer> {
+    pub async fn batch(
+        &mut self,
+        messages: Vec<Message>,
+        chunk: usize,
+        mut each: impl FnMut(usize, &Received<'_>),
+    ) -> Vec<Answer> {
         let mut answers = vec![Answer::Lost; messages.len()];
         let mut messages = messages.into_iter();
         let mut done = 0;
@@ -148,17 +189,30 @@ impl Requests {
                 return answers;
             }
             // With its final size from the start: a vector that grows leaves a copy behind.
-            let mut bytes = Zeroizing::new(Vec::with_capacity(finished.iter().map(|message| message.len()).sum()));
-            finished.iter().for_each(|message| bytes.extend_from_slice(message));
+            let mut bytes = Zeroizing::new(Vec::with_capacity(
+                finished.iter().map(|message| message.len()).sum(),
+            ));
+            finished
+                .iter()
+                .for_each(|message| bytes.extend_from_slice(message));
             drop(finished);
             let part = answers.get_mut(done..done + count).unwrap_or_default();
             let offset = done;
             done += count;
-            match timeout(DEADLINE, self.batch_once(&bytes, first, part, |index, message| each(offset + index, message))).await {
+            match timeout(
+                DEADLINE,
+                self.batch_once(&bytes, first, part, |index, message| {
+                    each(offset + index, message)
+                }),
+            )
+            .await
+            {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     let code = error.raw_os_error().unwrap_or(libc::EIO);
-                    part.iter_mut().filter(|answer| **answer == Answer::Lost).for_each(|answer| *answer = Answer::Refused(code, String::new()));
+                    part.iter_mut()
+                        .filter(|answer| **answer == Answer::Lost)
+                        .for_each(|answer| *answer = Answer::Refused(code, String::new()));
                 }
                 // Never resent blindly: the next pass reads the actual state.
                 Err(_) => return answers,
@@ -166,14 +220,24 @@ impl Requests {
         }
     }
 
-    async fn batch_once(&mut self, bytes: &[u8], first: u32, answers: &mut [Answer], mut each: impl FnMut(usize, &Received<'_>)) -> io::Result<()> {
+    async fn batch_once(
+        &mut self,
+        bytes: &[u8],
+        first: u32,
+        answers: &mut [Answer],
+        mut each: impl FnMut(usize, &Received<'_>),
+    ) -> io::Result<()> {
         send(&self.socket, bytes).await?;
         let mut open = answers.len();
         while open > 0 {
             receive(&self.socket, &mut self.buffer).await?;
             for message in wire::messages(&self.buffer) {
-                let Ok(index) = usize::try_from(message.sequence.wrapping_sub(first)) else { continue };
-                let Some(answer) = answers.get_mut(index) else { continue };
+                let Ok(index) = usize::try_from(message.sequence.wrapping_sub(first)) else {
+                    continue;
+                };
+                let Some(answer) = answers.get_mut(index) else {
+                    continue;
+                };
                 if message.kind != NLMSG_ERROR {
                     each(index, &message);
                     continue;
@@ -213,7 +277,10 @@ impl Notices {
     /// The kernel provides no socket.
     pub fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
         let socket = open(protocol, groups).map_err(|error| failed(Request::Subscribe, error))?;
-        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
+        Ok(Self {
+            socket,
+            buffer: Vec::with_capacity(DATAGRAM),
+        })
     }
 
     /// Returns after a relevant notification, or after notifications were lost.
@@ -237,7 +304,11 @@ impl Notices {
         let mut any = false;
         loop {
             self.buffer.clear();
-            match self.socket.socket_ref().recv(&mut self.buffer, libc::MSG_DONTWAIT) {
+            match self
+                .socket
+                .socket_ref()
+                .recv(&mut self.buffer, libc::MSG_DONTWAIT)
+            {
                 Ok(_) => any |= wire::messages(&self.buffer).any(|message| concerns(&message)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
@@ -250,18 +321,30 @@ impl Notices {
 fn open(protocol: isize, groups: u32) -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(protocol)?;
     let inner = socket.socket_mut();
-    if nix::sys::socket::setsockopt(inner, nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+    if nix::sys::socket::setsockopt(
+        inner,
+        nix::sys::socket::sockopt::RcvBufForce,
+        &RECEIVE_BUFFER,
+    )
+    .is_err()
+    {
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
         inner.set_rx_buf_sz(RECEIVE_BUFFER as u32)?;
     }
     // Older kernels lack these options. Answers are then longer, and dumps are filtered here.
-    let _ = (inner.set_cap_ack(true), inner.set_ext_ack(true), inner.set_netlink_get_strict_chk(true));
+    let _ = (
+        inner.set_cap_ack(true),
+        inner.set_ext_ack(true),
+        inner.set_netlink_get_strict_chk(true),
+    );
     inner.bind(&SocketAddr::new(0, groups))?;
     Ok(socket)
 }
 
 async fn send(socket: &TokioSocket, bytes: &[u8]) -> io::Result<()> {
-    poll_fn(|context| socket.poll_send(context, bytes)).await.map(|_| ())
+    poll_fn(|context| socket.poll_send(context, bytes))
+        .await
+        .map(|_| ())
 }
 
 async fn receive(socket: &TokioSocket, buffer: &mut Vec<u8>) -> io::Result<()> {
@@ -277,5 +360,8 @@ fn set_flags(message: &mut [u8], more: u16) {
 }
 
 fn failed(what: Request, error: io::Error) -> KernelError {
-    KernelError { what, why: Failure::refused(error) }
+    KernelError {
+        what,
+        why: Failure::refused(error),
+    }
 }

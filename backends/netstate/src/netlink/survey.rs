@@ -17,46 +17,92 @@ use std::collections::BTreeMap;
 impl NetlinkKernel {
     pub(super) async fn survey_all(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
         let links = self.all_links().await?;
-        let names: BTreeMap<u32, LinkName> = links.iter().map(|link| (link.index, link.name)).collect();
+        let names: BTreeMap<u32, LinkName> =
+            links.iter().map(|link| (link.index, link.name)).collect();
         let ours = self.links.clone();
         let mut found = Survey::default();
         for family in families(scope) {
             for (name, index) in &ours {
-                self.entries(*name, *index, family, &mut found.objects).await?;
+                self.entries(*name, *index, family, &mut found.objects)
+                    .await?;
             }
-            self.routes_inside(scope, family, &names, &mut found.objects).await?;
+            self.routes_inside(scope, family, &names, &mut found.objects)
+                .await?;
         }
         for (name, index) in ours {
-            self.entries(name, index, AF_BRIDGE, &mut found.objects).await?;
+            self.entries(name, index, AF_BRIDGE, &mut found.objects)
+                .await?;
         }
-        found.links = links.into_iter().map(|link| (link.index, link.name, link.spec)).collect();
+        found.links = links
+            .into_iter()
+            .map(|link| (link.index, link.name, link.spec))
+            .collect();
         Ok(found)
     }
 
-    async fn routes_inside(&mut self, scope: &Scope, family: u8, names: &BTreeMap<u32, LinkName>, into: &mut Vec<Seen>) -> Result<(), KernelError> {
-        let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
-        let all = self.requests.dump(Listed::Routes, request, Vec::new, |list: &mut Vec<SeenRoute>, message| {
-            list.extend(route(message).filter(|seen| seen.plain && scope.covers(&seen.net)));
-        });
+    async fn routes_inside(
+        &mut self,
+        scope: &Scope,
+        family: u8,
+        names: &BTreeMap<u32, LinkName>,
+        into: &mut Vec<Seen>,
+    ) -> Result<(), KernelError> {
+        let request = || {
+            Message::new(
+                RTM_GETROUTE,
+                0,
+                &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN),
+            )
+        };
+        let all = self.requests.dump(
+            Listed::Routes,
+            request,
+            Vec::new,
+            |list: &mut Vec<SeenRoute>, message| {
+                list.extend(route(message).filter(|seen| seen.plain && scope.covers(&seen.net)));
+            },
+        );
         into.extend(all.await?.into_iter().map(|mut seen| {
             // For IPv6 the kernel shows blackhole routes on `lo`.
             let nowhere = seen.spec.kind == RouteKind::Blackhole;
-            seen.spec.dev = names.get(&seen.oif).copied().filter(|_| !nowhere).unwrap_or_default();
-            Seen { key: Key::Route(seen.net, seen.metric), value: Value::Route(seen.spec), made: Made::By(seen.spec.protocol) }
+            seen.spec.dev = names
+                .get(&seen.oif)
+                .copied()
+                .filter(|_| !nowhere)
+                .unwrap_or_default();
+            Seen {
+                key: Key::Route(seen.net, seen.metric),
+                value: Value::Route(seen.spec),
+                made: Made::By(seen.spec.protocol),
+            }
         }));
         Ok(())
     }
 
     /// Neighbours of a family, or FDB entries.
-    async fn entries(&mut self, name: LinkName, index: u32, family: u8, into: &mut Vec<Seen>) -> Result<(), KernelError> {
+    async fn entries(
+        &mut self,
+        name: LinkName,
+        index: u32,
+        family: u8,
+        into: &mut Vec<Seen>,
+    ) -> Result<(), KernelError> {
         let request = || match family {
             AF_BRIDGE => Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0)),
-            _ => Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0)).number(NDA_IFINDEX, index),
+            _ => Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0))
+                .number(NDA_IFINDEX, index),
         };
-        let all = self.requests.dump(Listed::Entries, request, Vec::new, |list: &mut Vec<Seen>, message| {
-            let seen = neighbor(message).filter(|seen| seen.family == family && seen.index == index && seen.says_something());
-            list.extend(seen.and_then(|seen| entry(name, &seen)));
-        });
+        let all = self.requests.dump(
+            Listed::Entries,
+            request,
+            Vec::new,
+            |list: &mut Vec<Seen>, message| {
+                let seen = neighbor(message).filter(|seen| {
+                    seen.family == family && seen.index == index && seen.says_something()
+                });
+                list.extend(seen.and_then(|seen| entry(name, &seen)));
+            },
+        );
         into.extend(all.await?);
         Ok(())
     }

@@ -123,8 +123,12 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(datagram, 0)?).ok()?;
         let message = datagram.get(..len)?;
-        let received =
-            Received { kind: u16_at(message, 4)?, flags: u16_at(message, 6)?, sequence: u32_at(message, 8)?, body: message.get(HEADER..)? };
+        let received = Received {
+            kind: u16_at(message, 4)?,
+            flags: u16_at(message, 6)?,
+            sequence: u32_at(message, 8)?,
+            body: message.get(HEADER..)?,
+        };
         datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some(received)
     })
@@ -144,7 +148,9 @@ pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
 
 /// The value of a nested attribute.
 pub fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
-    attrs(nest, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    attrs(nest, 0)
+        .find(|(kind, _)| *kind == wanted)
+        .map(|(_, value)| value)
 }
 
 /// An address of four or sixteen bytes.
@@ -152,7 +158,9 @@ pub fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(IpAddr::V4(Ipv4Addr::from(v4)));
     }
-    <[u8; 16]>::try_from(value).ok().map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
+    <[u8; 16]>::try_from(value)
+        .ok()
+        .map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
 }
 
 /// A zero-terminated text.
@@ -167,24 +175,38 @@ pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
 
 /// The 16-bit number at an offset, in host byte order.
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+    bytes
+        .get(at..at + 2)?
+        .try_into()
+        .ok()
+        .map(u16::from_ne_bytes)
 }
 
 /// The 32-bit number at an offset, in host byte order.
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+    bytes
+        .get(at..at + 4)?
+        .try_into()
+        .ok()
+        .map(u32::from_ne_bytes)
 }
 
 /// The 64-bit number at an offset, in host byte order.
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
+    bytes
+        .get(at..at + 8)?
+        .try_into()
+        .ok()
+        .map(u64::from_ne_bytes)
 }
 
 /// The errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message, if any.
 pub fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
     // NETLINK_CAP_ACK: only the header of the request, then attributes; 1 is NLMSGERR_ATTR_MSG.
-    let words = attrs(body, 4 + HEADER).find(|(kind, _)| *kind == 1).map(|(_, value)| text(value).to_owned());
+    let words = attrs(body, 4 + HEADER)
+        .find(|(kind, _)| *kind == 1)
+        .map(|(_, value)| text(value).to_owned());
     Some((code.saturating_neg(), words.unwrap_or_default()))
 }
 
@@ -198,15 +220,29 @@ mod tests {
         let bytes = Message::new(16, 5, &[1, 2, 3, 4])
             .number(3, 77)
             .text(4, "abc")
-            .nest(5, |m| m.ip(1, "10.0.0.1".parse().unwrap()).ip(2, "fd00::1".parse().unwrap()))
+            .nest(5, |m| {
+                m.ip(1, "10.0.0.1".parse().unwrap())
+                    .ip(2, "fd00::1".parse().unwrap())
+            })
             .finish(9);
         let all: Vec<_> = messages(&bytes).collect();
-        assert_eq!((all.len(), all[0].kind, all[0].flags, all[0].sequence), (1, 16, 5, 9));
+        assert_eq!(
+            (all.len(), all[0].kind, all[0].flags, all[0].sequence),
+            (1, 16, 5, 9)
+        );
         let found: Vec<_> = attrs(all[0].body, 4).collect();
         assert_eq!(u32_at(found[0].1, 0), Some(77));
         assert_eq!(text(found[1].1), "abc");
-        let inner: Vec<_> = attrs(found[2].1, 0).filter_map(|(_, value)| ip(value)).collect();
-        assert_eq!(inner, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
+        let inner: Vec<_> = attrs(found[2].1, 0)
+            .filter_map(|(_, value)| ip(value))
+            .collect();
+        assert_eq!(
+            inner,
+            [
+                "10.0.0.1".parse::<IpAddr>().unwrap(),
+                "fd00::1".parse().unwrap()
+            ]
+        );
     }
 
     proptest! {

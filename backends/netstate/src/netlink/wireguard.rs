@@ -42,7 +42,11 @@ struct Seen {
 impl Seen {
     /// Whether what it may send is inside our networks, or was: all of it, some, or nothing.
     fn inside(&self, scope: &Scope) -> Inside {
-        let ours = self.allowed.iter().filter(|net| is_inside(scope, net)).count();
+        let ours = self
+            .allowed
+            .iter()
+            .filter(|net| is_inside(scope, net))
+            .count();
         match (ours, self.allowed.len()) {
             (ours, all) if ours == all => Inside::All,
             (0, _) => Inside::Nothing,
@@ -69,16 +73,30 @@ fn is_inside(scope: &Scope, net: &IpNet) -> bool {
 impl Generic {
     async fn device(&mut self, index: u32) -> Result<Device, KernelError> {
         let family = self.family;
-        let request = || Message::new(family, 0, &[WG_CMD_GET_DEVICE, WG_GENL_VERSION, 0, 0]).number(WGDEVICE_A_IFINDEX, index);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let device = self.requests.dump(Listed::WireguardPeers, request, Device::default, |device, message| decode(device, message, now)).await;
+        let request = || {
+            Message::new(family, 0, &[WG_CMD_GET_DEVICE, WG_GENL_VERSION, 0, 0])
+                .number(WGDEVICE_A_IFINDEX, index)
+        };
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let device = self
+            .requests
+            .dump(
+                Listed::WireguardPeers,
+                request,
+                Device::default,
+                |device, message| decode(device, message, now),
+            )
+            .await;
         self.requests.forget();
         device
     }
 
     /// The request that changes an interface.
     fn setting(&self, index: u32) -> Message {
-        Message::new(self.family, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]).number(WGDEVICE_A_IFINDEX, index)
+        Message::new(self.family, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
+            .number(WGDEVICE_A_IFINDEX, index)
     }
 
     /// Takes a port from those of our interfaces that have it: two that exchange their ports cannot do so one after the other. Each of them is
@@ -86,12 +104,19 @@ impl Generic {
     async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
-            if !self.device(index).await.is_ok_and(|device| device.port == port) {
+            if !self
+                .device(index)
+                .await
+                .is_ok_and(|device| device.port == port)
+            {
                 continue;
             }
             // The kernel chooses one that is free.
-            let message = self.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &0u16.to_ne_bytes());
-            done |= self.requests.batch(vec![message], 1, |_, _| ()).await.pop() == Some(Answer::Done);
+            let message = self
+                .setting(index)
+                .attr(WGDEVICE_A_LISTEN_PORT, &0u16.to_ne_bytes());
+            done |=
+                self.requests.batch(vec![message], 1, |_, _| ()).await.pop() == Some(Answer::Done);
         }
         done
     }
@@ -111,8 +136,15 @@ pub struct Behind {
 /// The peer of an interface to which packets for this network go, and no other.
 pub(super) async fn behind(index: u32, net: IpNet) -> Result<Option<Behind>, KernelError> {
     let device = Generic::open().await?.device(index).await?;
-    let seen = device.peers.into_iter().find(|seen| seen.allowed.contains(&net));
-    Ok(seen.map(|seen| Behind { key: seen.key, endpoint: seen.peer.endpoint, handshake: seen.session.handshake }))
+    let seen = device
+        .peers
+        .into_iter()
+        .find(|seen| seen.allowed.contains(&net));
+    Ok(seen.map(|seen| Behind {
+        key: seen.key,
+        endpoint: seen.peer.endpoint,
+        handshake: seen.session.handshake,
+    }))
 }
 
 impl NetlinkKernel {
@@ -139,7 +171,10 @@ impl NetlinkKernel {
         }
         let device = device?;
         // Collected first: a map that is built in one go takes half the memory, and peers are read every few seconds.
-        let (mut ours, mut sessions) = (Vec::with_capacity(device.peers.len() * 2), Vec::with_capacity(device.peers.len()));
+        let (mut ours, mut sessions) = (
+            Vec::with_capacity(device.peers.len() * 2),
+            Vec::with_capacity(device.peers.len()),
+        );
         for seen in device.peers {
             match seen.inside(scope) {
                 Inside::All => {}
@@ -152,34 +187,66 @@ impl NetlinkKernel {
                 ours.push((Key::AllowedIp(name, net), Value::AllowedIp(seen.key)));
             }
             sessions.push(((name, seen.key), seen.session));
-            ours.push((Key::WireguardPeer(name, seen.key), Value::WireguardPeer(Box::new(seen.peer))));
+            ours.push((
+                Key::WireguardPeer(name, seen.key),
+                Value::WireguardPeer(Box::new(seen.peer)),
+            ));
         }
         found.ours.0.append(&mut ours.into_iter().collect());
         found.sessions.append(&mut sessions.into_iter().collect());
-        Ok(WireguardSpec { key: device.key, port: device.port })
+        Ok(WireguardSpec {
+            key: device.key,
+            port: device.port,
+        })
     }
 
     /// Sets key and port of an interface.
-    pub(super) async fn set_wireguard(&mut self, index: u32, spec: &WireguardSpec, op: &Op) -> Option<OpError> {
+    pub(super) async fn set_wireguard(
+        &mut self,
+        index: u32,
+        spec: &WireguardSpec,
+        op: &Op,
+    ) -> Option<OpError> {
         let others = self.wireguards.clone();
         let generic = match self.generic().await {
             Ok(generic) => generic,
-            Err(problem) => return Some(super::errno::failed(op, crate::kernel::FailureKind::Unsupported, problem.why)),
+            Err(problem) => {
+                return Some(super::errno::failed(
+                    op,
+                    crate::kernel::FailureKind::Unsupported,
+                    problem.why,
+                ));
+            }
         };
         let setting = |generic: &Generic| {
-            let message = generic.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &spec.port.to_ne_bytes());
+            let message = generic
+                .setting(index)
+                .attr(WGDEVICE_A_LISTEN_PORT, &spec.port.to_ne_bytes());
             match &spec.key {
                 Some(key) => message.attr(WGDEVICE_A_PRIVATE_KEY, key.bytes()),
                 None => message,
             }
         };
         let message = setting(generic);
-        let mut answer = generic.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
+        let mut answer = generic
+            .requests
+            .batch(vec![message], 1, |_, _| ())
+            .await
+            .pop()
+            .unwrap_or(Answer::Lost);
         if matches!(answer, Answer::Refused(libc::EADDRINUSE, _)) {
-            let others = others.into_iter().map(|(_, other)| other).filter(|other| *other != index);
+            let others = others
+                .into_iter()
+                .map(|(_, other)| other)
+                .filter(|other| *other != index);
             if generic.vacate(spec.port, others.collect()).await {
                 let message = setting(generic);
-                answer = generic.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
+                answer = generic
+                    .requests
+                    .batch(vec![message], 1, |_, _| ())
+                    .await
+                    .pop()
+                    .unwrap_or(Answer::Lost);
             }
         }
         op_error(op, &answer)
@@ -188,11 +255,19 @@ impl NetlinkKernel {
     /// Begins sessions with peers that have no keepalive. A failure is none of anybody's: the first packet begins the session, too.
     pub(super) async fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
         for (name, index) in self.wireguards.clone() {
-            let Ok(generic) = self.generic().await else { return };
-            let of_it: Vec<&PublicKey> = peers.iter().filter(|(link, _)| *link == name).map(|(_, key)| key).collect();
-            let messages = of_it
-                .chunks(OPERATIONS)
-                .map(|part| generic.setting(index).nest(WGDEVICE_A_PEERS, |list| part.iter().fold(list, |list, key| greeting(list, key))));
+            let Ok(generic) = self.generic().await else {
+                return;
+            };
+            let of_it: Vec<&PublicKey> = peers
+                .iter()
+                .filter(|(link, _)| *link == name)
+                .map(|(_, key)| key)
+                .collect();
+            let messages = of_it.chunks(OPERATIONS).map(|part| {
+                generic.setting(index).nest(WGDEVICE_A_PEERS, |list| {
+                    part.iter().fold(list, |list, key| greeting(list, key))
+                })
+            });
             let messages = messages.collect();
             generic.requests.batch(messages, 1, |_, _| ()).await;
         }
@@ -203,22 +278,46 @@ impl NetlinkKernel {
         let generic = match self.generic().await {
             Ok(generic) => generic,
             Err(problem) => {
-                return ops.iter().map(|op| super::errno::failed(op, crate::kernel::FailureKind::Unsupported, problem.why.clone())).collect();
+                return ops
+                    .iter()
+                    .map(|op| {
+                        super::errno::failed(
+                            op,
+                            crate::kernel::FailureKind::Unsupported,
+                            problem.why.clone(),
+                        )
+                    })
+                    .collect();
             }
         };
         let message = |generic: &Generic, ops: &[&Op]| {
-            generic.setting(index).nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
+            generic.setting(index).nest(WGDEVICE_A_PEERS, |list| {
+                ops.iter().fold(list, |list, op| peers_of(op, list))
+            })
         };
         let mut errors = Vec::new();
         for part in ops.chunks(OPERATIONS) {
             let together = message(generic, part);
-            if generic.requests.batch(vec![together], 1, |_, _| ()).await.pop() == Some(Answer::Done) {
+            if generic
+                .requests
+                .batch(vec![together], 1, |_, _| ())
+                .await
+                .pop()
+                == Some(Answer::Done)
+            {
                 continue;
             }
             // One by one, to learn which is refused. Those that took effect do so again.
             let each = part.iter().map(|op| message(generic, &[op])).collect();
-            let answers = generic.requests.batch(each, super::socket::BATCH, |_, _| ()).await;
-            errors.extend(part.iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)));
+            let answers = generic
+                .requests
+                .batch(each, super::socket::BATCH, |_, _| ())
+                .await;
+            errors.extend(
+                part.iter()
+                    .zip(answers)
+                    .filter_map(|(op, answer)| op_error(op, &answer)),
+            );
         }
         errors
     }
@@ -228,8 +327,13 @@ impl NetlinkKernel {
 fn greeting(list: Message, key: &PublicKey) -> Message {
     [1u16, 0].iter().fold(list, |list, interval| {
         list.nest(0, |message| {
-            let named = message.attr(WGPEER_A_PUBLIC_KEY, &key.0).number(WGPEER_A_FLAGS, WGPEER_F_UPDATE_ONLY);
-            named.attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &interval.to_ne_bytes())
+            let named = message
+                .attr(WGPEER_A_PUBLIC_KEY, &key.0)
+                .number(WGPEER_A_FLAGS, WGPEER_F_UPDATE_ONLY);
+            named.attr(
+                WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL,
+                &interval.to_ne_bytes(),
+            )
         })
     })
 }
@@ -241,34 +345,56 @@ pub(super) fn concerns(op: &Op) -> bool {
 
 /// Appends what an operation does to the list of peers.
 fn peers_of(op: &Op, list: Message) -> Message {
-    let named = |message: Message, key: &PublicKey, flags: u32| message.attr(WGPEER_A_PUBLIC_KEY, &key.0).number(WGPEER_A_FLAGS, flags);
+    let named = |message: Message, key: &PublicKey, flags: u32| {
+        message
+            .attr(WGPEER_A_PUBLIC_KEY, &key.0)
+            .number(WGPEER_A_FLAGS, flags)
+    };
     match op {
-        Op::Add(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) | Op::Replace(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) => list
-            .nest(0, |message| {
+        Op::Add(Key::WireguardPeer(_, key), Value::WireguardPeer(peer))
+        | Op::Replace(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) => {
+            list.nest(0, |message| {
                 let none = [0; KEY];
                 let mut message = named(message, key, 0)
-                    .attr(WGPEER_A_PRESHARED_KEY, peer.preshared.as_ref().map_or(&none, |preshared| preshared.bytes()))
-                    .attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &peer.keepalive.to_ne_bytes());
+                    .attr(
+                        WGPEER_A_PRESHARED_KEY,
+                        peer.preshared
+                            .as_ref()
+                            .map_or(&none, |preshared| preshared.bytes()),
+                    )
+                    .attr(
+                        WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL,
+                        &peer.keepalive.to_ne_bytes(),
+                    );
                 if let Some(endpoint) = peer.endpoint {
                     message = message.attr(WGPEER_A_ENDPOINT, &sockaddr(endpoint));
                 }
                 message
-            }),
-        Op::Delete(Key::WireguardPeer(_, key), _) => list.nest(0, |message| named(message, key, WGPEER_F_REMOVE_ME)),
-        Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key)) | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
-            list.nest(0, |message| allowing(named(message, key, WGPEER_F_UPDATE_ONLY), net))
+            })
         }
+        Op::Delete(Key::WireguardPeer(_, key), _) => {
+            list.nest(0, |message| named(message, key, WGPEER_F_REMOVE_ME))
+        }
+        Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key))
+        | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => list.nest(0, |message| {
+            allowing(named(message, key, WGPEER_F_UPDATE_ONLY), net)
+        }),
         Op::Delete(Key::AllowedIp(_, net), _) => {
             // Before Linux 6.16 nothing takes a single allowed IP from a peer but another peer, which goes at once.
             let other = PublicKey(rand::random());
-            list.nest(0, |message| allowing(named(message, &other, 0), net)).nest(0, |message| named(message, &other, WGPEER_F_REMOVE_ME))
+            list.nest(0, |message| allowing(named(message, &other, 0), net))
+                .nest(0, |message| named(message, &other, WGPEER_F_REMOVE_ME))
         }
         _ => list,
     }
 }
 
 fn allowing(message: Message, net: &IpNet) -> Message {
-    let family = u16::from(if net.addr().is_ipv4() { AF_INET } else { AF_INET6 });
+    let family = u16::from(if net.addr().is_ipv4() {
+        AF_INET
+    } else {
+        AF_INET6
+    });
     message.nest(WGPEER_A_ALLOWEDIPS, |list| {
         list.nest(0, |entry| {
             entry
@@ -283,8 +409,21 @@ fn allowing(message: Message, net: &IpNet) -> Message {
 fn sockaddr(endpoint: SocketAddr) -> Vec<u8> {
     let port = endpoint.port().to_be_bytes();
     match endpoint {
-        SocketAddr::V4(v4) => [&u16::from(AF_INET).to_ne_bytes()[..], &port, &v4.ip().octets(), &[0; 8]].concat(),
-        SocketAddr::V6(v6) => [&u16::from(AF_INET6).to_ne_bytes()[..], &port, &[0; 4], &v6.ip().octets(), &v6.scope_id().to_ne_bytes()].concat(),
+        SocketAddr::V4(v4) => [
+            &u16::from(AF_INET).to_ne_bytes()[..],
+            &port,
+            &v4.ip().octets(),
+            &[0; 8],
+        ]
+        .concat(),
+        SocketAddr::V6(v6) => [
+            &u16::from(AF_INET6).to_ne_bytes()[..],
+            &port,
+            &[0; 4],
+            &v6.ip().octets(),
+            &v6.scope_id().to_ne_bytes(),
+        ]
+        .concat(),
     }
 }
 
@@ -296,7 +435,9 @@ fn endpoint(value: &[u8]) -> Option<SocketAddr> {
             IpAddr::V6(_) => None,
         },
         AF_INET6 => match wire::ip(value.get(8..24)?)? {
-            IpAddr::V6(ip) => Some(SocketAddrV6::new(ip, port, 0, wire::u32_at(value, 24).unwrap_or(0)).into()),
+            IpAddr::V6(ip) => {
+                Some(SocketAddrV6::new(ip, port, 0, wire::u32_at(value, 24).unwrap_or(0)).into())
+            }
             IpAddr::V4(_) => None,
         },
         _ => None,
@@ -307,7 +448,13 @@ fn endpoint(value: &[u8]) -> Option<SocketAddr> {
 fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     for (kind, value) in wire::attrs(message.body, GENLMSG) {
         match kind {
-            WGDEVICE_A_PRIVATE_KEY => device.key = value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new),
+            WGDEVICE_A_PRIVATE_KEY => {
+                device.key = value
+                    .try_into()
+                    .ok()
+                    .filter(|key| *key != [0; KEY])
+                    .map(Secret::new)
+            }
             WGDEVICE_A_LISTEN_PORT => device.port = wire::u16_at(value, 0).unwrap_or(0),
             WGDEVICE_A_PEERS => {
                 for seen in wire::attrs(value, 0).filter_map(|(_, value)| peer(value, now)) {
@@ -325,23 +472,44 @@ fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
 
 fn peer(value: &[u8], now: Duration) -> Option<Seen> {
     let key = PublicKey(inside(value, WGPEER_A_PUBLIC_KEY)?.try_into().ok()?);
-    let mut seen =
-        Seen { key, peer: WireguardPeer { endpoint: None, preshared: None, keepalive: 0 }, session: Session::default(), allowed: Vec::new() };
+    let mut seen = Seen {
+        key,
+        peer: WireguardPeer {
+            endpoint: None,
+            preshared: None,
+            keepalive: 0,
+        },
+        session: Session::default(),
+        allowed: Vec::new(),
+    };
     for (kind, value) in wire::attrs(value, 0) {
         match kind {
-            WGPEER_A_PRESHARED_KEY => seen.peer.preshared = value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new),
+            WGPEER_A_PRESHARED_KEY => {
+                seen.peer.preshared = value
+                    .try_into()
+                    .ok()
+                    .filter(|key| *key != [0; KEY])
+                    .map(Secret::new)
+            }
             WGPEER_A_ENDPOINT => seen.peer.endpoint = endpoint(value),
-            WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL => seen.peer.keepalive = wire::u16_at(value, 0).unwrap_or(0),
+            WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL => {
+                seen.peer.keepalive = wire::u16_at(value, 0).unwrap_or(0)
+            }
             WGPEER_A_LAST_HANDSHAKE_TIME => {
                 // struct __kernel_timespec. Zero: never.
                 let seconds = wire::u64_at(value, 0).filter(|seconds| *seconds != 0);
                 let nanoseconds = wire::u64_at(value, 8).unwrap_or(0);
-                seen.session.shaken = seconds.map(|seconds| Duration::from_secs(seconds) + Duration::from_nanos(nanoseconds));
-                seen.session.handshake = seconds.map(|seconds| now.saturating_sub(Duration::from_secs(seconds)));
+                seen.session.shaken = seconds.map(|seconds| {
+                    Duration::from_secs(seconds) + Duration::from_nanos(nanoseconds)
+                });
+                seen.session.handshake =
+                    seconds.map(|seconds| now.saturating_sub(Duration::from_secs(seconds)));
             }
             WGPEER_A_RX_BYTES => seen.session.received = wire::u64_at(value, 0).unwrap_or(0),
             WGPEER_A_TX_BYTES => seen.session.sent = wire::u64_at(value, 0).unwrap_or(0),
-            WGPEER_A_ALLOWEDIPS => seen.allowed.extend(wire::attrs(value, 0).filter_map(|(_, value)| allowed_ip(value))),
+            WGPEER_A_ALLOWEDIPS => seen
+                .allowed
+                .extend(wire::attrs(value, 0).filter_map(|(_, value)| allowed_ip(value))),
             _ => {}
         }
     }
@@ -363,10 +531,13 @@ mod tests {
     fn told(ops: &[&Op]) -> Device {
         let bytes = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
-            .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
+            .nest(WGDEVICE_A_PEERS, |list| {
+                ops.iter().fold(list, |list, op| peers_of(op, list))
+            })
             .finish(1);
         let mut device = Device::default();
-        wire::messages(&bytes).for_each(|message| decode(&mut device, &message, Duration::from_secs(1)));
+        wire::messages(&bytes)
+            .for_each(|message| decode(&mut device, &message, Duration::from_secs(1)));
         device
     }
 
@@ -376,21 +547,42 @@ mod tests {
         let name = LinkName::parse("flannel-wg").unwrap();
         let ops: Vec<Op> = (0..200)
             .map(|n| {
-                let peer = WireguardPeer { endpoint: "192.0.2.1:51820".parse().ok(), preshared: Some(Secret::new(SECRET)), keepalive: 0 };
-                Op::Add(Key::WireguardPeer(name, PublicKey([n; KEY])), Value::WireguardPeer(Box::new(peer)))
+                let peer = WireguardPeer {
+                    endpoint: "192.0.2.1:51820".parse().ok(),
+                    preshared: Some(Secret::new(SECRET)),
+                    keepalive: 0,
+                };
+                Op::Add(
+                    Key::WireguardPeer(name, PublicKey([n; KEY])),
+                    Value::WireguardPeer(Box::new(peer)),
+                )
             })
             .collect();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let of = |ops: &[Op]| {
-            let message = Message::new(0xfff0, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]).attr(WGDEVICE_A_PRIVATE_KEY, &SECRET);
-            message.nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
+            let message = Message::new(0xfff0, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
+                .attr(WGDEVICE_A_PRIVATE_KEY, &SECRET);
+            message.nest(WGDEVICE_A_PEERS, |list| {
+                ops.iter().fold(list, |list, op| peers_of(op, list))
+            })
         };
         let found = secrets_in_freed_memory(|| {
             runtime.block_on(async {
                 let mut requests = crate::netlink::socket::Requests::open_generic().unwrap();
                 let together = requests.batch(vec![of(&ops)], 1, |_, _| ()).await;
-                let each = requests.batch(ops.chunks(20).map(of).collect(), 4, |_, _| ()).await;
-                assert!(together.iter().chain(&each).all(|answer| matches!(answer, Answer::Refused(..))), "{together:?}");
+                let each = requests
+                    .batch(ops.chunks(20).map(of).collect(), 4, |_, _| ())
+                    .await;
+                assert!(
+                    together
+                        .iter()
+                        .chain(&each)
+                        .all(|answer| matches!(answer, Answer::Refused(..))),
+                    "{together:?}"
+                );
                 // One that is given up before it is sent.
                 drop(of(&ops));
             });
@@ -403,29 +595,68 @@ mod tests {
         let name = LinkName::parse("flannel-wg").unwrap();
         let (key, net) = (PublicKey([5; KEY]), "10.244.3.0/24".parse().unwrap());
         for endpoint in ["192.0.2.1:51820", "[2001:db8::1]:7"] {
-            let peer = WireguardPeer { endpoint: endpoint.parse().ok(), preshared: Some(Secret::new([3; KEY])), keepalive: 25 };
+            let peer = WireguardPeer {
+                endpoint: endpoint.parse().ok(),
+                preshared: Some(Secret::new([3; KEY])),
+                keepalive: 25,
+            };
             let device = told(&[
-                &Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer.clone()))),
+                &Op::Add(
+                    Key::WireguardPeer(name, key),
+                    Value::WireguardPeer(Box::new(peer.clone())),
+                ),
                 &Op::Replace(Key::AllowedIp(name, net), Value::AllowedIp(key)),
             ]);
-            let [seen] = &device.peers[..] else { panic!("one peer") };
-            assert_eq!((seen.key, &seen.peer, &seen.allowed, device.port), (key, &peer, &vec![net], 51820));
+            let [seen] = &device.peers[..] else {
+                panic!("one peer")
+            };
+            assert_eq!(
+                (seen.key, &seen.peer, &seen.allowed, device.port),
+                (key, &peer, &vec![net], 51820)
+            );
         }
         // An allowed IP goes to a peer that is removed with it.
-        let device = told(&[&Op::Delete(Key::AllowedIp(name, net), Value::AllowedIp(key))]);
-        assert!(device.peers.len() == 1 && device.peers[0].key != key && device.peers[0].allowed == [net]);
+        let device = told(&[&Op::Delete(
+            Key::AllowedIp(name, net),
+            Value::AllowedIp(key),
+        )]);
+        assert!(
+            device.peers.len() == 1
+                && device.peers[0].key != key
+                && device.peers[0].allowed == [net]
+        );
     }
 
     #[test]
     fn what_a_peer_has_not_any_more_is_told_to_the_kernel() {
         let (name, key) = (LinkName::parse("flannel-wg").unwrap(), PublicKey([5; KEY]));
-        let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
-        let op = Op::Replace(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer)));
-        let bytes = peers_of(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])).finish(1);
-        let peer = wire::messages(&bytes).find_map(|message| wire::attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())).unwrap();
+        let peer = WireguardPeer {
+            endpoint: None,
+            preshared: None,
+            keepalive: 0,
+        };
+        let op = Op::Replace(
+            Key::WireguardPeer(name, key),
+            Value::WireguardPeer(Box::new(peer)),
+        );
+        let bytes = peers_of(
+            &op,
+            Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]),
+        )
+        .finish(1);
+        let peer = wire::messages(&bytes)
+            .find_map(|message| {
+                wire::attrs(message.body, GENLMSG)
+                    .next()
+                    .map(|(_, value)| value.to_vec())
+            })
+            .unwrap();
         // Without these, the kernel would keep what it has.
         assert_eq!(inside(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
-        assert_eq!(inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL), Some(&[0; 2][..]));
+        assert_eq!(
+            inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL),
+            Some(&[0; 2][..])
+        );
     }
 
     #[test]
@@ -445,9 +676,18 @@ mod tests {
             (vec!["10.0.0.0/8"], Inside::Nothing),
             (vec!["::/0"], Inside::Nothing),
         ] {
-            let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
+            let peer = WireguardPeer {
+                endpoint: None,
+                preshared: None,
+                keepalive: 0,
+            };
             let allowed: Vec<IpNet> = allowed.iter().map(|net| net.parse().unwrap()).collect();
-            let seen = Seen { key: PublicKey([5; KEY]), peer, session: Session::default(), allowed };
+            let seen = Seen {
+                key: PublicKey([5; KEY]),
+                peer,
+                session: Session::default(),
+                allowed,
+            };
             assert_eq!(seen.inside(&scope), inside, "{:?}", seen.allowed);
         }
     }

@@ -30,7 +30,8 @@ impl NetlinkKernel {
                 continue;
             }
             let peers = wireguard::concerns(first);
-            let same = |op: &&Op| !matches!(op.key(), Key::Link(_)) && wireguard::concerns(op) == peers;
+            let same =
+                |op: &&Op| !matches!(op.key(), Key::Link(_)) && wireguard::concerns(op) == peers;
             let run = rest.iter().take(SLICE).take_while(same).count();
             let (now, later) = rest.split_at(run);
             rest = later;
@@ -44,13 +45,19 @@ impl NetlinkKernel {
                 .filter_map(|op| match message(op, &indices) {
                     Ok(message) => Some((message, op)),
                     Err(missing) => {
-                        errors.extend(missing.map(|name| failed(op, FailureKind::Other, Failure::NoInterface(name))));
+                        errors.extend(missing.map(|name| {
+                            failed(op, FailureKind::Other, Failure::NoInterface(name))
+                        }));
                         None
                     }
                 })
                 .unzip();
             let answers = self.requests.batch(messages, BATCH, |_, _| ()).await;
-            errors.extend(sent.into_iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)));
+            errors.extend(
+                sent.into_iter()
+                    .zip(answers)
+                    .filter_map(|(op, answer)| op_error(op, &answer)),
+            );
         }
         errors
     }
@@ -66,7 +73,10 @@ impl NetlinkKernel {
                 // Deleted with the interface.
                 None => {
                     let missing = on_it.into_iter().filter(|op| !matches!(op, Op::Delete(..)));
-                    errors.extend(missing.map(|op| failed(op, FailureKind::Other, Failure::NoInterface(name))));
+                    errors.extend(
+                        missing
+                            .map(|op| failed(op, FailureKind::Other, Failure::NoInterface(name))),
+                    );
                 }
             }
         }
@@ -78,19 +88,29 @@ impl NetlinkKernel {
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
         let links = self.links_by_name(&names).await.unwrap_or_default();
-        links.into_iter().map(|(name, link)| (name, link.index)).collect()
+        links
+            .into_iter()
+            .map(|(name, link)| (name, link.index))
+            .collect()
     }
 
     /// Sends one message for an operation.
     pub(super) async fn one(&mut self, op: &Op, message: Message) -> Option<OpError> {
-        let answer = self.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
+        let answer = self
+            .requests
+            .batch(vec![message], 1, |_, _| ())
+            .await
+            .pop()
+            .unwrap_or(Answer::Lost);
         op_error(op, &answer)
     }
 }
 
 fn device(op: &Op) -> Option<LinkName> {
     match op {
-        Op::Add(_, Value::Route(route)) | Op::Replace(_, Value::Route(route)) | Op::Delete(_, Value::Route(route)) => {
+        Op::Add(_, Value::Route(route))
+        | Op::Replace(_, Value::Route(route))
+        | Op::Delete(_, Value::Route(route)) => {
             Some(route.dev).filter(|dev| *dev != LinkName::default())
         }
         op => op.key().link(),
@@ -111,21 +131,49 @@ fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
         Op::Refuse(..) => return Err(None),
     };
     // A learned or failed entry may be in the way on our own link. It has no owner and is overwritten.
-    let over = if kind == 0 { NLM_F_CREATE | NLM_F_REPLACE } else { 0 };
+    let over = if kind == 0 {
+        NLM_F_CREATE | NLM_F_REPLACE
+    } else {
+        0
+    };
     match (op.key(), value) {
-        (Key::Address(name, net), Value::Address) => Ok(address_message(RTM_NEWADDR + kind, flags, net, index(*name)?)),
-        (Key::Fdb(name, mac), Value::Fdb(ip)) => {
-            Ok(Message::new(RTM_NEWNEIGH + kind, over, &neighbor_header(AF_BRIDGE, index(*name)?, NUD_PERMANENT, NTF_SELF))
-                .attr(NDA_LLADDR, &mac.0)
-                .ip(NDA_DST, *ip))
-        }
+        (Key::Address(name, net), Value::Address) => Ok(address_message(
+            RTM_NEWADDR + kind,
+            flags,
+            net,
+            index(*name)?,
+        )),
+        (Key::Fdb(name, mac), Value::Fdb(ip)) => Ok(Message::new(
+            RTM_NEWNEIGH + kind,
+            over,
+            &neighbor_header(AF_BRIDGE, index(*name)?, NUD_PERMANENT, NTF_SELF),
+        )
+        .attr(NDA_LLADDR, &mac.0)
+        .ip(NDA_DST, *ip)),
         (Key::Neighbor(name, ip), Value::Neighbor(mac)) => {
-            let message = Message::new(RTM_NEWNEIGH + kind, over, &neighbor_header(family(ip), index(*name)?, NUD_PERMANENT, 0)).ip(NDA_DST, *ip);
-            Ok(if kind == 0 { message.attr(NDA_LLADDR, &mac.0) } else { message })
+            let message = Message::new(
+                RTM_NEWNEIGH + kind,
+                over,
+                &neighbor_header(family(ip), index(*name)?, NUD_PERMANENT, 0),
+            )
+            .ip(NDA_DST, *ip);
+            Ok(if kind == 0 {
+                message.attr(NDA_LLADDR, &mac.0)
+            } else {
+                message
+            })
         }
         (Key::Route(net, metric), Value::Route(route)) => {
-            let oif = if route.dev == LinkName::default() { 0 } else { index(route.dev)? };
-            Ok(if kind == 0 { route_message(flags, net, *metric, route, oif) } else { route_removal(net, *metric, route, oif) })
+            let oif = if route.dev == LinkName::default() {
+                0
+            } else {
+                index(route.dev)?
+            };
+            Ok(if kind == 0 {
+                route_message(flags, net, *metric, route, oif)
+            } else {
+                route_removal(net, *metric, route, oif)
+            })
         }
         _ => Err(None),
     }
@@ -137,7 +185,9 @@ fn address_message(kind: u16, flags: u16, net: &IpNet, index: u32) -> Message {
     if let (IpAddr::V6(_), Some(place), RTM_NEWADDR) = (net.addr(), header.get_mut(2), kind) {
         *place = IFA_F_NODAD;
     }
-    Message::new(kind, flags, &header).ip(IFA_LOCAL, net.addr()).ip(IFA_ADDRESS, net.addr())
+    Message::new(kind, flags, &header)
+        .ip(IFA_LOCAL, net.addr())
+        .ip(IFA_ADDRESS, net.addr())
 }
 
 fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
@@ -146,30 +196,77 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
         RouteKind::Blackhole => RTN_BLACKHOLE,
         RouteKind::Other(kind) => kind,
     };
-    let mut header = route_header(family(&net.addr()), net.prefix_len(), route.protocol, route.scope, kind, RT_TABLE_MAIN);
+    let mut header = route_header(
+        family(&net.addr()),
+        net.prefix_len(),
+        route.protocol,
+        route.scope,
+        kind,
+        RT_TABLE_MAIN,
+    );
     if let (true, Some(place)) = (route.onlink, header.get_mut(8..12)) {
         place.copy_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
     }
-    rest_of_route(Message::new(RTM_NEWROUTE, flags, &header), net, metric, route, oif)
+    rest_of_route(
+        Message::new(RTM_NEWROUTE, flags, &header),
+        net,
+        metric,
+        route,
+        oif,
+    )
 }
 
 /// Includes everything known about the route, its protocol number above all, so that no other route is deleted.
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
-    let scope = if net.addr().is_ipv4() { RT_SCOPE_NOWHERE } else { 0 };
-    let kind = if route.kind == RouteKind::Blackhole { RTN_BLACKHOLE } else { RTN_UNSPEC };
-    let header = route_header(family(&net.addr()), net.prefix_len(), route.protocol, scope, kind, RT_TABLE_MAIN);
-    rest_of_route(Message::new(RTM_DELROUTE, 0, &header), net, metric, route, oif)
+    let scope = if net.addr().is_ipv4() {
+        RT_SCOPE_NOWHERE
+    } else {
+        0
+    };
+    let kind = if route.kind == RouteKind::Blackhole {
+        RTN_BLACKHOLE
+    } else {
+        RTN_UNSPEC
+    };
+    let header = route_header(
+        family(&net.addr()),
+        net.prefix_len(),
+        route.protocol,
+        scope,
+        kind,
+        RT_TABLE_MAIN,
+    );
+    rest_of_route(
+        Message::new(RTM_DELROUTE, 0, &header),
+        net,
+        metric,
+        route,
+        oif,
+    )
 }
 
-fn rest_of_route(message: Message, net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
+fn rest_of_route(
+    message: Message,
+    net: &IpNet,
+    metric: u32,
+    route: &RouteSpec,
+    oif: u32,
+) -> Message {
     let mut message = message.ip(RTA_DST, net.network());
     if oif != 0 {
         message = message.number(RTA_OIF, oif);
     }
-    if let Some(via) = route.via.filter(|via| via.is_ipv4() == net.addr().is_ipv4()) {
+    if let Some(via) = route
+        .via
+        .filter(|via| via.is_ipv4() == net.addr().is_ipv4())
+    {
         message = message.ip(RTA_GATEWAY, via);
     }
-    if metric != 0 { message.number(RTA_PRIORITY, metric) } else { message }
+    if metric != 0 {
+        message.number(RTA_PRIORITY, metric)
+    } else {
+        message
+    }
 }
 
 fn family(ip: &IpAddr) -> u8 {

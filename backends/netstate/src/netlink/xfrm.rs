@@ -26,7 +26,11 @@ impl Policies {
         let lacking = |error: KernelError| KernelError {
             what: Request::OpenPolicies,
             why: match error.why {
-                Failure::Refused { errno, words, .. } => Failure::Refused { errno, words, cause: Cause::NoIpsec },
+                Failure::Refused { errno, words, .. } => Failure::Refused {
+                    errno,
+                    words,
+                    cause: Cause::NoIpsec,
+                },
                 other => other,
             },
         };
@@ -42,11 +46,16 @@ impl Policies {
     /// The kernel refuses.
     pub async fn list(&mut self) -> Result<BTreeMap<Selector, Policy>, KernelError> {
         let request = || Message::new(XFRM_MSG_GETPOLICY, 0, &[0; XFRM_USERPOLICY_ID]);
-        let dump = self.requests.dump(Listed::Policies, request, BTreeMap::new, |policies, message| {
-            if message.kind == XFRM_MSG_NEWPOLICY {
-                policies.extend(decode(message.body));
-            }
-        });
+        let dump = self.requests.dump(
+            Listed::Policies,
+            request,
+            BTreeMap::new,
+            |policies, message| {
+                if message.kind == XFRM_MSG_NEWPOLICY {
+                    policies.extend(decode(message.body));
+                }
+            },
+        );
         dump.await
     }
 
@@ -67,7 +76,12 @@ impl Policies {
         body.extend(0u32.to_ne_bytes());
         body.push(number(selector.direction));
         body.resize(XFRM_USERPOLICY_ID, 0);
-        self.one(Message::new(XFRM_MSG_DELPOLICY, 0, &body), selector, "delete").await
+        self.one(
+            Message::new(XFRM_MSG_DELPOLICY, 0, &body),
+            selector,
+            "delete",
+        )
+        .await
     }
 
     /// Returns when a policy was added, changed or deleted, or when all were flushed.
@@ -75,17 +89,43 @@ impl Policies {
     /// # Cancel safety
     /// As [`Notices::until`].
     pub async fn changed(&mut self) {
-        let kinds = [XFRM_MSG_NEWPOLICY, XFRM_MSG_DELPOLICY, XFRM_MSG_UPDPOLICY, XFRM_MSG_FLUSHPOLICY];
-        self.notices.until(|message| kinds.contains(&message.kind)).await;
+        let kinds = [
+            XFRM_MSG_NEWPOLICY,
+            XFRM_MSG_DELPOLICY,
+            XFRM_MSG_UPDPOLICY,
+            XFRM_MSG_FLUSHPOLICY,
+        ];
+        self.notices
+            .until(|message| kinds.contains(&message.kind))
+            .await;
     }
 
-    async fn one(&mut self, message: Message, selector: &Selector, verb: &'static str) -> Result<(), KernelError> {
-        let failed = |why| KernelError { what: Request::Policy { verb, selector: Box::new(*selector) }, why };
-        let refused = |code, words, cause| failed(Failure::Refused { errno: Errno(code), words, cause });
+    async fn one(
+        &mut self,
+        message: Message,
+        selector: &Selector,
+        verb: &'static str,
+    ) -> Result<(), KernelError> {
+        let failed = |why| KernelError {
+            what: Request::Policy {
+                verb,
+                selector: Box::new(*selector),
+            },
+            why,
+        };
+        let refused = |code, words, cause| {
+            failed(Failure::Refused {
+                errno: Errno(code),
+                words,
+                cause,
+            })
+        };
         match self.requests.batch(vec![message], 1, |_, _| {}).await.pop() {
             Some(Answer::Done) => Ok(()),
             Some(Answer::Refused(libc::ENOENT, _)) if verb == "delete" => Ok(()),
-            Some(Answer::Refused(libc::EPERM, words)) => Err(refused(libc::EPERM, words, Cause::Forbidden)),
+            Some(Answer::Refused(libc::EPERM, words)) => {
+                Err(refused(libc::EPERM, words, Cause::Forbidden))
+            }
             Some(Answer::Refused(code, words)) => Err(refused(code, words, Cause::Unknown)),
             Some(Answer::Lost) | None => Err(failed(Failure::Silent)),
         }
@@ -102,7 +142,11 @@ fn number(direction: Direction) -> u8 {
 }
 
 fn family(ip: IpAddr) -> u16 {
-    let family = if ip.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    let family = if ip.is_ipv6() {
+        libc::AF_INET6
+    } else {
+        libc::AF_INET
+    };
     u16::try_from(family).unwrap_or_default()
 }
 
@@ -110,7 +154,10 @@ fn family(ip: IpAddr) -> u16 {
 fn address(ip: IpAddr) -> [u8; 16] {
     let mut bytes = [0; 16];
     match ip {
-        IpAddr::V4(v4) => bytes.iter_mut().zip(v4.octets()).for_each(|(to, from)| *to = from),
+        IpAddr::V4(v4) => bytes
+            .iter_mut()
+            .zip(v4.octets())
+            .for_each(|(to, from)| *to = from),
         IpAddr::V6(v6) => bytes = v6.octets(),
     }
     bytes
@@ -148,11 +195,17 @@ fn encode(selector: &Selector, policy: &Policy) -> Message {
     body.resize(LIFETIMES_END, 0);
     body.extend(policy.priority.to_ne_bytes());
     body.extend(0u32.to_ne_bytes());
-    let action = if policy.action == Action::Block { XFRM_POLICY_BLOCK } else { XFRM_POLICY_ALLOW };
+    let action = if policy.action == Action::Block {
+        XFRM_POLICY_BLOCK
+    } else {
+        XFRM_POLICY_ALLOW
+    };
     body.extend([number(selector.direction), action]);
     body.resize(XFRM_USERPOLICY_INFO, 0);
     let message = Message::new(XFRM_MSG_UPDPOLICY, 0, &body);
-    let Action::Tunnel { from, to, reqid } = policy.action else { return message };
+    let Action::Tunnel { from, to, reqid } = policy.action else {
+        return message;
+    };
     // struct xfrm_user_tmpl
     let mut template = Vec::with_capacity(XFRM_USER_TMPL);
     template.extend(address(to));
@@ -174,10 +227,17 @@ fn decode(body: &[u8]) -> Option<(Selector, Policy)> {
     let net = |at, bits| IpNet::new(address_at(body, at, family)?, wire::u8_at(body, bits)?).ok();
     let (to, from) = (net(0, 42)?, net(16, 43)?);
     // Ports, protocol, interface, user.
-    if body.get(32..40)?.iter().chain(body.get(44..XFRM_SELECTOR)?).any(|byte| *byte != 0) {
+    if body
+        .get(32..40)?
+        .iter()
+        .chain(body.get(44..XFRM_SELECTOR)?)
+        .any(|byte| *byte != 0)
+    {
         return None;
     }
-    if wire::attrs(body, XFRM_USERPOLICY_INFO).any(|(kind, _)| matches!(kind, XFRMA_MARK | XFRMA_IF_ID)) {
+    if wire::attrs(body, XFRM_USERPOLICY_INFO)
+        .any(|(kind, _)| matches!(kind, XFRMA_MARK | XFRMA_IF_ID))
+    {
         return None;
     }
     let direction = match wire::u8_at(body, LIFETIMES_END + 8)? {
@@ -186,13 +246,24 @@ fn decode(body: &[u8]) -> Option<(Selector, Policy)> {
         XFRM_POLICY_FWD => Direction::Forward,
         _ => return None,
     };
-    let mut templates = wire::attrs(body, XFRM_USERPOLICY_INFO).filter(|(kind, _)| *kind == XFRMA_TMPL);
+    let mut templates =
+        wire::attrs(body, XFRM_USERPOLICY_INFO).filter(|(kind, _)| *kind == XFRMA_TMPL);
     let action = match (wire::u8_at(body, LIFETIMES_END + 9)?, templates.next()) {
         (XFRM_POLICY_BLOCK, _) => Action::Block,
         (_, None) => Action::Pass,
         (_, Some((_, template))) => tunnel(template)?,
     };
-    Some((Selector { direction, from, to }, Policy { action, priority: wire::u32_at(body, LIFETIMES_END)? }))
+    Some((
+        Selector {
+            direction,
+            from,
+            to,
+        },
+        Policy {
+            action,
+            priority: wire::u32_at(body, LIFETIMES_END)?,
+        },
+    ))
 }
 
 /// A template of one tunnel of ESP that must be used; others are nobody's that we know.
@@ -205,7 +276,11 @@ fn tunnel(template: &[u8]) -> Option<Action> {
         return None;
     }
     let family = wire::u16_at(template, 24)?;
-    Some(Action::Tunnel { from: address_at(template, 28, family)?, to: address_at(template, 0, family)?, reqid: wire::u32_at(template, 44)? })
+    Some(Action::Tunnel {
+        from: address_at(template, 28, family)?,
+        to: address_at(template, 0, family)?,
+        reqid: wire::u32_at(template, 44)?,
+    })
 }
 
 #[cfg(test)]
@@ -214,18 +289,35 @@ mod tests {
     use proptest::prelude::*;
 
     fn selector() -> impl Strategy<Value = Selector> {
-        let v4 = (any::<[u8; 4]>(), 0..=32u8).prop_map(|(ip, bits)| IpNet::new(IpAddr::from(ip), bits).unwrap().trunc());
-        let v6 = (any::<[u8; 16]>(), 0..=128u8).prop_map(|(ip, bits)| IpNet::new(IpAddr::from(ip), bits).unwrap().trunc());
+        let v4 = (any::<[u8; 4]>(), 0..=32u8)
+            .prop_map(|(ip, bits)| IpNet::new(IpAddr::from(ip), bits).unwrap().trunc());
+        let v6 = (any::<[u8; 16]>(), 0..=128u8)
+            .prop_map(|(ip, bits)| IpNet::new(IpAddr::from(ip), bits).unwrap().trunc());
         let nets = prop_oneof![(v4.clone(), v4).boxed(), (v6.clone(), v6).boxed()];
-        let direction = prop_oneof![Just(Direction::In), Just(Direction::Out), Just(Direction::Forward)];
-        (direction, nets).prop_map(|(direction, (from, to))| Selector { direction, from, to })
+        let direction = prop_oneof![
+            Just(Direction::In),
+            Just(Direction::Out),
+            Just(Direction::Forward)
+        ];
+        (direction, nets).prop_map(|(direction, (from, to))| Selector {
+            direction,
+            from,
+            to,
+        })
     }
 
     fn policy() -> impl Strategy<Value = Policy> {
-        let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>()).prop_map(|(from, to)| (IpAddr::from(from), IpAddr::from(to)));
-        let v6 = (any::<[u8; 16]>(), any::<[u8; 16]>()).prop_map(|(from, to)| (IpAddr::from(from), IpAddr::from(to)));
-        let tunnel = (prop_oneof![v4, v6], any::<u32>()).prop_map(|((from, to), reqid)| Action::Tunnel { from, to, reqid });
-        (prop_oneof![tunnel, Just(Action::Block), Just(Action::Pass)], any::<u32>()).prop_map(|(action, priority)| Policy { action, priority })
+        let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>())
+            .prop_map(|(from, to)| (IpAddr::from(from), IpAddr::from(to)));
+        let v6 = (any::<[u8; 16]>(), any::<[u8; 16]>())
+            .prop_map(|(from, to)| (IpAddr::from(from), IpAddr::from(to)));
+        let tunnel = (prop_oneof![v4, v6], any::<u32>())
+            .prop_map(|((from, to), reqid)| Action::Tunnel { from, to, reqid });
+        (
+            prop_oneof![tunnel, Just(Action::Block), Just(Action::Pass)],
+            any::<u32>(),
+        )
+            .prop_map(|(action, priority)| Policy { action, priority })
     }
 
     proptest! {

@@ -30,22 +30,35 @@ pub(super) fn adopt(
     }
     let encrypted = Encrypted::by(want);
     let leads_to_a_node = |net: &IpNet, route: &RouteSpec| {
-        let mut of_family = own.nets().filter(|own| own.addr().is_ipv4() == net.addr().is_ipv4());
-        of_family.any(|own| is_go_flannels(net, route, Some(own), own.prefix_len())) && route.dev.as_str() == facts.underlay.name
+        let mut of_family = own
+            .nets()
+            .filter(|own| own.addr().is_ipv4() == net.addr().is_ipv4());
+        of_family.any(|own| is_go_flannels(net, route, Some(own), own.prefix_len()))
+            && route.dev.as_str() == facts.underlay.name
     };
-    let peers: BTreeMap<_, _> = leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
+    let peers: BTreeMap<_, _> = leases
+        .peers(own, Kinds::Any)
+        .map(|peer| (peer.subnet, peer.public_ip))
+        .collect();
     for (key, route) in leftovers {
         let Key::Route(net, _) = key else { continue };
-        if blackhole::is_go_flannels(net, route, own) && want.0.contains_key(&Key::Route(*net, blackhole::METRIC)) {
+        if blackhole::is_go_flannels(net, route, own)
+            && want.0.contains_key(&Key::Route(*net, blackhole::METRIC))
+        {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
         // What comes while this daemon runs is not left from before: an operator may want it.
         if !settled && leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
-        let Some(public) = peers.get(net) else { continue };
-        let theirs = route.dev.as_str().starts_with("flannel") || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name);
-        let unwanted = want.0.keys().any(|wanted| matches!(wanted, Key::Route(wider, _) if wider != net && wider.contains(net)));
+        let Some(public) = peers.get(net) else {
+            continue;
+        };
+        let theirs = route.dev.as_str().starts_with("flannel")
+            || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name);
+        let unwanted = want.0.keys().any(
+            |wanted| matches!(wanted, Key::Route(wider, _) if wider != net && wider.contains(net)),
+        );
         if theirs && (want.0.contains_key(key) || unwanted) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }

@@ -31,24 +31,49 @@ impl Failures {
     /// objects these are, as in [`holders`](crate::sighting::holders).
     ///
     /// If all of several peers of an address family fail, the cause is on this host.
-    pub fn of(errors: Vec<OpError>, own: &KernelState, holders: &[Holder], owners: &BTreeMap<Key, usize>) -> Self {
+    pub fn of(
+        errors: Vec<OpError>,
+        own: &KernelState,
+        holders: &[Holder],
+        owners: &BTreeMap<Key, usize>,
+    ) -> Self {
         let owner = |error: &OpError| {
-            let place = owners.get(&error.key).filter(|_| error.kind == FailureKind::Conflict && !own.0.contains_key(&error.key));
+            let place = owners
+                .get(&error.key)
+                .filter(|_| error.kind == FailureKind::Conflict && !own.0.contains_key(&error.key));
             place.and_then(|place| Some((*place, holders.get(*place)?)))
         };
-        let failed: BTreeSet<usize> = errors.iter().filter_map(|error| Some(owner(error)?.0)).collect();
+        let failed: BTreeSet<usize> = errors
+            .iter()
+            .filter_map(|error| Some(owner(error)?.0))
+            .collect();
         let peers: BTreeSet<usize> = owners.values().copied().collect();
         let of_family = |places: &BTreeSet<usize>, family: Family| {
-            places.iter().filter(|place| holders.get(**place).is_some_and(|holder| Family::from(holder.subnet) == family)).count()
+            places
+                .iter()
+                .filter(|place| {
+                    holders
+                        .get(**place)
+                        .is_some_and(|holder| Family::from(holder.subnet) == family)
+                })
+                .count()
         };
-        let all_failed = Family::ALL.map(|family| of_family(&failed, family) > 1 && of_family(&failed, family) == of_family(&peers, family));
+        let all_failed = Family::ALL.map(|family| {
+            of_family(&failed, family) > 1
+                && of_family(&failed, family) == of_family(&peers, family)
+        });
         let mut failures = Self::default();
         let mut told = BTreeSet::new();
         for error in errors {
             match owner(&error) {
-                Some((place, peer)) if !Family::from(peer.subnet).pick(all_failed[0], all_failed[1]) => {
+                Some((place, peer))
+                    if !Family::from(peer.subnet).pick(all_failed[0], all_failed[1]) =>
+                {
                     if told.insert(place) {
-                        failures.peers.push(FailedPeer { peer: peer.clone(), why: error });
+                        failures.peers.push(FailedPeer {
+                            peer: peer.clone(),
+                            why: error,
+                        });
                     }
                 }
                 _ => failures.node.push(error),
@@ -70,7 +95,10 @@ mod tests {
     const LOCAL: [FailureKind; 2] = [FailureKind::Other, FailureKind::Unsupported];
 
     fn subnet(peer: u8, family: Family) -> ipnet::IpNet {
-        family.pick(format!("10.244.{peer}.0/24").parse().unwrap(), format!("fd00:0:0:{peer:x}::/64").parse().unwrap())
+        family.pick(
+            format!("10.244.{peer}.0/24").parse().unwrap(),
+            format!("fd00:0:0:{peer:x}::/64").parse().unwrap(),
+        )
     }
 
     fn route(peer: u8, family: Family) -> Key {
@@ -78,43 +106,86 @@ mod tests {
     }
 
     fn fdb(peer: u8) -> Key {
-        Key::Fdb(LinkName::parse("flannel.1").unwrap(), Mac([2, 0, 0, 0, 0, peer]))
+        Key::Fdb(
+            LinkName::parse("flannel.1").unwrap(),
+            Mac([2, 0, 0, 0, 0, peer]),
+        )
     }
 
     fn error(key: Key, kind: FailureKind) -> OpError {
-        OpError { verb: "add", key, kind, why: Failure::refused(Errno(libc::EINVAL)) }
+        OpError {
+            verb: "add",
+            key,
+            kind,
+            why: Failure::refused(Errno(libc::EINVAL)),
+        }
     }
 
     /// Peers with a route and an FDB entry each.
-    fn sorted(peers: &[(u8, Family)], own: &[Key], errors: Vec<OpError>) -> (usize, Vec<ipnet::IpNet>) {
+    fn sorted(
+        peers: &[(u8, Family)],
+        own: &[Key],
+        errors: Vec<OpError>,
+    ) -> (usize, Vec<ipnet::IpNet>) {
         let mut owners = BTreeMap::new();
         let mut holders = Vec::new();
         for (place, (peer, family)) in peers.iter().enumerate() {
-            holders.push(Holder { node: None, subnet: subnet(*peer, *family), address: [192, 168, 56, *peer].into() });
+            holders.push(Holder {
+                node: None,
+                subnet: subnet(*peer, *family),
+                address: [192, 168, 56, *peer].into(),
+            });
             owners.insert(route(*peer, *family), place);
             owners.entry(fdb(*peer)).or_insert(place);
         }
         let mut state = KernelState::default();
-        own.iter().for_each(|key| state.set(*key, crate::object::Value::Address));
+        own.iter()
+            .for_each(|key| state.set(*key, crate::object::Value::Address));
         let failures = Failures::of(errors, &state, &holders, &owners);
-        (failures.node.len(), failures.peers.into_iter().map(|failed| failed.peer.subnet).collect())
+        (
+            failures.node.len(),
+            failures
+                .peers
+                .into_iter()
+                .map(|failed| failed.peer.subnet)
+                .collect(),
+        )
     }
 
     #[test]
     fn refusal_of_one_peer_is_that_peers() {
         let peers = [(2, V4), (3, V4)];
-        let errors = vec![error(fdb(3), FailureKind::Conflict), error(route(3, V4), FailureKind::Conflict)];
-        assert_eq!(sorted(&peers, &[], errors), (0, vec![subnet(3, V4)]), "counted once");
+        let errors = vec![
+            error(fdb(3), FailureKind::Conflict),
+            error(route(3, V4), FailureKind::Conflict),
+        ];
+        assert_eq!(
+            sorted(&peers, &[], errors),
+            (0, vec![subnet(3, V4)]),
+            "counted once"
+        );
     }
 
     #[test]
     fn refusal_of_the_only_peer_is_that_peers() {
-        assert_eq!(sorted(&[(2, V4)], &[], vec![error(route(2, V4), FailureKind::Conflict)]), (0, vec![subnet(2, V4)]));
+        assert_eq!(
+            sorted(
+                &[(2, V4)],
+                &[],
+                vec![error(route(2, V4), FailureKind::Conflict)]
+            ),
+            (0, vec![subnet(2, V4)])
+        );
     }
 
     #[test]
     fn refusal_of_all_of_several_peers_of_a_family_is_the_nodes() {
-        let all = |family| vec![error(route(2, family), FailureKind::Conflict), error(route(3, family), FailureKind::Conflict)];
+        let all = |family| {
+            vec![
+                error(route(2, family), FailureKind::Conflict),
+                error(route(3, family), FailureKind::Conflict),
+            ]
+        };
         assert_eq!(sorted(&[(2, V4), (3, V4)], &[], all(V4)), (2, vec![]));
         // The other family works.
         let dual = [(2, V4), (3, V4), (2, V6), (3, V6)];
@@ -126,18 +197,41 @@ mod tests {
     #[test]
     fn local_cause_is_the_nodes_even_for_one_peer() {
         for kind in LOCAL {
-            assert_eq!(sorted(&[(2, V4), (3, V4)], &[], vec![error(route(3, V4), kind)]), (1, vec![]), "{kind:?}");
+            assert_eq!(
+                sorted(&[(2, V4), (3, V4)], &[], vec![error(route(3, V4), kind)]),
+                (1, vec![]),
+                "{kind:?}"
+            );
         }
     }
 
     #[test]
     fn refusal_of_an_own_object_is_the_nodes() {
-        let own = [Key::Link(LinkName::parse("flannel.1").unwrap()), route(9, V4), route(3, V4)];
+        let own = [
+            Key::Link(LinkName::parse("flannel.1").unwrap()),
+            route(9, V4),
+            route(3, V4),
+        ];
         for key in own {
-            assert_eq!(sorted(&[(2, V4), (3, V4)], &own, vec![error(key, FailureKind::Conflict)]), (1, vec![]), "{key}");
+            assert_eq!(
+                sorted(
+                    &[(2, V4), (3, V4)],
+                    &own,
+                    vec![error(key, FailureKind::Conflict)]
+                ),
+                (1, vec![]),
+                "{key}"
+            );
         }
         // Nobody's: something that is left over.
-        assert_eq!(sorted(&[(2, V4)], &[], vec![error(route(77, V4), FailureKind::Conflict)]), (1, vec![]));
+        assert_eq!(
+            sorted(
+                &[(2, V4)],
+                &[],
+                vec![error(route(77, V4), FailureKind::Conflict)]
+            ),
+            (1, vec![])
+        );
     }
 
     proptest! {

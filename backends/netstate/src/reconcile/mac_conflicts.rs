@@ -21,11 +21,23 @@ impl MacConflicts {
     pub fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;
-        for (key, value) in want.0.iter().take_while(|(key, _)| matches!(key, Key::Link(_))) {
-            let (Key::Link(name), Value::Link(spec)) = (key, value) else { continue };
-            let (Some(wanted), Some(found)) = (spec.mac, have.link(*name).and_then(|link| link.mac)) else { continue };
+        for (key, value) in want
+            .0
+            .iter()
+            .take_while(|(key, _)| matches!(key, Key::Link(_)))
+        {
+            let (Key::Link(name), Value::Link(spec)) = (key, value) else {
+                continue;
+            };
+            let (Some(wanted), Some(found)) =
+                (spec.mac, have.link(*name).and_then(|link| link.mac))
+            else {
+                continue;
+            };
             // A link of another kind under our name is not ours.
-            let ours = have.link(*name).is_some_and(|link| spec.fit(link) != Fit::Refused);
+            let ours = have
+                .link(*name)
+                .is_some_and(|link| spec.fit(link) != Fit::Refused);
             if wanted == found || !ours {
                 continue;
             }

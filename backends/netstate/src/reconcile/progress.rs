@@ -73,7 +73,11 @@ impl Counts {
             routes: changed(self.routes, before.routes, after.routes),
             neighbours: changed(self.neighbours, before.neighbours, after.neighbours),
             fdb: changed(self.fdb, before.fdb, after.fdb),
-            wireguard_peers: changed(self.wireguard_peers, before.wireguard_peers, after.wireguard_peers),
+            wireguard_peers: changed(
+                self.wireguard_peers,
+                before.wireguard_peers,
+                after.wireguard_peers,
+            ),
         }
     }
 }
@@ -122,10 +126,26 @@ impl Progress {
             repairs: self.repairs.load(Relaxed),
             in_step: self.in_step.load(Relaxed),
             comparing: self.comparing.load(Relaxed),
-            trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            failed_peers: self.failed_peers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            repaired: self.repaired.lock().unwrap_or_else(PoisonError::into_inner).lately(Instant::now()),
-            tunnels: self.tunnels.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            trouble: self
+                .trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            failed_peers: self
+                .failed_peers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            repaired: self
+                .repaired
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .lately(Instant::now()),
+            tunnels: self
+                .tunnels
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
             wanted: *self.wanted.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }

@@ -17,7 +17,11 @@ pub(super) struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
 impl Repairs {
     /// Notes that objects were put back.
     pub fn note<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, now: Instant) {
-        self.0.retain(|_, times| times.back().is_some_and(|last| now.duration_since(*last) < WINDOW));
+        self.0.retain(|_, times| {
+            times
+                .back()
+                .is_some_and(|last| now.duration_since(*last) < WINDOW)
+        });
         for key in keys {
             if self.0.len() >= WATCHED && !self.0.contains_key(key) {
                 continue;
@@ -32,8 +36,16 @@ impl Repairs {
 
     /// The objects that were put back, and how often.
     pub fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
-        let count = |times: &VecDeque<Instant>| times.iter().filter(|time| now.duration_since(**time) < WINDOW).count();
-        let counted = self.0.iter().map(|(key, times)| (*key, u32::try_from(count(times)).unwrap_or(u32::MAX)));
+        let count = |times: &VecDeque<Instant>| {
+            times
+                .iter()
+                .filter(|time| now.duration_since(**time) < WINDOW)
+                .count()
+        };
+        let counted = self
+            .0
+            .iter()
+            .map(|(key, times)| (*key, u32::try_from(count(times)).unwrap_or(u32::MAX)));
         counted.filter(|(_, times)| *times > 0).collect()
     }
 }
@@ -50,12 +62,20 @@ mod tests {
             repairs.note([key(1)].iter(), start + Duration::from_secs(60 * minute));
         }
         repairs.note([key(2)].iter(), start);
-        assert_eq!(repairs.lately(start + Duration::from_secs(240)), [(key(1), 5), (key(2), 1)]);
-        assert_eq!(repairs.lately(start + Duration::from_secs(630)), [(key(1), 4)]);
+        assert_eq!(
+            repairs.lately(start + Duration::from_secs(240)),
+            [(key(1), 5), (key(2), 1)]
+        );
+        assert_eq!(
+            repairs.lately(start + Duration::from_secs(630)),
+            [(key(1), 4)]
+        );
         assert_eq!(repairs.lately(start + Duration::from_secs(3600)), []);
         // However many they are, little is kept.
         let many: Vec<Key> = (0..=255).map(key).collect();
         (0..100).for_each(|_| repairs.note(many.iter(), start));
-        assert!(repairs.0.len() == WATCHED && repairs.0.values().all(|times| times.len() <= WATCHED));
+        assert!(
+            repairs.0.len() == WATCHED && repairs.0.values().all(|times| times.len() <= WATCHED)
+        );
     }
 }

@@ -55,7 +55,11 @@ impl Report {
     /// Tells of WireGuard's peers.
     pub fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
-        let mut told = self.progress.tunnels.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut told = self
+            .progress
+            .tunnels
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         told.peers = tunnels.len();
         told.silent = silent;
     }
@@ -72,31 +76,53 @@ impl Report {
     }
 
     fn count(&self, count: impl FnOnce(Counts) -> Counts) {
-        let mut wanted = self.progress.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut wanted = self
+            .progress
+            .wanted
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         *wanted = count(*wanted);
     }
 
     /// Counts and logs operations. Those that nothing but a change by another program explains are repairs: `repair` has the failures of the pass
     /// before, which are tried again.
-    pub fn applied(&mut self, ops: &[Op], errors: &[OpError], repair: Option<&Vec<OpError>>, routes: impl FnOnce() -> usize) {
+    pub fn applied(
+        &mut self,
+        ops: &[Op],
+        errors: &[OpError],
+        repair: Option<&Vec<OpError>>,
+        routes: impl FnOnce() -> usize,
+    ) {
         let done = ops.len().saturating_sub(errors.len());
         self.progress.writes.fetch_add(done as u64, Relaxed);
-        self.progress.failures.fetch_add(errors.len() as u64, Relaxed);
+        self.progress
+            .failures
+            .fetch_add(errors.len() as u64, Relaxed);
         if done == 0 {
             return;
         }
         let failed: BTreeSet<&Key> = errors.iter().map(|error| &error.key).collect();
         let mut ops: Vec<&Op> = ops.iter().filter(|op| !failed.contains(op.key())).collect();
         let boot = |value: &Value| matches!(value, Value::Route(route) if route.protocol == BOOT);
-        let left: Vec<&Op> = ops.iter().filter(|op| matches!(op, Op::Delete(_, value) if boot(value))).copied().collect();
+        let left: Vec<&Op> = ops
+            .iter()
+            .filter(|op| matches!(op, Op::Delete(_, value) if boot(value)))
+            .copied()
+            .collect();
         if !left.is_empty() {
-            tracing::info!("removed routes that an earlier flannel left: {}", summary(&left, left.len()));
+            tracing::info!(
+                "removed routes that an earlier flannel left: {}",
+                summary(&left, left.len())
+            );
         }
         if let Some(before) = repair {
             let before: BTreeSet<&Key> = before.iter().map(|error| &error.key).collect();
-            let (tried_again, repairs): (Vec<&Op>, Vec<&Op>) = ops.into_iter().partition(|op| before.contains(op.key()));
+            let (tried_again, repairs): (Vec<&Op>, Vec<&Op>) =
+                ops.into_iter().partition(|op| before.contains(op.key()));
             if !repairs.is_empty() {
-                self.progress.repairs.fetch_add(repairs.len() as u64, Relaxed);
+                self.progress
+                    .repairs
+                    .fetch_add(repairs.len() as u64, Relaxed);
                 self.progress
                     .repaired
                     .lock()
@@ -118,17 +144,27 @@ impl Report {
                 _ => other += 1,
             }
         }
-        tracing::info!(added, changed, removed, other, "kernel state updated; routes to peers: {}", routes());
+        tracing::info!(
+            added,
+            changed,
+            removed,
+            other,
+            "kernel state updated; routes to peers: {}",
+            routes()
+        );
     }
 
     /// Whether another program keeps undoing our repairs.
     pub fn has_conflict(&self) -> bool {
-        self.repaired.values().any(|(times, last)| *times >= CONFLICT_REPAIRS && last.elapsed() < REPEAT_INTERVAL / 6)
+        self.repaired
+            .values()
+            .any(|(times, last)| *times >= CONFLICT_REPAIRS && last.elapsed() < REPEAT_INTERVAL / 6)
     }
 
     fn repairs(&mut self, ops: &[&Op]) {
         let now = Instant::now();
-        self.repaired.retain(|_, (_, last)| now.duration_since(*last) < REPEAT_INTERVAL);
+        self.repaired
+            .retain(|_, (_, last)| now.duration_since(*last) < REPEAT_INTERVAL);
         for op in ops.iter().take(WATCHED) {
             if self.repaired.len() >= WATCHED && !self.repaired.contains_key(op.key()) {
                 continue;
@@ -144,8 +180,14 @@ impl Report {
         }
         self.unlogged += ops.len();
         // The first repair is logged at once, further ones every ten seconds.
-        if self.repair_logged.is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL / 6) {
-            tracing::warn!("repaired changes made by another program: {}", summary(ops, self.unlogged));
+        if self
+            .repair_logged
+            .is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL / 6)
+        {
+            tracing::warn!(
+                "repaired changes made by another program: {}",
+                summary(ops, self.unlogged)
+            );
             self.repair_logged = Some(now);
             self.unlogged = 0;
         }
@@ -154,20 +196,33 @@ impl Report {
     /// Reports the state after a pass.
     pub fn state(&mut self, failures: &Failures, held: bool) {
         let errors = &failures.node;
-        self.set_problem(Unfinished::of(held, errors).map(Problem::from), errors.is_empty());
+        self.set_problem(
+            Unfinished::of(held, errors).map(Problem::from),
+            errors.is_empty(),
+        );
         self.peers(&failures.peers);
     }
 
     /// Reports the peers that failed by themselves. Each failure is logged once, as it lasts until somebody acts on it.
     fn peers(&mut self, failed: &[FailedPeer]) {
-        let mut last = self.progress.failed_peers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let new: Vec<&FailedPeer> = failed.iter().filter(|failed| !last.contains(failed)).collect();
+        let mut last = self
+            .progress
+            .failed_peers
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let new: Vec<&FailedPeer> = failed
+            .iter()
+            .filter(|failed| !last.contains(failed))
+            .collect();
         for FailedPeer { peer, why } in new.iter().take(LOGGED_PEERS) {
             let node = peer.node.as_deref().unwrap_or_default();
             tracing::warn!(code = why.code(), peer = node, subnet = %peer.subnet, address = %peer.address, "a peer cannot be programmed: {why}");
         }
         if new.len() > LOGGED_PEERS {
-            tracing::warn!("{} more peers cannot be programmed; /status lists them", new.len() - LOGGED_PEERS);
+            tracing::warn!(
+                "{} more peers cannot be programmed; /status lists them",
+                new.len() - LOGGED_PEERS
+            );
         }
         if failed.is_empty() && !last.is_empty() {
             tracing::info!("all peers are programmed again");
@@ -190,13 +245,21 @@ impl Report {
                     tracing::info!("the kernel is in sync again");
                 }
             }
-            Some(trouble) if self.logged.as_ref().is_none_or(|(last, at)| last != trouble || at.elapsed() >= REPEAT_INTERVAL) => {
+            Some(trouble)
+                if self.logged.as_ref().is_none_or(|(last, at)| {
+                    last != trouble || at.elapsed() >= REPEAT_INTERVAL
+                }) =>
+            {
                 tracing::warn!(code = %trouble.code, "the kernel is not in sync: {trouble}");
                 self.logged = Some((trouble.clone(), Instant::now()));
             }
             Some(_) => {}
         }
-        *self.progress.trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = trouble;
+        *self
+            .progress
+            .trouble
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = trouble;
     }
 }
 
@@ -204,9 +267,15 @@ impl Report {
 fn summary(ops: &[&Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
     for op in ops {
-        kinds.entry((op.key().kind(), op.verb())).or_insert((0, op.key())).0 += 1;
+        kinds
+            .entry((op.key().kind(), op.verb()))
+            .or_insert((0, op.key()))
+            .0 += 1;
     }
-    let parts: Vec<String> = kinds.iter().map(|((kind, verb), (count, first))| format!("{verb} {count} {kind} ({first})")).collect();
+    let parts: Vec<String> = kinds
+        .iter()
+        .map(|((kind, verb), (count, first))| format!("{verb} {count} {kind} ({first})"))
+        .collect();
     format!("{} ({total} in all)", parts.join(", "))
 }
 

@@ -24,9 +24,18 @@ struct Routes {
 }
 
 fn routes() -> Routes {
-    let scope =
-        Scope { links: Vec::new(), networks: Subnets::V4("10.244.0.0/16".parse().unwrap()), former: None, protocol: 241, checksum_offload: false };
-    Routes { scope, own: subnets(1), device: None }
+    let scope = Scope {
+        links: Vec::new(),
+        networks: Subnets::V4("10.244.0.0/16".parse().unwrap()),
+        former: None,
+        protocol: 241,
+        checksum_offload: false,
+    };
+    Routes {
+        scope,
+        own: subnets(1),
+        device: None,
+    }
 }
 
 fn subnets(n: u8) -> Subnets {
@@ -40,7 +49,10 @@ fn key(n: u8) -> Key {
 fn table(peers: impl IntoIterator<Item = (u8, u8)>) -> LeaseTable {
     let lease = |(n, ip)| Lease {
         subnets: subnets(n),
-        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, ip].into()), ..LeaseAttrs::default() },
+        attrs: LeaseAttrs {
+            public_ip: Some([192, 168, 56, ip].into()),
+            ..LeaseAttrs::default()
+        },
         term: Term::Leased,
         since: i64::from(n),
     };
@@ -70,23 +82,50 @@ impl Plan for Routes {
 
     fn of_peer(&self, peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
         let dev = LinkName::parse("eth0").unwrap();
-        let route = RouteSpec { via: Some(peer.public_ip), dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol: 241 };
+        let route = RouteSpec {
+            via: Some(peer.public_ip),
+            dev,
+            onlink: false,
+            kind: RouteKind::Unicast,
+            scope: 0,
+            protocol: 241,
+        };
         vec![(Key::Route(peer.subnet, 0), Value::Route(route))]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        Announced { backend: "x".into(), data: None, v6_data: None, mtu: facts.underlay.mtu }
+        Announced {
+            backend: "x".into(),
+            data: None,
+            v6_data: None,
+            mtu: facts.underlay.mtu,
+        }
     }
 }
 
 fn underlay() -> Underlay {
     let addresses = Addresses::V4([192, 168, 56, 1].into());
-    Underlay { index: 2, name: "eth0".into(), mtu: 1500, addresses, public: addresses, local: Vec::new(), links: Vec::new() }
+    Underlay {
+        index: 2,
+        name: "eth0".into(),
+        mtu: 1500,
+        addresses,
+        public: addresses,
+        local: Vec::new(),
+        links: Vec::new(),
+    }
 }
 
 fn tunnel() -> crate::link::LinkSpec {
     let kind = LinkKind::Tun(crate::link::tun::TunSpec { held: true });
-    crate::link::LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None }
+    crate::link::LinkSpec {
+        kind,
+        mac: None,
+        mtu: 1450,
+        up: true,
+        accept_ra: None,
+        checksum_offload: None,
+    }
 }
 
 /// What an earlier backend left is removed with the first pass that puts something in its place, and stays if nothing can be.
@@ -97,15 +136,30 @@ fn an_earlier_backends_device_stays_until_there_is_another() {
         let (old, new) = (name("flannel.1"), name("flannel.ipip"));
         for refused in [true, false] {
             let kernel = FakeKernel::default();
-            kernel.world().state.set(Key::Link(old), Value::Link(Box::new(tunnel())));
+            kernel
+                .world()
+                .state
+                .set(Key::Link(old), Value::Link(Box::new(tunnel())));
             if refused {
                 kernel.world().foreign.insert(Key::Link(new));
             }
-            let mut plan = Routes { device: Some(new), ..routes() };
+            let mut plan = Routes {
+                device: Some(new),
+                ..routes()
+            };
             plan.scope.links = vec![new, old];
-            let joined = Reconciler::join(plan, kernel.clone(), &underlay(), &table([(2, 2)]), Options::default()).await;
+            let joined = Reconciler::join(
+                plan,
+                kernel.clone(),
+                &underlay(),
+                &table([(2, 2)]),
+                Options::default(),
+            )
+            .await;
             assert_eq!(joined.is_err(), refused);
-            let found: Vec<bool> = [old, new].map(|name| kernel.world().state.link(name).is_some()).into();
+            let found: Vec<bool> = [old, new]
+                .map(|name| kernel.world().state.link(name).is_some())
+                .into();
             assert_eq!(found, [refused, !refused]);
         }
     });
@@ -126,16 +180,37 @@ async fn start(kernel: &FakeKernel, leases: LeaseTable) -> Running {
 }
 
 async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) -> Running {
-    let options = Options { audit: None, blackhole };
-    let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &leases, options).await.unwrap();
+    let options = Options {
+        audit: None,
+        blackhole,
+    };
+    let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &leases, options)
+        .await
+        .unwrap();
     let progress = reconciler.progress();
     let (leases, leases_seen) = watch::channel(Arc::new(leases));
     let (underlay, underlay_seen) = watch::channel(underlay());
-    let (tell, out) = watch::channel(Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1500 });
+    let (tell, out) = watch::channel(Announced {
+        backend: "x".into(),
+        data: None,
+        v6_data: None,
+        mtu: 1500,
+    });
     let stop = CancellationToken::new();
-    let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
+    let inputs = Inputs {
+        leases: leases_seen,
+        underlay: underlay_seen,
+        stop: stop.clone(),
+    };
     let task = tokio::spawn(reconciler.run(inputs, tell));
-    Running { leases, underlay, out, progress, stop, task }
+    Running {
+        leases,
+        underlay,
+        out,
+        progress,
+        stop,
+        task,
+    }
 }
 
 impl Running {
@@ -149,14 +224,23 @@ impl Running {
     }
 
     fn want(&self) -> KernelState {
-        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: BTreeMap::new() };
+        let facts = Facts {
+            underlay: underlay(),
+            on_link: BTreeSet::new(),
+            accepted_macs: BTreeMap::new(),
+        };
         Desired::whole(&routes(), &self.leases.borrow(), &facts).state
     }
 }
 
 /// Runs on a paused clock.
 fn paused<F: Future>(test: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(test)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(test)
 }
 
 proptest! {
@@ -206,7 +290,12 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    prop_oneof![any::<bool>().prop_map(Event::Restart), Just(Event::Delete), Just(Event::Go), (1u8..4).prop_map(Event::Fail)]
+    prop_oneof![
+        any::<bool>().prop_map(Event::Restart),
+        Just(Event::Delete),
+        Just(Event::Go),
+        (1u8..4).prop_map(Event::Fail)
+    ]
 }
 
 proptest! {
@@ -257,14 +346,28 @@ fn repairs_are_counted_apart_from_changes() {
         let kernel = FakeKernel::default();
         let running = start(&kernel, table([(2, 2), (3, 3)])).await;
         running.wait().await;
-        running.leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
+        running
+            .leases
+            .send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
         running.wait().await;
-        assert_eq!((running.progress.writes.load(Relaxed), running.progress.repairs.load(Relaxed)), (3, 0));
+        assert_eq!(
+            (
+                running.progress.writes.load(Relaxed),
+                running.progress.repairs.load(Relaxed)
+            ),
+            (3, 0)
+        );
         kernel.modify(|world| {
             world.state.0.remove(&key(3));
         });
         running.wait().await;
-        assert_eq!((running.progress.writes.load(Relaxed), running.progress.repairs.load(Relaxed)), (4, 1));
+        assert_eq!(
+            (
+                running.progress.writes.load(Relaxed),
+                running.progress.repairs.load(Relaxed)
+            ),
+            (4, 1)
+        );
         running.end().await;
     });
 }
@@ -277,23 +380,35 @@ fn lease_changes_need_no_read_of_the_kernel() {
         running.wait().await;
         let (reads, passes) = (kernel.world().reads, running.progress.passes.load(Relaxed));
         for n in 4..40 {
-            running.leases.send_replace(Arc::new(table((3..n).map(|peer| (peer, n)))));
+            running
+                .leases
+                .send_replace(Arc::new(table((3..n).map(|peer| (peer, n)))));
             running.wait().await;
             assert_eq!(kernel.world().state, running.want());
         }
-        assert_eq!((kernel.world().reads, running.progress.passes.load(Relaxed) - passes), (reads, 36));
+        assert_eq!(
+            (
+                kernel.world().reads,
+                running.progress.passes.load(Relaxed) - passes
+            ),
+            (reads, 36)
+        );
         // Changes by others are noticed, before or after a change of leases.
         kernel.modify(|world| {
             world.state.0.remove(&key(5));
         });
-        running.leases.send_replace(Arc::new(table((2..30).map(|peer| (peer, 7)))));
+        running
+            .leases
+            .send_replace(Arc::new(table((2..30).map(|peer| (peer, 7)))));
         running.wait().await;
         assert_eq!(kernel.world().state, running.want());
         assert!(kernel.world().reads > reads);
         // After a failed operation the kernel is read again.
         let reads = kernel.world().reads;
         kernel.world().faults = vec![true].into();
-        running.leases.send_replace(Arc::new(table((2..40).map(|peer| (peer, 7)))));
+        running
+            .leases
+            .send_replace(Arc::new(table((2..40).map(|peer| (peer, 7)))));
         running.wait().await;
         assert_eq!(kernel.world().state, running.want());
         assert!(kernel.world().reads > reads && running.progress.in_step.load(Relaxed));
@@ -307,13 +422,22 @@ fn objects_of_an_unreadable_lease_are_removed_with_its_key() {
         let kernel = FakeKernel::default();
         start(&kernel, table([(2, 2), (3, 3)])).await.end().await;
         // A loop that starts now knows only the key of the unreadable lease.
-        let blank = |peers: Vec<(u8, u8)>| LeaseTable::of(table(peers).shared_leases().cloned().collect::<Vec<_>>(), [subnets(3)].into());
+        let blank = |peers: Vec<(u8, u8)>| {
+            LeaseTable::of(
+                table(peers).shared_leases().cloned().collect::<Vec<_>>(),
+                [subnets(3)].into(),
+            )
+        };
         let running = start(&kernel, blank(vec![(2, 2)])).await;
         running.wait().await;
-        running.leases.send_replace(Arc::new(blank(vec![(2, 2), (4, 4)])));
+        running
+            .leases
+            .send_replace(Arc::new(blank(vec![(2, 2), (4, 4)])));
         running.wait().await;
         assert!(kernel.world().state.0.contains_key(&key(3)));
-        running.leases.send_replace(Arc::new(table([(2, 2), (4, 4)])));
+        running
+            .leases
+            .send_replace(Arc::new(table([(2, 2), (4, 4)])));
         running.wait().await;
         assert_eq!(kernel.world().state, running.want());
         running.end().await;
@@ -328,7 +452,9 @@ fn a_burst_of_changes_takes_few_passes() {
         running.wait().await;
         let before = running.progress.passes.load(Relaxed);
         for n in 0..5000u32 {
-            running.leases.send_replace(Arc::new(table((2..60).map(|peer| (peer, u8::try_from(n % 200).unwrap() + 2)))));
+            running.leases.send_replace(Arc::new(table(
+                (2..60).map(|peer| (peer, u8::try_from(n % 200).unwrap() + 2)),
+            )));
             tokio::task::yield_now().await;
         }
         running.wait().await;
@@ -347,9 +473,21 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         running.wait().await;
         assert_eq!(kernel.world().state.len(), 2);
         let now = running.progress.snapshot();
-        assert!(now.in_step && now.trouble.is_none(), "one peer does not hold the node back: {}", now.trouble_text());
-        let named: Vec<_> =
-            now.failed_peers.iter().map(|failed| (failed.peer.subnet.to_string(), failed.why.why == Failure::refused(Errno(libc::EEXIST)))).collect();
+        assert!(
+            now.in_step && now.trouble.is_none(),
+            "one peer does not hold the node back: {}",
+            now.trouble_text()
+        );
+        let named: Vec<_> = now
+            .failed_peers
+            .iter()
+            .map(|failed| {
+                (
+                    failed.peer.subnet.to_string(),
+                    failed.why.why == Failure::refused(Errno(libc::EEXIST)),
+                )
+            })
+            .collect();
         assert_eq!(named, [("10.244.3.0/24".to_owned(), true)]);
         // The longest pause between attempts is five seconds.
         kernel.world().foreign.clear();
@@ -364,17 +502,30 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         kernel.modify(|world| drop(world.state.0.remove(&key(2))));
         running.wait().await;
         let now = running.progress.snapshot();
-        assert_eq!((now.repairs, now.repaired.iter().map(|(key, _)| *key).collect::<Vec<_>>()), (repairs + 1, vec![key(2)]));
+        assert_eq!(
+            (
+                now.repairs,
+                now.repaired.iter().map(|(key, _)| *key).collect::<Vec<_>>()
+            ),
+            (repairs + 1, vec![key(2)])
+        );
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
         // All of several: the cause is here.
         running.leases.send_replace(Arc::new(table([])));
         running.wait().await;
         kernel.world().foreign = [key(3), key(4)].into();
-        running.leases.send_replace(Arc::new(table([(3, 3), (4, 4)])));
+        running
+            .leases
+            .send_replace(Arc::new(table([(3, 3), (4, 4)])));
         running.wait().await;
         let now = running.progress.snapshot();
-        assert!(!now.in_step && now.trouble_text().contains("10.244.3.0/24") && now.failed_peers.is_empty(), "{now:?}");
+        assert!(
+            !now.in_step
+                && now.trouble_text().contains("10.244.3.0/24")
+                && now.failed_peers.is_empty(),
+            "{now:?}"
+        );
         running.end().await;
     });
 }
@@ -386,10 +537,17 @@ fn a_local_cause_holds_the_node_back_even_for_one_peer() {
         let running = start(&kernel, table([(2, 2), (3, 3)])).await;
         running.wait().await;
         kernel.world().faults = vec![true; 1000].into();
-        running.leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
+        running
+            .leases
+            .send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
         sleep(Duration::from_millis(10)).await;
         let now = running.progress.snapshot();
-        assert!(!now.in_step && now.trouble_text().contains("10.244.4.0/24") && now.failed_peers.is_empty(), "{now:?}");
+        assert!(
+            !now.in_step
+                && now.trouble_text().contains("10.244.4.0/24")
+                && now.failed_peers.is_empty(),
+            "{now:?}"
+        );
         kernel.world().faults.clear();
         running.wait().await;
         assert!(running.progress.snapshot().in_step);
@@ -401,11 +559,17 @@ fn a_local_cause_holds_the_node_back_even_for_one_peer() {
 fn a_first_pass_delays_many_deletions_for_a_minute() {
     paused(async {
         let kernel = FakeKernel::default();
-        start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
+        start(&kernel, table((2..22).map(|n| (n, n))))
+            .await
+            .end()
+            .await;
         let running = start(&kernel, table((2..12).map(|n| (n, 100)))).await;
         sleep(Duration::from_secs(55)).await;
         assert_eq!(kernel.world().state.len(), 20, "nothing is deleted yet");
-        assert!(kernel.world().state.0.get(&key(5)) == running.want().0.get(&key(5)), "existing routes are updated");
+        assert!(
+            kernel.world().state.0.get(&key(5)) == running.want().0.get(&key(5)),
+            "existing routes are updated"
+        );
         sleep(Duration::from_secs(6)).await;
         assert_eq!(kernel.world().state, running.want());
         // Later deletions are not delayed: the feed has its own hold-down.
@@ -420,12 +584,21 @@ fn a_first_pass_delays_many_deletions_for_a_minute() {
 fn a_first_pass_stops_waiting_once_few_deletions_remain() {
     paused(async {
         let kernel = FakeKernel::default();
-        start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
+        start(&kernel, table((2..22).map(|n| (n, n))))
+            .await
+            .end()
+            .await;
         let running = start(&kernel, table([])).await;
         sleep(Duration::from_secs(5)).await;
-        running.leases.send_replace(Arc::new(table((2..20).map(|n| (n, n)))));
+        running
+            .leases
+            .send_replace(Arc::new(table((2..20).map(|n| (n, n)))));
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(kernel.world().state, running.want(), "two of twenty deletions are not delayed");
+        assert_eq!(
+            kernel.world().state,
+            running.want(),
+            "two of twenty deletions are not delayed"
+        );
         running.end().await;
     });
 }
@@ -434,11 +607,17 @@ fn a_first_pass_stops_waiting_once_few_deletions_remain() {
 fn a_warm_start_writes_nothing() {
     paused(async {
         let kernel = FakeKernel::default();
-        start(&kernel, table((2..22).map(|n| (n, n)))).await.end().await;
+        start(&kernel, table((2..22).map(|n| (n, n))))
+            .await
+            .end()
+            .await;
         let writes = kernel.world().writes;
         let running = start(&kernel, table((2..22).map(|n| (n, n)))).await;
         running.wait().await;
-        assert_eq!((kernel.world().writes, running.progress.writes.load(Relaxed)), (writes, 0));
+        assert_eq!(
+            (kernel.world().writes, running.progress.writes.load(Relaxed)),
+            (writes, 0)
+        );
         running.end().await;
     });
 }
@@ -468,7 +647,11 @@ fn a_conflict_is_not_a_hot_loop() {
             });
             sleep(Duration::from_millis(10)).await;
         }
-        assert!(running.progress.passes.load(Relaxed) - before < 80, "{}", running.progress.passes.load(Relaxed) - before);
+        assert!(
+            running.progress.passes.load(Relaxed) - before < 80,
+            "{}",
+            running.progress.passes.load(Relaxed) - before
+        );
         running.wait().await;
         assert_eq!(kernel.world().state, running.want());
         running.end().await;
@@ -480,7 +663,14 @@ fn an_unreadable_kernel_fails_the_start() {
     paused(async {
         let kernel = FakeKernel::default();
         kernel.world().faults = vec![true; 100].into();
-        let result = Reconciler::join(routes(), kernel.clone(), &underlay(), &table([]), Options::default()).await;
+        let result = Reconciler::join(
+            routes(),
+            kernel.clone(),
+            &underlay(),
+            &table([]),
+            Options::default(),
+        )
+        .await;
         let error = result.err().unwrap();
         assert_eq!(error.why, Failure::refused(Errno(libc::EIO)), "{error}");
     });
@@ -490,16 +680,47 @@ fn an_unreadable_kernel_fails_the_start() {
 fn who_asks_is_told_what_is_there_now() {
     paused(async {
         let kernel = FakeKernel::default();
-        let options = Options { audit: None, blackhole: false };
-        let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &table([(2, 2), (3, 3)]), options).await.unwrap();
+        let options = Options {
+            audit: None,
+            blackhole: false,
+        };
+        let reconciler = Reconciler::join(
+            routes(),
+            kernel.clone(),
+            &underlay(),
+            &table([(2, 2), (3, 3)]),
+            options,
+        )
+        .await
+        .unwrap();
         let kernel_audit = reconciler.kernel_audit();
         let (leases, leases_seen) = watch::channel(Arc::new(table([(2, 2), (3, 3)])));
         let (_underlay, underlay_seen) = watch::channel(underlay());
-        let (tell, _out) = watch::channel(Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1500 });
+        let (tell, _out) = watch::channel(Announced {
+            backend: "x".into(),
+            data: None,
+            v6_data: None,
+            mtu: 1500,
+        });
         let stop = CancellationToken::new();
-        let task = tokio::spawn(reconciler.run(Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() }, tell));
+        let task = tokio::spawn(reconciler.run(
+            Inputs {
+                leases: leases_seen,
+                underlay: underlay_seen,
+                stop: stop.clone(),
+            },
+            tell,
+        ));
         let seen = kernel_audit.look().await.unwrap();
-        assert_eq!((seen.want.len(), &seen.want, seen.holders.len(), seen.owners[&key(3)]), (2, &seen.have, 2, 1));
+        assert_eq!(
+            (
+                seen.want.len(),
+                &seen.want,
+                seen.holders.len(),
+                seen.owners[&key(3)]
+            ),
+            (2, &seen.have, 2, 1)
+        );
         sleep(Duration::from_secs(30)).await;
         // Nobody was told of this change, so only a reading finds it. Asking repairs nothing.
         let writes = {
@@ -509,7 +730,10 @@ fn who_asks_is_told_what_is_there_now() {
         };
         for _ in 0..2 {
             let seen = kernel_audit.look().await.unwrap();
-            assert_eq!((seen.want.len(), seen.have.len(), kernel.world().writes), (2, 1, writes));
+            assert_eq!(
+                (seen.want.len(), seen.have.len(), kernel.world().writes),
+                (2, 1, writes)
+            );
         }
         // New leases are applied before a question is answered.
         leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
@@ -526,7 +750,14 @@ fn who_asks_is_told_what_is_there_now() {
         assert_eq!(kernel.world().reads, reads);
         stop.cancel();
         task.await.unwrap();
-        assert!(kernel_audit.look().await.unwrap_err().to_string().contains("stopped"));
+        assert!(
+            kernel_audit
+                .look()
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("stopped")
+        );
     });
 }
 
@@ -535,14 +766,37 @@ fn who_asks_is_told_what_is_there_now() {
 fn who_asks_in_the_middle_of_a_war_is_answered() {
     paused(async {
         let kernel = FakeKernel::default();
-        let options = Options { audit: None, blackhole: false };
-        let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &table([(2, 2)]), options).await.unwrap();
+        let options = Options {
+            audit: None,
+            blackhole: false,
+        };
+        let reconciler = Reconciler::join(
+            routes(),
+            kernel.clone(),
+            &underlay(),
+            &table([(2, 2)]),
+            options,
+        )
+        .await
+        .unwrap();
         let kernel_audit = reconciler.kernel_audit();
         let (_leases, leases_seen) = watch::channel(Arc::new(table([(2, 2)])));
         let (_underlay, underlay_seen) = watch::channel(underlay());
-        let (tell, _out) = watch::channel(Announced { backend: "x".into(), data: None, v6_data: None, mtu: 1500 });
+        let (tell, _out) = watch::channel(Announced {
+            backend: "x".into(),
+            data: None,
+            v6_data: None,
+            mtu: 1500,
+        });
         let stop = CancellationToken::new();
-        let task = tokio::spawn(reconciler.run(Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() }, tell));
+        let task = tokio::spawn(reconciler.run(
+            Inputs {
+                leases: leases_seen,
+                underlay: underlay_seen,
+                stop: stop.clone(),
+            },
+            tell,
+        ));
         let vandal = tokio::spawn({
             let kernel = kernel.clone();
             async move {
@@ -554,7 +808,10 @@ fn who_asks_in_the_middle_of_a_war_is_answered() {
         });
         sleep(Duration::from_secs(30)).await;
         for _ in 0..20 {
-            tokio::time::timeout(Duration::from_secs(2), kernel_audit.look()).await.unwrap().unwrap();
+            tokio::time::timeout(Duration::from_secs(2), kernel_audit.look())
+                .await
+                .unwrap()
+                .unwrap();
         }
         vandal.abort();
         stop.cancel();

@@ -29,7 +29,11 @@ impl<'e> Unfinished<'e> {
 
 impl Coded for Unfinished<'_> {
     fn code(&self) -> &'static str {
-        if self.errors.is_empty() { "deletions-held" } else { "kernel-not-in-sync" }
+        if self.errors.is_empty() {
+            "deletions-held"
+        } else {
+            "kernel-not-in-sync"
+        }
     }
 
     fn parts(&self) -> Vec<Problem> {
@@ -40,10 +44,16 @@ impl Coded for Unfinished<'_> {
 impl fmt::Display for Unfinished<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| {
-            let held = self.held.then(|| "many routes without a lease are kept for a minute".to_owned());
+            let held = self
+                .held
+                .then(|| "many routes without a lease are kept for a minute".to_owned());
             let more = self.errors.len().saturating_sub(NAMED);
             let more = (more > 0).then(|| format!("and {more} more"));
-            let parts: Vec<String> = held.into_iter().chain(self.named().map(ToString::to_string)).chain(more).collect();
+            let parts: Vec<String> = held
+                .into_iter()
+                .chain(self.named().map(ToString::to_string))
+                .chain(more)
+                .collect();
             f.write_str(&parts.join("; "))
         })
     }
@@ -59,33 +69,88 @@ mod tests {
     use types::{Detail, Errno};
 
     fn error(name: &str, cause: Cause) -> OpError {
-        let why = Failure::Refused { errno: Errno(libc::EOPNOTSUPP), words: "words".to_owned(), cause };
-        OpError { verb: "add", key: Key::Link(LinkName::parse(name).unwrap()), kind: FailureKind::Unsupported, why }
+        let why = Failure::Refused {
+            errno: Errno(libc::EOPNOTSUPP),
+            words: "words".to_owned(),
+            cause,
+        };
+        OpError {
+            verb: "add",
+            key: Key::Link(LinkName::parse(name).unwrap()),
+            kind: FailureKind::Unsupported,
+            why,
+        }
     }
 
     #[test]
     fn unfinished_pass_names_the_first_refusals_with_what_others_act_on() {
         let link = LinkName::parse("flannel.1").unwrap();
         let mut errors = vec![
-            error("flannel.1", Cause::ModuleMissing { link, module: "vxlan".to_owned() }),
-            error("flannel.1", Cause::PortTaken { link, port: 8472, wireguard: false }),
+            error(
+                "flannel.1",
+                Cause::ModuleMissing {
+                    link,
+                    module: "vxlan".to_owned(),
+                },
+            ),
+            error(
+                "flannel.1",
+                Cause::PortTaken {
+                    link,
+                    port: 8472,
+                    wireguard: false,
+                },
+            ),
         ];
         assert!(Unfinished::of(false, &[]).is_none());
         let held = Problem::from(Unfinished::of(true, &[]).unwrap());
-        assert_eq!((held.code.as_ref(), held.parts.len()), ("deletions-held", 0));
+        assert_eq!(
+            (held.code.as_ref(), held.parts.len()),
+            ("deletions-held", 0)
+        );
         let problem = Problem::from(Unfinished::of(true, &errors).unwrap());
         let details: Vec<Detail> = problem.details().cloned().collect();
-        let taken = Detail::PortTaken { number: 8472, udp: true, purpose: PortPurpose::Tunnel };
-        assert_eq!(details, [Detail::ModuleMissing { name: "vxlan".to_owned() }, taken]);
-        assert!(problem.has("module-missing") && problem.has("tunnel-port-taken") && problem.has("kernel-not-in-sync"));
-        errors.extend([error("a", Cause::Unknown), error("b", Cause::Unknown), error("c", Cause::Unknown)]);
+        let taken = Detail::PortTaken {
+            number: 8472,
+            udp: true,
+            purpose: PortPurpose::Tunnel,
+        };
+        assert_eq!(
+            details,
+            [
+                Detail::ModuleMissing {
+                    name: "vxlan".to_owned()
+                },
+                taken
+            ]
+        );
+        assert!(
+            problem.has("module-missing")
+                && problem.has("tunnel-port-taken")
+                && problem.has("kernel-not-in-sync")
+        );
+        errors.extend([
+            error("a", Cause::Unknown),
+            error("b", Cause::Unknown),
+            error("c", Cause::Unknown),
+        ]);
         let problem = Problem::from(Unfinished::of(true, &errors).unwrap());
-        let parts: Vec<&str> = problem.parts.iter().map(|part| part.text.as_str()).collect();
+        let parts: Vec<&str> = problem
+            .parts
+            .iter()
+            .map(|part| part.text.as_str())
+            .collect();
         assert_eq!(parts.len(), NAMED);
         if !types::problem::MUTE {
-            let text = format!("many routes without a lease are kept for a minute; {}; and 2 more", parts.join("; "));
+            let text = format!(
+                "many routes without a lease are kept for a minute; {}; and 2 more",
+                parts.join("; ")
+            );
             assert_eq!(problem.text, text);
-            assert_eq!(parts[2], "cannot add link a: Operation not supported (os error 95): words");
+            assert_eq!(
+                parts[2],
+                "cannot add link a: Operation not supported (os error 95): words"
+            );
         }
     }
 }

@@ -68,7 +68,10 @@ struct Peer {
 impl Peer {
     /// Whether it answers, as far as is known. One that is at rest may.
     fn works(&self, now: Instant) -> bool {
-        !self.over && self.unanswered.is_none_or(|since| now.duration_since(since) < NO_ANSWER)
+        !self.over
+            && self
+                .unanswered
+                .is_none_or(|since| now.duration_since(since) < NO_ANSWER)
     }
 
     /// Whether what was sent since the last look may be keepalives alone, which nobody answers. A message with data is longer, and an attempt at
@@ -78,13 +81,18 @@ impl Peer {
             0 => KEEPALIVE_TIMEOUT,
             seconds => KEEPALIVE_TIMEOUT.min(Duration::from_secs(seconds.into())),
         };
-        let passed = self.looked.map(|looked| now.duration_since(looked)).unwrap_or_default();
+        let passed = self
+            .looked
+            .map(|looked| now.duration_since(looked))
+            .unwrap_or_default();
         let most = 1 + passed.as_secs() / between.as_secs().max(1);
         sent.is_multiple_of(KEEPALIVE) && sent / KEEPALIVE <= most
     }
 
     fn silence(&self, now: Instant) -> Option<Duration> {
-        let lately = self.sent.is_some_and(|sent| now.duration_since(sent) < AT_REST);
+        let lately = self
+            .sent
+            .is_some_and(|sent| now.duration_since(sent) < AT_REST);
         let silence = now.duration_since(self.unanswered?);
         (lately && silence >= SILENCE).then_some(silence)
     }
@@ -110,9 +118,14 @@ impl Tunnels {
             } else if shook {
                 peer.shaken = Some(now);
             }
-            let lives = peer.shaken.is_some_and(|at| now.duration_since(at) < SESSION);
+            let lives = peer
+                .shaken
+                .is_some_and(|at| now.duration_since(at) < SESSION);
             // Without a session, what comes in are attempts at a handshake, which anybody can make: they are no answer.
-            let (came, sent) = (session.received != peer.session.received, session.sent.saturating_sub(peer.session.sent));
+            let (came, sent) = (
+                session.received != peer.session.received,
+                session.sent.saturating_sub(peer.session.sent),
+            );
             let heard = lives && (shook || came);
             if first || anew || heard {
                 (peer.unanswered, peer.initiates) = (None, false);
@@ -131,14 +144,29 @@ impl Tunnels {
     }
 
     /// Makes peers that moved to another endpoint, and answer there, look as wanted, and returns them.
-    pub fn accept(&self, have: &mut KernelState, want: &KernelState, now: Instant) -> BTreeSet<Key> {
+    pub fn accept(
+        &self,
+        have: &mut KernelState,
+        want: &KernelState,
+        now: Instant,
+    ) -> BTreeSet<Key> {
         let mut moved = BTreeSet::new();
         for (key, found) in &mut have.0 {
-            let (Key::WireguardPeer(name, id), Value::WireguardPeer(found)) = (key, found) else { continue };
-            let Some(Value::WireguardPeer(wanted)) = want.0.get(key) else { continue };
-            let Some(peer) = self.0.get(&(*name, *id)) else { continue };
+            let (Key::WireguardPeer(name, id), Value::WireguardPeer(found)) = (key, found) else {
+                continue;
+            };
+            let Some(Value::WireguardPeer(wanted)) = want.0.get(key) else {
+                continue;
+            };
+            let Some(peer) = self.0.get(&(*name, *id)) else {
+                continue;
+            };
             let unchanged = peer.set.is_none() || peer.set == wanted.endpoint;
-            if found.endpoint.is_some() && found.endpoint != wanted.endpoint && unchanged && peer.works(now) {
+            if found.endpoint.is_some()
+                && found.endpoint != wanted.endpoint
+                && unchanged
+                && peer.works(now)
+            {
                 found.endpoint = wanted.endpoint;
                 moved.insert(*key);
             }
@@ -163,7 +191,14 @@ impl Tunnels {
         for op in ops {
             match op {
                 Op::Add(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
-                    self.0.insert((*name, *id), Peer { set: peer.endpoint, keepalive: peer.keepalive, ..Peer::default() });
+                    self.0.insert(
+                        (*name, *id),
+                        Peer {
+                            set: peer.endpoint,
+                            keepalive: peer.keepalive,
+                            ..Peer::default()
+                        },
+                    );
                 }
                 Op::Replace(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
                     let known = self.0.entry((*name, *id)).or_default();
@@ -187,7 +222,14 @@ impl Tunnels {
             let silence = peer.silence(now)?;
             let Peer { set, initiates, .. } = *peer;
             let handshake = peer.shaken.map(|at| now.duration_since(at));
-            Some(Silent { link: *link, key: *key, endpoint: set, handshake, silence, initiates })
+            Some(Silent {
+                link: *link,
+                key: *key,
+                endpoint: set,
+                handshake,
+                silence,
+                initiates,
+            })
         });
         silent.collect()
     }
@@ -211,20 +253,40 @@ mod tests {
 
     fn state(endpoint: &str) -> KernelState {
         let mut state = KernelState::default();
-        let peer = WireguardPeer { endpoint: endpoint.parse().ok(), preshared: None, keepalive: 0 };
-        state.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(Box::new(peer)));
+        let peer = WireguardPeer {
+            endpoint: endpoint.parse().ok(),
+            preshared: None,
+            keepalive: 0,
+        };
+        state.set(
+            Key::WireguardPeer(name(), PEER),
+            Value::WireguardPeer(Box::new(peer)),
+        );
         state
     }
 
     /// A look `at` so many seconds, at a session whose handshake was so many seconds before.
     fn sessions(at: u64, handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
         let shaken = handshake.map(|ago| Duration::from_secs(10_000 + at - ago));
-        [((name(), PEER), Session { handshake: handshake.map(Duration::from_secs), shaken, received, sent })].into()
+        [(
+            (name(), PEER),
+            Session {
+                handshake: handshake.map(Duration::from_secs),
+                shaken,
+                received,
+                sent,
+            },
+        )]
+        .into()
     }
 
     #[test]
     fn a_roamed_endpoint_stays_while_it_answers() {
-        let (lease, moved, start) = (state("192.0.2.1:51820"), state("198.51.100.1:40000"), Instant::now() + Duration::from_secs(3600));
+        let (lease, moved, start) = (
+            state("192.0.2.1:51820"),
+            state("198.51.100.1:40000"),
+            Instant::now() + Duration::from_secs(3600),
+        );
         let after = |seconds| start + Duration::from_secs(seconds);
         let accepted = |tunnels: &Tunnels, want: &KernelState, now| {
             let mut have = moved.clone();
@@ -237,19 +299,34 @@ mod tests {
         tunnels.note(&sessions(0, Some(100), 10, 10), start);
         assert!(accepted(&tunnels, &lease, start), "it works");
         tunnels.follow(&lease);
-        assert!(!accepted(&tunnels, &state("192.0.2.9:51820"), start), "the lease has another one now");
+        assert!(
+            !accepted(&tunnels, &state("192.0.2.9:51820"), start),
+            "the lease has another one now"
+        );
         tunnels.note(&sessions(10, Some(110), 10, 20), after(10));
-        assert!(accepted(&tunnels, &lease, after(10)), "an answer may be under way");
+        assert!(
+            accepted(&tunnels, &lease, after(10)),
+            "an answer may be under way"
+        );
         tunnels.note(&sessions(35, Some(135), 10, 30), after(35));
         assert!(!accepted(&tunnels, &lease, after(35)), "nothing answers");
         tunnels.note(&sessions(36, Some(136), 20, 40), after(36));
         assert!(accepted(&tunnels, &lease, after(36)), "it answers again");
         tunnels.note(&sessions(200, Some(300), 20, 40), after(200));
-        assert!(accepted(&tunnels, &lease, after(200)), "the session is over, and nobody sent anything");
-        assert!(!accepted(&Tunnels::default(), &lease, start), "nothing is known");
+        assert!(
+            accepted(&tunnels, &lease, after(200)),
+            "the session is over, and nobody sent anything"
+        );
+        assert!(
+            !accepted(&Tunnels::default(), &lease, start),
+            "nothing is known"
+        );
         let mut tunnels = Tunnels::default();
         tunnels.note(&sessions(0, Some(300), 20, 40), start);
-        assert!(!accepted(&tunnels, &lease, start), "the session was over when it was seen first");
+        assert!(
+            !accepted(&tunnels, &lease, start),
+            "the session was over when it was seen first"
+        );
     }
 
     #[test]
@@ -265,7 +342,14 @@ mod tests {
             assert_eq!(tunnels.silent(after(second)), []);
         }
         tunnels.note(&sessions(135, None, 0, 900), after(135));
-        let silent = Silent { link: name(), key: PEER, endpoint: None, handshake: None, silence: SILENCE, initiates: false };
+        let silent = Silent {
+            link: name(),
+            key: PEER,
+            endpoint: None,
+            handshake: None,
+            silence: SILENCE,
+            initiates: false,
+        };
         assert_eq!(tunnels.silent(after(135)), [silent]);
         assert_eq!(tunnels.silent(after(400)), [], "it was sent to long ago");
         // The peer's own attempts at a handshake are no answer: with another preshared key they come in, too.
@@ -282,11 +366,26 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut tunnels = Tunnels::default();
         tunnels.follow(&state("192.0.2.1:51820"));
-        for (second, handshake, received) in [(0, None, 0), (5, None, 148), (10, None, 148), (15, None, 444), (30, None, 740), (35, None, 888)] {
-            tunnels.note(&sessions(second, handshake, received, second * 100), after(second));
+        for (second, handshake, received) in [
+            (0, None, 0),
+            (5, None, 148),
+            (10, None, 148),
+            (15, None, 444),
+            (30, None, 740),
+            (35, None, 888),
+        ] {
+            tunnels.note(
+                &sessions(second, handshake, received, second * 100),
+                after(second),
+            );
         }
         let silent = tunnels.silent(after(35));
-        assert!(silent.len() == 1 && silent[0].initiates && silent[0].endpoint == "192.0.2.1:51820".parse().ok(), "{silent:?}");
+        assert!(
+            silent.len() == 1
+                && silent[0].initiates
+                && silent[0].endpoint == "192.0.2.1:51820".parse().ok(),
+            "{silent:?}"
+        );
         // A session that has ended leaves no more than that either.
         let mut ended = Tunnels::default();
         ended.note(&sessions(0, Some(200), 1036, 4000), start);
@@ -297,7 +396,10 @@ mod tests {
         tunnels.note(&sessions(50, Some(5), 1276, 4200), after(50));
         tunnels.note(&sessions(85, Some(40), 1276, 4300), after(85));
         let silent = tunnels.silent(after(85));
-        assert!(silent.len() == 1 && !silent[0].initiates, "it answered, and then no more: {silent:?}");
+        assert!(
+            silent.len() == 1 && !silent[0].initiates,
+            "it answered, and then no more: {silent:?}"
+        );
     }
 
     #[test]
@@ -305,8 +407,20 @@ mod tests {
         let start = Instant::now() + Duration::from_secs(3600);
         let after = |seconds| start + Duration::from_secs(seconds);
         let session = |ago: u64, received, sent| -> Sessions {
-            let (handshake, shaken) = (Some(Duration::from_secs(ago)), Some(Duration::from_secs(10_000)));
-            [((name(), PEER), Session { handshake, shaken, received, sent })].into()
+            let (handshake, shaken) = (
+                Some(Duration::from_secs(ago)),
+                Some(Duration::from_secs(10_000)),
+            );
+            [(
+                (name(), PEER),
+                Session {
+                    handshake,
+                    shaken,
+                    received,
+                    sent,
+                },
+            )]
+            .into()
         };
         // Set back: the handshake lies in the future, and is none that was made just now.
         let mut tunnels = Tunnels::default();
@@ -315,12 +429,18 @@ mod tests {
             tunnels.note(&session(0, 500, 500 + second * 148), after(second));
         }
         let silent = tunnels.silent(after(60));
-        assert_eq!(silent.iter().map(|peer| peer.handshake).collect::<Vec<_>>(), [Some(Duration::from_secs(230))]);
+        assert_eq!(
+            silent.iter().map(|peer| peer.handshake).collect::<Vec<_>>(),
+            [Some(Duration::from_secs(230))]
+        );
         // Set forward by an hour: the session lives.
         let mut tunnels = Tunnels::default();
         tunnels.note(&session(10, 500, 500), start);
         for second in (5..=100).step_by(5) {
-            tunnels.note(&session(3600 + second, 500 + second * 100, 500 + second * 100), after(second));
+            tunnels.note(
+                &session(3600 + second, 500 + second * 100, 500 + second * 100),
+                after(second),
+            );
             assert_eq!(tunnels.silent(after(second)), []);
         }
     }
@@ -332,19 +452,35 @@ mod tests {
         let shaken = Some(Duration::from_secs(10_000));
         for keepalive in [0, 1, 2, 25, 40] {
             let mut kept = state("192.0.2.1:51820");
-            let peer = WireguardPeer { endpoint: None, preshared: None, keepalive };
-            kept.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(Box::new(peer)));
+            let peer = WireguardPeer {
+                endpoint: None,
+                preshared: None,
+                keepalive,
+            };
+            kept.set(
+                Key::WireguardPeer(name(), PEER),
+                Value::WireguardPeer(Box::new(peer)),
+            );
             let mut tunnels = Tunnels::default();
             let mut sent = 0;
             let mut look = |tunnels: &mut Tunnels, second: u64, more: u64| {
                 sent += more;
-                let session = Session { handshake: Some(Duration::from_secs(second)), shaken, received: 500, sent };
+                let session = Session {
+                    handshake: Some(Duration::from_secs(second)),
+                    shaken,
+                    received: 500,
+                    sent,
+                };
                 tunnels.note(&[((name(), PEER), session)].into(), after(second));
                 tunnels.silent(after(second)).len()
             };
             look(&mut tunnels, 0, 500);
             tunnels.follow(&kept);
-            let each = if keepalive == 0 { 0 } else { (5 / u64::from(keepalive)).max(1) };
+            let each = if keepalive == 0 {
+                0
+            } else {
+                (5 / u64::from(keepalive)).max(1)
+            };
             for second in (5..=100).step_by(5) {
                 assert_eq!(look(&mut tunnels, second, each * 32), 0, "{keepalive}");
             }

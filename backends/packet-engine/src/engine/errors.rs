@@ -33,20 +33,36 @@ impl Errors {
                 .ok()
                 .map(|socket| (source, socket))
         };
-        let sockets = sources.iter().flat_map(Addresses::ips).filter_map(open).collect();
-        Self { sockets, buckets: Buckets::new(rand::random()), began: Instant::now() }
+        let sockets = sources
+            .iter()
+            .flat_map(Addresses::ips)
+            .filter_map(open)
+            .collect();
+        Self {
+            sockets,
+            buckets: Buckets::new(rand::random()),
+            began: Instant::now(),
+        }
     }
 
     /// Sends an error to the sender of `packet`, unless that is not allowed or the rate limit is reached.
     pub fn tell(&mut self, kind: Icmp, packet: &[u8], header: &Header, counters: &Counters) {
-        let same_family = |(source, _): &&(IpAddr, Socket)| source.is_ipv4() == header.source.is_ipv4();
-        let Some((source, socket)) = self.sockets.iter().find(same_family) else { return };
+        let same_family =
+            |(source, _): &&(IpAddr, Socket)| source.is_ipv4() == header.source.is_ipv4();
+        let Some((source, socket)) = self.sockets.iter().find(same_family) else {
+            return;
+        };
         let mut room = [0; icmp::V6_MAX];
-        let Some(length) = icmp::reply(kind, packet, header, *source, &mut room) else { return };
+        let Some(length) = icmp::reply(kind, packet, header, *source, &mut room) else {
+            return;
+        };
         if !self.buckets.allow(header.source, self.began.elapsed()) {
             return;
         }
-        let sent = socket.send_to(room.get(..length).unwrap_or_default(), &SocketAddr::new(header.source, 0).into());
+        let sent = socket.send_to(
+            room.get(..length).unwrap_or_default(),
+            &SocketAddr::new(header.source, 0).into(),
+        );
         if sent.is_ok() {
             add(&counters.icmp, 1);
         }

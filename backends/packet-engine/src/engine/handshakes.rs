@@ -40,8 +40,14 @@ impl<P: Port> Handshakes<P> {
 
     /// Does a round of work. Returns the time of the next one, unless something new comes before.
     pub(super) fn round(&self, state: &mut State) -> Option<Instant> {
-        let State { worker, sender, log } = state;
-        let next = self.device.work(worker, &mut |to, datagram| self.send(to, datagram, sender, log));
+        let State {
+            worker,
+            sender,
+            log,
+        } = state;
+        let next = self.device.work(worker, &mut |to, datagram| {
+            self.send(to, datagram, sender, log)
+        });
         let refused = sender.refused();
         if !refused.is_empty() {
             self.device.forget_sources(&refused);
@@ -50,17 +56,52 @@ impl<P: Port> Handshakes<P> {
     }
 
     /// Sends a datagram. One that is lost is repeated by the protocol, so nothing waits for room.
-    fn send(&self, to: Endpoint, datagram: &[u8], sender: &mut Sender, log: &mut LogLimit) -> Result<(), Reason> {
-        let Some(socket) = self.sockets.iter().find(|socket| socket.is_ipv6() == to.to.is_ipv6()) else { return Err(Reason::NoEndpoint) };
+    fn send(
+        &self,
+        to: Endpoint,
+        datagram: &[u8],
+        sender: &mut Sender,
+        log: &mut LogLimit,
+    ) -> Result<(), Reason> {
+        let Some(socket) = self
+            .sockets
+            .iter()
+            .find(|socket| socket.is_ipv6() == to.to.is_ipv6())
+        else {
+            return Err(Reason::NoEndpoint);
+        };
         let len = datagram.len();
-        let message = Message { to, pieces: 0..1, segment: len, count: 1, bytes: len, ecn: 0, socket: 0 };
-        let piece = Piece { made: true, at: 0, len: u32::try_from(len).unwrap_or(0) };
+        let message = Message {
+            to,
+            pieces: 0..1,
+            segment: len,
+            count: 1,
+            bytes: len,
+            ecn: 0,
+            socket: 0,
+        };
+        let piece = Piece {
+            made: true,
+            at: 0,
+            len: u32::try_from(len).unwrap_or(0),
+        };
         for last in [false, true] {
-            let (_, error) = socket.send(sender, std::slice::from_ref(&message), &[piece], datagram, &[]);
+            let (_, error) = socket.send(
+                sender,
+                std::slice::from_ref(&message),
+                &[piece],
+                datagram,
+                &[],
+            );
             let Some(error) = error else { return Ok(()) };
             // The first error may be that of an earlier datagram.
             if last && let Some(times) = log.count(kind(&error), 1) {
-                tracing::warn!("{}: cannot send a handshake to {}: {error}: {} ({times} messages)", self.name, to.to, hint(&error));
+                tracing::warn!(
+                    "{}: cannot send a handshake to {}: {error}: {} ({times} messages)",
+                    self.name,
+                    to.to,
+                    hint(&error)
+                );
             }
         }
         Err(Reason::SendFailed)

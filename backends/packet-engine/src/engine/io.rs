@@ -38,7 +38,14 @@ pub trait Port: AsFd {
     /// Receives what is waiting.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
     /// Sends messages. Returns how many were sent, and the error of the next.
-    fn send(&self, sender: &mut Sender, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>);
+    fn send(
+        &self,
+        sender: &mut Sender,
+        messages: &[Message],
+        pieces: &[Piece],
+        made: &[u8],
+        read: &[u8],
+    ) -> (usize, Option<io::Error>);
 }
 
 impl Port for Socket {
@@ -52,7 +59,14 @@ impl Port for Socket {
     }
 
     #[inline]
-    fn send(&self, sender: &mut Sender, messages: &[Message], pieces: &[Piece], made: &[u8], read: &[u8]) -> (usize, Option<io::Error>) {
+    fn send(
+        &self,
+        sender: &mut Sender,
+        messages: &[Message],
+        pieces: &[Piece],
+        made: &[u8],
+        read: &[u8],
+    ) -> (usize, Option<io::Error>) {
         sender.send(self, messages, pieces, made, read)
     }
 }

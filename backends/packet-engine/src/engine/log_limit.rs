@@ -23,7 +23,11 @@ impl LogLimit {
     pub fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {
-            self.kinds.push(Kind { name, since: 0, last: Instant::now() });
+            self.kinds.push(Kind {
+                name,
+                since: 0,
+                last: Instant::now(),
+            });
             return Some(times);
         };
         let before = kind.since;
@@ -49,6 +53,9 @@ mod tests {
         for kind in &mut log.kinds {
             kind.last = kind.last.checked_sub(PAUSE).unwrap();
         }
-        assert_eq!((0..STRIDE).find_map(|_| log.count("a", 1)), Some(10_000 + STRIDE - 10_000 % STRIDE));
+        assert_eq!(
+            (0..STRIDE).find_map(|_| log.count("a", 1)),
+            Some(10_000 + STRIDE - 10_000 % STRIDE)
+        );
     }
 }

@@ -24,10 +24,18 @@ struct Attributes {
 /// Raises the priority of the calling thread: a higher weight (this needs CAP_SYS_NICE or RLIMIT_NICE) and a shorter slice, which since
 /// Linux 6.12 lets a thread run earlier. If neither is possible, the thread runs with the default priority.
 pub fn raise() {
-    let attributes = Attributes { size: size_of::<Attributes>() as u32, nice: NICE, runtime: SLICE, ..Attributes::default() };
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        nice: NICE,
+        runtime: SLICE,
+        ..Attributes::default()
+    };
     // SAFETY: the kernel reads as many bytes as `size` says, and 0 is the calling thread.
     let set = |attributes: &Attributes| unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(attributes), 0) } == 0;
     if !set(&attributes) {
-        set(&Attributes { nice: 0, ..attributes });
+        set(&Attributes {
+            nice: 0,
+            ..attributes
+        });
     }
 }

@@ -31,11 +31,16 @@ impl ReadBackoff {
             // The file was ready, but there was nothing to read.
             self.failed(wake);
         }
-        let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN), PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
+        let mut polled = [
+            PollFd::new(file.as_fd(), PollFlags::POLLIN),
+            PollFd::new(wake.as_fd(), PollFlags::POLLIN),
+        ];
         match poll(&mut polled, PollTimeout::NONE) {
             Ok(_) => {
                 let [file, _] = polled;
-                self.spurious = !file.revents().is_some_and(|events| events.contains(PollFlags::POLLIN));
+                self.spurious = !file
+                    .revents()
+                    .is_some_and(|events| events.contains(PollFlags::POLLIN));
             }
             Err(Errno::EINTR) => {}
             Err(_) => self.failed(wake),
@@ -72,7 +77,10 @@ mod tests {
     #[test]
     fn pauses_grow_up_to_a_second() {
         let pauses: Vec<u16> = (0..14).map(pause).collect();
-        assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000, 1000]);
+        assert_eq!(
+            pauses,
+            [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000, 1000]
+        );
         assert_eq!(pause(u32::MAX), LONGEST);
     }
 
@@ -101,6 +109,10 @@ mod tests {
         let mut backoff = ReadBackoff::default();
         let begin = Instant::now();
         assert!((0..8).all(|_| backoff.idle(&read, &wake)));
-        assert!(begin.elapsed() >= Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32), "{:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() >= Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32),
+            "{:?}",
+            begin.elapsed()
+        );
     }
 }

@@ -37,7 +37,10 @@ impl Offload {
         if self.in_a_row < IN_A_ROW || !self.is_on() {
             return false;
         }
-        *self = Self { in_a_row: 0, off_since: Some(now) };
+        *self = Self {
+            in_a_row: 0,
+            off_since: Some(now),
+        };
         true
     }
 
@@ -63,7 +66,12 @@ pub struct Segmenting {
 impl Segmenting {
     /// Nothing was refused yet.
     pub fn new(supported: bool) -> Self {
-        Self { supported, to_all: Offload::default(), refused: HashMap::new(), oldest: None }
+        Self {
+            supported,
+            to_all: Offload::default(),
+            refused: HashMap::new(),
+            oldest: None,
+        }
     }
 
     /// Whether nothing is remembered.
@@ -75,7 +83,8 @@ impl Segmenting {
     /// Whether datagrams to this address are segments.
     #[inline]
     pub fn is_on(&self, to: IpAddr) -> bool {
-        self.supported && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.contains_key(&to))
+        self.supported
+            && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.contains_key(&to))
     }
 
     /// Notes that segments were sent.
@@ -131,7 +140,10 @@ mod tests {
         for n in 0..10 {
             let now = start + n * REMEMBERED;
             segmenting.forgive(now);
-            assert!(segmenting.is_unrestricted() && !segmenting.refused(ip(1), false, now), "{n}");
+            assert!(
+                segmenting.is_unrestricted() && !segmenting.refused(ip(1), false, now),
+                "{n}"
+            );
             assert!(!segmenting.is_on(ip(1)) && segmenting.is_on(ip(2)));
         }
     }

@@ -81,7 +81,15 @@ impl State {
     pub(super) fn new(offload: Offload) -> Self {
         let merger = Merger::new(offload.tcp, offload.udp);
         let (tcp, udp) = Default::default();
-        Self { merger, log: LogLimit::default(), offload, tcp, udp, scratch: Vec::new(), sealed: Vec::new() }
+        Self {
+            merger,
+            log: LogLimit::default(),
+            offload,
+            tcp,
+            udp,
+            scratch: Vec::new(),
+            sealed: Vec::new(),
+        }
     }
 
     /// Whether packets of all kinds are merged, if the device accepts them.
@@ -95,7 +103,10 @@ impl State {
     pub(super) fn forgive(&mut self, now: Instant) {
         self.tcp.forgive(now);
         self.udp.forgive(now);
-        self.merger.merge(self.offload.tcp && self.tcp.is_on(), self.offload.udp && self.udp.is_on());
+        self.merger.merge(
+            self.offload.tcp && self.tcp.is_on(),
+            self.offload.udp && self.udp.is_on(),
+        );
     }
 
     /// Super-packets of a kind. None: not a super-packet.
@@ -127,7 +138,11 @@ impl<D: Device, P: Port> Rx<D, P> {
                     backoff.worked();
                     let bytes = self.batch(count, &mut receiver, table.load(), &mut state);
                     // Small packets, or a kernel without GRO: receive more at once.
-                    most = if bytes / count.max(1) >= LONG { GATHERED.min(features.batch) } else { features.batch };
+                    most = if bytes / count.max(1) >= LONG {
+                        GATHERED.min(features.batch)
+                    } else {
+                        features.batch
+                    };
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !backoff.idle(&*self.socket, &self.wake) {
@@ -139,7 +154,9 @@ impl<D: Device, P: Port> Rx<D, P> {
                     add(&self.counters.received.errors, 1);
                     if let Some(times) = state.log.count("receive", 1) {
                         let (device, port) = (&self.config.device, self.config.port);
-                        tracing::warn!("{device}: cannot receive from UDP port {port}: {error}; retrying ({times} times)");
+                        tracing::warn!(
+                            "{device}: cannot receive from UDP port {port}: {error}; retrying ({times} times)"
+                        );
                     }
                     backoff.failed(&self.wake);
                 }
@@ -148,15 +165,26 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     /// Processes a batch and returns its size in bytes.
-    pub(super) fn batch(&self, count: usize, receiver: &mut Receiver, table: &Table, state: &mut State) -> usize {
+    pub(super) fn batch(
+        &self,
+        count: usize,
+        receiver: &mut Receiver,
+        table: &Table,
+        state: &mut State,
+    ) -> usize {
         add(&self.counters.received.batches, 1);
         if !state.merges() {
             state.forgive(Instant::now());
         }
         state.merger.clear();
         let mut bytes = 0;
-        let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
-        let mut opener = published.as_ref().map(|(device, snapshot)| Opener::new(device, snapshot, Instant::now()));
+        let published = self
+            .wireguard
+            .as_deref()
+            .map(|device| (device, device.snapshot()));
+        let mut opener = published
+            .as_ref()
+            .map(|(device, snapshot)| Opener::new(device, snapshot, Instant::now()));
         for index in 0..count {
             if let Some(meta) = receiver.meta(index) {
                 bytes += meta.at.len();
@@ -179,14 +207,30 @@ impl<D: Device, P: Port> Rx<D, P> {
     fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut State) {
         let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
         if meta.truncated {
-            return self.dropped(Reason::Truncated, meta.from.ip(), datagrams, &mut state.log, &[]);
+            return self.dropped(
+                Reason::Truncated,
+                meta.from.ip(),
+                datagrams,
+                &mut state.log,
+                &[],
+            );
         }
         // Datagrams from unknown senders are not inspected at all.
         if table.checks != Checks::Off && !table.knows(meta.from.ip()) {
-            return self.dropped(Reason::UnknownPeer, meta.from.ip(), datagrams, &mut state.log, &[]);
+            return self.dropped(
+                Reason::UnknownPeer,
+                meta.from.ip(),
+                datagrams,
+                &mut state.log,
+                &[],
+            );
         }
         let gathered = datagrams > 1 && self.is_gathered(meta, buffer);
-        let step = if gathered { meta.at.len() } else { meta.segment.max(1) };
+        let step = if gathered {
+            meta.at.len()
+        } else {
+            meta.segment.max(1)
+        };
         let mut start = meta.at.start;
         loop {
             let end = meta.at.end.min(start + step);
@@ -194,13 +238,23 @@ impl<D: Device, P: Port> Rx<D, P> {
                 Ok((at, header)) => {
                     let packet = buffer.get(at.clone()).unwrap_or_default();
                     // A single datagram may hold a super-packet of the sender's kernel.
-                    let size = if gathered { Some(meta.segment) } else { partial_checksum::tcp_segment(packet, &header, table.mtu) };
+                    let size = if gathered {
+                        Some(meta.segment)
+                    } else {
+                        partial_checksum::tcp_segment(packet, &header, table.mtu)
+                    };
                     match size {
                         Some(size) => state.merger.offer_super_packet(buffer, at, &header, size),
                         None => state.merger.offer(buffer, at, &header),
                     }
                 }
-                Err(reason) => self.dropped(reason, meta.from.ip(), 1, &mut state.log, buffer.get(start..end).unwrap_or_default()),
+                Err(reason) => self.dropped(
+                    reason,
+                    meta.from.ip(),
+                    1,
+                    &mut state.log,
+                    buffer.get(start..end).unwrap_or_default(),
+                ),
             }
             start = end;
             if start >= meta.at.end {
@@ -211,15 +265,31 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     /// Whether a receipt that looks like many datagrams is a single one with a UDP super-packet, which the sender gathered.
     fn is_gathered(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
-        let Some(datagram) = buffer.get(meta.at.clone()) else { return false };
-        let Ok(inner) = self.config.framing.strip(datagram) else { return false };
-        let Some(packet) = datagram.get(inner).filter(|packet| packet.len() + self.config.framing.overhead() == datagram.len()) else { return false };
-        Header::parse(packet).is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, meta.segment))
+        let Some(datagram) = buffer.get(meta.at.clone()) else {
+            return false;
+        };
+        let Ok(inner) = self.config.framing.strip(datagram) else {
+            return false;
+        };
+        let Some(packet) = datagram
+            .get(inner)
+            .filter(|packet| packet.len() + self.config.framing.overhead() == datagram.len())
+        else {
+            return false;
+        };
+        Header::parse(packet)
+            .is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, meta.segment))
     }
 
     /// The range of the packet in a datagram, if it is accepted.
     #[inline]
-    fn judge(&self, at: Range<usize>, meta: &RecvMeta, buffer: &mut [u8], table: &Table) -> Result<(Range<usize>, Header), Reason> {
+    fn judge(
+        &self,
+        at: Range<usize>,
+        meta: &RecvMeta,
+        buffer: &mut [u8],
+        table: &Table,
+    ) -> Result<(Range<usize>, Header), Reason> {
         let datagram = buffer.get_mut(at.clone()).ok_or(Reason::Short)?;
         let inner = self.config.framing.strip(datagram)?;
         let packet = datagram.get_mut(inner.clone()).ok_or(Reason::Short)?;
@@ -247,8 +317,17 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
-    fn group(&self, index: usize, vnet: &VnetHeader, buffer: &mut [u8], state: &mut State, written: &mut Written) {
-        let Some(group) = state.merger.groups().get(index) else { return };
+    fn group(
+        &self,
+        index: usize,
+        vnet: &VnetHeader,
+        buffer: &mut [u8],
+        state: &mut State,
+        written: &mut Written,
+    ) {
+        let Some(group) = state.merger.groups().get(index) else {
+            return;
+        };
         let (count, kind, offload) = (group.count(), group.kind(), self.tun.offload());
         let taken = match kind {
             Gso::None => !vnet.needs_csum || offload.vnet,
@@ -257,9 +336,15 @@ impl<D: Device, P: Port> Rx<D, P> {
         };
         let mut refused = false;
         if taken {
-            let Err(error) = self.put(vnet, group.ranges().filter_map(|range| buffer.get(range.clone()))) else {
+            let Err(error) = self.put(
+                vnet,
+                group.ranges().filter_map(|range| buffer.get(range.clone())),
+            ) else {
                 written.add(count, group.bytes());
-                return state.writes_of(kind).into_iter().for_each(refusals::Offload::worked);
+                return state
+                    .writes_of(kind)
+                    .into_iter()
+                    .for_each(refusals::Offload::worked);
             };
             // The kernel refused either the offload or so much memory at once.
             refused = error.raw_os_error() == Some(libc::EINVAL);
@@ -272,7 +357,10 @@ impl<D: Device, P: Port> Rx<D, P> {
             (true, Some(packet)) => self.one_by_one(packet, vnet, count, log, written),
             _ => {
                 scratch.clear();
-                group.ranges().filter_map(|range| buffer.get(range.clone())).for_each(|slice| scratch.extend_from_slice(slice));
+                group
+                    .ranges()
+                    .filter_map(|range| buffer.get(range.clone()))
+                    .for_each(|slice| scratch.extend_from_slice(slice));
                 self.one_by_one(scratch, vnet, count, log, written)
             }
         };
@@ -285,18 +373,30 @@ impl<D: Device, P: Port> Rx<D, P> {
     #[cold]
     fn merged_refused(&self, kind: Gso, state: &mut State) {
         let now = Instant::now();
-        if !state.writes_of(kind).is_some_and(|writes| writes.refused(now)) {
+        if !state
+            .writes_of(kind)
+            .is_some_and(|writes| writes.refused(now))
+        {
             return;
         }
         state.forgive(now);
         if let Some(times) = state.log.count("merged", 1) {
             let (device, minutes) = (&self.config.device, REMEMBERED.as_secs() / 60);
-            tracing::warn!("{device}: the kernel refuses merged packets; writing packets one by one for {minutes} minutes ({times} times)");
+            tracing::warn!(
+                "{device}: the kernel refuses merged packets; writing packets one by one for {minutes} minutes ({times} times)"
+            );
         }
     }
 
     /// Writes a packet that the kernel does not accept as it is: with a complete checksum, and as single packets. Returns the number of lost ones.
-    fn one_by_one(&self, packet: &mut [u8], vnet: &VnetHeader, count: usize, log: &mut LogLimit, written: &mut Written) -> usize {
+    fn one_by_one(
+        &self,
+        packet: &mut [u8],
+        vnet: &VnetHeader,
+        count: usize,
+        log: &mut LogLimit,
+        written: &mut Written,
+    ) -> usize {
         let plain = VnetHeader::default();
         let done = Header::parse(packet).and_then(|header| split(vnet, &header, packet));
         let mut lost = 0;
@@ -312,7 +412,8 @@ impl<D: Device, P: Port> Rx<D, P> {
                 for index in 0..count {
                     let mut room = [0; HEADERS];
                     let made = segments.header(index, packet, &mut room);
-                    let parts = made.and_then(|(own, payload)| Some((room.get(..own)?, packet.get(payload)?)));
+                    let parts = made
+                        .and_then(|(own, payload)| Some((room.get(..own)?, packet.get(payload)?)));
                     let Some((head, payload)) = parts else {
                         self.counters.received.dropped(Reason::BadOffload);
                         lost += 1;
@@ -359,25 +460,50 @@ impl<D: Device, P: Port> Rx<D, P> {
     /// Counts and logs packets that the TUN device did not accept.
     #[cold]
     fn count_lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
-        self.counters.received.dropped_many(Reason::WriteFailed, count);
+        self.counters
+            .received
+            .dropped_many(Reason::WriteFailed, count);
         if let Some(times) = log.count("write", count) {
-            tracing::warn!("{}: cannot write a packet: {error} ({times} packets)", self.config.device);
+            tracing::warn!(
+                "{}: cannot write a packet: {error} ({times} packets)",
+                self.config.device
+            );
         }
     }
 
     /// The packet in a dropped datagram. One of WireGuard was opened before, and is at the beginning.
     fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
-        if self.wireguard.is_some() { datagram.get(..told_length(datagram)?) } else { datagram.get(self.config.framing.strip(datagram).ok()?) }
+        if self.wireguard.is_some() {
+            datagram.get(..told_length(datagram)?)
+        } else {
+            datagram.get(self.config.framing.strip(datagram).ok()?)
+        }
     }
 
     /// Counts and logs dropped packets. `datagram` is empty if it was not inspected.
     #[cold]
-    fn dropped(&self, reason: Reason, from: IpAddr, times: usize, log: &mut LogLimit, datagram: &[u8]) {
+    fn dropped(
+        &self,
+        reason: Reason,
+        from: IpAddr,
+        times: usize,
+        log: &mut LogLimit,
+        datagram: &[u8],
+    ) {
         self.counters.received.dropped_many(reason, times);
-        let Some(times) = log.count(reason.as_str(), times) else { return };
-        let inner = self.inner(datagram).and_then(|packet| Header::parse(packet).ok());
-        let inner = inner.map_or(String::new(), |header| format!(", inner {} to {}", header.source, header.destination));
+        let Some(times) = log.count(reason.as_str(), times) else {
+            return;
+        };
+        let inner = self
+            .inner(datagram)
+            .and_then(|packet| Header::parse(packet).ok());
+        let inner = inner.map_or(String::new(), |header| {
+            format!(", inner {} to {}", header.source, header.destination)
+        });
         let (device, hint) = (&self.config.device, reason.hint());
-        tracing::warn!("{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last message)", reason.as_str());
+        tracing::warn!(
+            "{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last message)",
+            reason.as_str()
+        );
     }
 }

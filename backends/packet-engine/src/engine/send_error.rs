@@ -22,10 +22,14 @@ pub enum SendAction {
 pub fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
     match error.raw_os_error() {
         // ICMP reports the error of an earlier packet, not of this one.
-        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH) if tries == 0 => SendAction::Retry,
+        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH) if tries == 0 => {
+            SendAction::Retry
+        }
         Some(libc::EINTR) if tries < TRIES => SendAction::Retry,
         Some(libc::EAGAIN) if tries < TRIES => SendAction::Wait,
-        Some(libc::EMSGSIZE | libc::EINVAL | libc::EIO | libc::EOPNOTSUPP) if many => SendAction::SendSingly,
+        Some(libc::EMSGSIZE | libc::EINVAL | libc::EIO | libc::EOPNOTSUPP) if many => {
+            SendAction::SendSingly
+        }
         _ => SendAction::Drop,
     }
 }
@@ -34,7 +38,9 @@ pub fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
 pub fn kind(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "send: forbidden",
-        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ECONNREFUSED) => "send: unreachable",
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ECONNREFUSED) => {
+            "send: unreachable"
+        }
         Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => "send: no room",
         Some(libc::EMSGSIZE) => "send: too long",
         _ => "send",
@@ -71,7 +77,13 @@ mod tests {
         assert_eq!(of(libc::EAGAIN, false, 0), SendAction::Wait);
         for code in 1..134 {
             for many in [false, true] {
-                assert!(matches!(of(code, many, TRIES), SendAction::SendSingly | SendAction::Drop), "{code}");
+                assert!(
+                    matches!(
+                        of(code, many, TRIES),
+                        SendAction::SendSingly | SendAction::Drop
+                    ),
+                    "{code}"
+                );
             }
         }
     }

@@ -34,7 +34,11 @@ use types::{Coded, Detail};
 mod wireguard;
 
 const MTU: u16 = 1450;
-const ALL: Offload = Offload { vnet: true, tcp: true, udp: true };
+const ALL: Offload = Offload {
+    vnet: true,
+    tcp: true,
+    udp: true,
+};
 
 /// The results of calls, in order. After the last one, all calls succeed.
 type Script = Mutex<VecDeque<i32>>;
@@ -61,7 +65,14 @@ struct FakeTun {
 impl FakeTun {
     fn new(offload: Offload, reads: Vec<Result<Vec<u8>, i32>>, faults: Vec<i32>) -> Arc<Self> {
         let (reads, faults) = (Mutex::new(reads.into()), Mutex::new(faults.into()));
-        Arc::new(Self { event: EventFd::new().unwrap(), offload, reads, faults, written: Mutex::default(), refuses: Mutex::new(false) })
+        Arc::new(Self {
+            event: EventFd::new().unwrap(),
+            offload,
+            reads,
+            faults,
+            written: Mutex::default(),
+            refuses: Mutex::new(false),
+        })
     }
 }
 
@@ -77,7 +88,12 @@ impl Device for FakeTun {
     }
 
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let next = self.reads.lock().unwrap().pop_front().unwrap_or(Err(libc::EAGAIN));
+        let next = self
+            .reads
+            .lock()
+            .unwrap()
+            .pop_front()
+            .unwrap_or(Err(libc::EAGAIN));
         let packet = next.map_err(io::Error::from_raw_os_error)?;
         buffer[..packet.len()].copy_from_slice(&packet);
         Ok(packet.len())
@@ -137,21 +153,40 @@ impl Port for FakeSocket {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    fn send(&self, _: &mut Sender, messages: &[Message], pieces: &[Piece], _: &[u8], _: &[u8]) -> (usize, Option<io::Error>) {
-        self.runs.lock().unwrap().push(messages.iter().map(|message| message.count).sum());
+    fn send(
+        &self,
+        _: &mut Sender,
+        messages: &[Message],
+        pieces: &[Piece],
+        _: &[u8],
+        _: &[u8],
+    ) -> (usize, Option<io::Error>) {
+        self.runs
+            .lock()
+            .unwrap()
+            .push(messages.iter().map(|message| message.count).sum());
         for (done, message) in messages.iter().enumerate() {
             if let Err(error) = next(&self.faults) {
                 return (done, Some(error));
             }
             if message.count > 1 {
                 self.segmented.lock().unwrap().push(message.to.ip());
-                if let Some((_, code)) = self.refuses.lock().unwrap().iter().find(|(to, _)| *to == message.to.ip()) {
+                if let Some((_, code)) = self
+                    .refuses
+                    .lock()
+                    .unwrap()
+                    .iter()
+                    .find(|(to, _)| *to == message.to.ip())
+                {
                     return (done, Some(io::Error::from_raw_os_error(*code)));
                 }
             }
             let mut taken = self.taken.lock().unwrap();
             taken.0 += message.count;
-            taken.1 += pieces[message.pieces.clone()].iter().map(|piece| piece.len as usize).sum::<usize>();
+            taken.1 += pieces[message.pieces.clone()]
+                .iter()
+                .map(|piece| piece.len as usize)
+                .sum::<usize>();
         }
         (messages.len(), None)
     }
@@ -159,8 +194,14 @@ impl Port for FakeSocket {
 
 fn settings(network: &str, own: &str) -> TableSettings {
     TableSettings {
-        networks: Networks { v4: Some(network.parse().unwrap()), v6: None },
-        own: Networks { v4: Some(own.parse().unwrap()), v6: None },
+        networks: Networks {
+            v4: Some(network.parse().unwrap()),
+            v6: None,
+        },
+        own: Networks {
+            v4: Some(own.parse().unwrap()),
+            v6: None,
+        },
         checks: Checks::Strict,
         mtu: MTU,
         routed: false,
@@ -171,35 +212,90 @@ fn settings(network: &str, own: &str) -> TableSettings {
 
 fn table(own: bool) -> Table {
     // The recipes' sources are the peer's and their destinations ours, or the other way round.
-    let nets = [("10.5.1.0/24", "fdfd:fdfd:fdfd:fdfd::/64"), ("10.5.2.0/24", "fcfc:fcfc:fcfc:fcfc::/64")];
+    let nets = [
+        ("10.5.1.0/24", "fdfd:fdfd:fdfd:fdfd::/64"),
+        ("10.5.2.0/24", "fcfc:fcfc:fcfc:fcfc::/64"),
+    ];
     let [(peer4, peer6), (own4, own6)] = if own { nets } else { [nets[1], nets[0]] };
     let settings = TableSettings {
-        networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fc00::/7".parse().unwrap()) },
-        own: Networks { v4: Some(own4.parse().unwrap()), v6: Some(own6.parse().unwrap()) },
+        networks: Networks {
+            v4: Some("10.5.0.0/16".parse().unwrap()),
+            v6: Some("fc00::/7".parse().unwrap()),
+        },
+        own: Networks {
+            v4: Some(own4.parse().unwrap()),
+            v6: Some(own6.parse().unwrap()),
+        },
         checks: Checks::Strict,
         mtu: MTU,
         routed: false,
         encap_port: 8285,
         address: None,
     };
-    let peer = Peer { address: "127.0.0.1:8285".parse().unwrap(), mac: [0; 6], carries_v6: true, outer_ecn: true };
-    Table::build(settings, [(peer4.parse().unwrap(), peer), (peer6.parse().unwrap(), peer)])
+    let peer = Peer {
+        address: "127.0.0.1:8285".parse().unwrap(),
+        mac: [0; 6],
+        carries_v6: true,
+        outer_ecn: true,
+    };
+    Table::build(
+        settings,
+        [
+            (peer4.parse().unwrap(), peer),
+            (peer6.parse().unwrap(), peer),
+        ],
+    )
 }
 
 fn config() -> Arc<EngineConfig> {
-    let features = Features { queues: 1, ..Features::offload() };
-    Arc::new(EngineConfig { device: "flannel0".to_owned(), framing: Framing::Udp, port: 8285, spread: false, features, sources: None })
+    let features = Features {
+        queues: 1,
+        ..Features::offload()
+    };
+    Arc::new(EngineConfig {
+        device: "flannel0".to_owned(),
+        framing: Framing::Udp,
+        port: 8285,
+        spread: false,
+        features,
+        sources: None,
+    })
 }
 
 fn rx<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Rx<FakeTun, P> {
-    let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
-    Rx { config: config(), tun: tun.clone(), socket, table, wireguard: None, counters: Arc::default(), wake }
+    let (table, wake) = (
+        Arc::new(ArcSwap::from_pointee(table(true))),
+        Arc::new(Wake::new().unwrap()),
+    );
+    Rx {
+        config: config(),
+        tun: tun.clone(),
+        socket,
+        table,
+        wireguard: None,
+        counters: Arc::default(),
+        wake,
+    }
 }
 
 fn tx(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Tx<FakeTun, FakeSocket>, Arc<FakeSocket>) {
     let line = FakeSocket::new(true, faults);
-    let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(false))), Arc::new(Wake::new().unwrap()));
-    (Tx { config: config(), tun: tun.clone(), sockets: vec![line.clone()], table, wireguard: None, counters: Arc::default(), wake }, line)
+    let (table, wake) = (
+        Arc::new(ArcSwap::from_pointee(table(false))),
+        Arc::new(Wake::new().unwrap()),
+    );
+    (
+        Tx {
+            config: config(),
+            tun: tun.clone(),
+            sockets: vec![line.clone()],
+            table,
+            wireguard: None,
+            counters: Arc::default(),
+            wake,
+        },
+        line,
+    )
 }
 
 /// One of our receiving sockets on loopback, and a socket that sends to it.
@@ -215,9 +311,15 @@ fn loopback() -> (Socket, UdpSocket) {
 /// The single packets in a write.
 fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     let (head, packet) = write.split_at(if offload.vnet { virtio::LEN } else { 0 });
-    let vnet = if offload.vnet { VnetHeader::parse(head).unwrap() } else { VnetHeader::default() };
+    let vnet = if offload.vnet {
+        VnetHeader::parse(head).unwrap()
+    } else {
+        VnetHeader::default()
+    };
     let mut packet = packet.to_vec();
-    let Ok(header) = Header::parse(&packet) else { panic!("no packet was written") };
+    let Ok(header) = Header::parse(&packet) else {
+        panic!("no packet was written")
+    };
     match split(&vnet, &header, &mut packet).unwrap() {
         Split::Whole => vec![packet],
         Split::Segments(segments) => (0..segments.count())
@@ -242,7 +344,10 @@ enum Incoming {
 }
 
 fn incoming() -> impl Strategy<Value = Incoming> {
-    let stream = |recipe: Recipe| Recipe { flags: 0x10, ..recipe };
+    let stream = |recipe: Recipe| Recipe {
+        flags: 0x10,
+        ..recipe
+    };
     prop_oneof![
         4 => recipe(1400).prop_map(move |recipe| Incoming::Packet(stream(recipe))),
         4 => recipe(1300).prop_map(move |recipe| Incoming::Partial(stream(recipe))),
@@ -263,7 +368,11 @@ fn send(from: &UdpSocket, came: &Incoming) -> usize {
             if recipe.tcp {
                 from.send(&packet).unwrap();
                 // A packet within the MTU stays one packet.
-                return if packet.len() > usize::from(MTU) { recipe.payload.len().div_ceil(usize::from(MTU) - headers) } else { 1 };
+                return if packet.len() > usize::from(MTU) {
+                    recipe.payload.len().div_ceil(usize::from(MTU) - headers)
+                } else {
+                    1
+                };
             }
             // The kernel reports the inner segment size as if it had gathered datagrams.
             let size = *size;
@@ -271,9 +380,20 @@ fn send(from: &UdpSocket, came: &Incoming) -> usize {
                 return from.send(&packet).map(|_| 1).unwrap();
             }
             let (iov, segment) = ([IoSlice::new(&packet)], size as u16);
-            sendmsg::<()>(from.as_raw_fd(), &iov, &[ControlMessage::UdpGsoSegments(&segment)], MsgFlags::empty(), None).unwrap();
+            sendmsg::<()>(
+                from.as_raw_fd(),
+                &iov,
+                &[ControlMessage::UdpGsoSegments(&segment)],
+                MsgFlags::empty(),
+                None,
+            )
+            .unwrap();
             // If only headers go beyond one segment, these are two malformed datagrams.
-            if recipe.payload.len() > size { recipe.payload.len().div_ceil(size) } else { packet.len().div_ceil(size) }
+            if recipe.payload.len() > size {
+                recipe.payload.len().div_ceil(size)
+            } else {
+                packet.len().div_ceil(size)
+            }
         }
         Incoming::Damaged(recipe, at) => {
             let mut packet = recipe.packet();
@@ -286,7 +406,17 @@ fn send(from: &UdpSocket, came: &Incoming) -> usize {
 }
 
 fn fault() -> impl Strategy<Value = i32> {
-    let codes = [libc::EINVAL, libc::EIO, libc::ENOMEM, libc::EINTR, libc::EAGAIN, libc::EBADFD, libc::EMSGSIZE, libc::ENOBUFS, libc::EPERM];
+    let codes = [
+        libc::EINVAL,
+        libc::EIO,
+        libc::ENOMEM,
+        libc::EINTR,
+        libc::EAGAIN,
+        libc::EBADFD,
+        libc::EMSGSIZE,
+        libc::ENOBUFS,
+        libc::EPERM,
+    ];
     prop_oneof![3 => Just(0), 1 => proptest::sample::select(codes.to_vec()), 1 => proptest::sample::select(vec![libc::ENETUNREACH, libc::ECONNREFUSED])]
 }
 
@@ -399,7 +529,8 @@ fn refused_merged_packets_are_written_one_by_one() {
     let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
     *tape.refuses.lock().unwrap() = true;
     let rx = rx(&tape, Arc::new(socket));
-    let (table, mut state, mut receiver) = (rx.table.load_full(), rx::State::new(ALL), Receiver::new(64));
+    let (table, mut state, mut receiver) =
+        (rx.table.load_full(), rx::State::new(ALL), Receiver::new(64));
     let mut sent: Vec<Vec<u8>> = Vec::new();
     for round in 0..5 {
         for n in 0..20u32 {
@@ -420,10 +551,26 @@ fn refused_merged_packets_are_written_one_by_one() {
         }
     }
     let bare = |packet: &[u8]| [&packet[..4], &packet[6..10], &packet[12..]].concat();
-    let written: Vec<Vec<u8>> = tape.written.lock().unwrap().iter().map(|write| bare(&write[virtio::LEN..])).collect();
-    assert_eq!(written, sent.iter().map(|packet| bare(packet)).collect::<Vec<_>>(), "all of them, in order");
+    let written: Vec<Vec<u8>> = tape
+        .written
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|write| bare(&write[virtio::LEN..]))
+        .collect();
+    assert_eq!(
+        written,
+        sent.iter().map(|packet| bare(packet)).collect::<Vec<_>>(),
+        "all of them, in order"
+    );
     assert!(!state.merges());
-    assert_eq!((count(&rx.counters.received.packets), rx.counters.received.all_drops()), (100, 0));
+    assert_eq!(
+        (
+            count(&rx.counters.received.packets),
+            rx.counters.received.all_drops()
+        ),
+        (100, 0)
+    );
 }
 
 /// The address of the peer that serves 10.5.n.0/24.
@@ -432,16 +579,41 @@ fn peer_at(n: u8) -> IpAddr {
 }
 
 /// Sends a super-packet to each of these peers, in turn. Returns the peers to which several datagrams were passed to the kernel at once.
-fn send_super_packets(tx: &Tx<FakeTun, FakeSocket>, line: &FakeSocket, state: &mut tx::State, to: &[u8]) -> Vec<IpAddr> {
-    let peer = |n| Peer { address: (peer_at(n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: true };
+fn send_super_packets(
+    tx: &Tx<FakeTun, FakeSocket>,
+    line: &FakeSocket,
+    state: &mut tx::State,
+    to: &[u8],
+) -> Vec<IpAddr> {
+    let peer = |n| Peer {
+        address: (peer_at(n), 8285).into(),
+        mac: [0; 6],
+        carries_v6: true,
+        outer_ecn: true,
+    };
     let subnet = |n: u8| format!("10.5.{n}.0/24").parse().unwrap();
-    let table = Table::build(settings("10.5.0.0/16", "10.5.1.0/24"), (2..100).map(|n| (subnet(n), peer(n))));
+    let table = Table::build(
+        settings("10.5.0.0/16", "10.5.1.0/24"),
+        (2..100).map(|n| (subnet(n), peer(n))),
+    );
     line.segmented.lock().unwrap().clear();
     for n in to {
-        let recipe = Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x10, options: 3, id: 1, payload: vec![*n; 3000] };
+        let recipe = Recipe {
+            ipv6: false,
+            tcp: true,
+            sequence: 1,
+            flags: 0x10,
+            options: 3,
+            id: 1,
+            payload: vec![*n; 3000],
+        };
         let mut packet = recipe.partial();
         packet[18] = *n;
-        tx.tun.reads.lock().unwrap().push_back(Ok([&recipe.vnet(1000).bytes()[..], &packet].concat()));
+        tx.tun
+            .reads
+            .lock()
+            .unwrap()
+            .push_back(Ok([&recipe.vnet(1000).bytes()[..], &packet].concat()));
         let (mut buffer, mut lengths) = (vec![0; tx::SLOT], Vec::new());
         tx.read(1, &mut buffer, &mut lengths);
         tx.batch(&mut buffer, &lengths, &table, state);
@@ -456,29 +628,62 @@ fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
     *line.refuses.lock().unwrap() = vec![(peer_at(2), libc::EINVAL)];
     // Alone, and between others.
     let tried = send_super_packets(&tx, &line, &mut state, &[2, 2, 2, 2, 3, 2, 3]);
-    assert_eq!(tried, [peer_at(2), peer_at(3), peer_at(3)], "the refusing peer is tried once");
-    assert_eq!((count(&tx.counters.unsegmented), tx.counters.sent.all_drops()), (1, 0));
-    assert_eq!(line.taken.lock().unwrap().0, 7 * 3, "every datagram is sent");
+    assert_eq!(
+        tried,
+        [peer_at(2), peer_at(3), peer_at(3)],
+        "the refusing peer is tried once"
+    );
+    assert_eq!(
+        (
+            count(&tx.counters.unsegmented),
+            tx.counters.sent.all_drops()
+        ),
+        (1, 0)
+    );
+    assert_eq!(
+        line.taken.lock().unwrap().0,
+        7 * 3,
+        "every datagram is sent"
+    );
     // The path may have changed by then.
     line.refuses.lock().unwrap().clear();
-    assert_eq!(send_super_packets(&tx, &line, &mut state, &[2]), Vec::<IpAddr>::new());
-    state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
-    assert_eq!(send_super_packets(&tx, &line, &mut state, &[2]), [peer_at(2)]);
+    assert_eq!(
+        send_super_packets(&tx, &line, &mut state, &[2]),
+        Vec::<IpAddr>::new()
+    );
+    state
+        .segmenting
+        .forgive(Instant::now() + refusals::REMEMBERED);
+    assert_eq!(
+        send_super_packets(&tx, &line, &mut state, &[2]),
+        [peer_at(2)]
+    );
 }
 
 #[test]
 fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_accepts() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
     let mut state = tx::State::new(&tx.config);
-    *line.refuses.lock().unwrap() = (2..60).map(|n| (peer_at(n), [libc::EINVAL, libc::EIO][usize::from(n % 2)])).collect();
+    *line.refuses.lock().unwrap() = (2..60)
+        .map(|n| (peer_at(n), [libc::EINVAL, libc::EIO][usize::from(n % 2)]))
+        .collect();
     // A success in between: the kernel supports it.
     let tried = send_super_packets(&tx, &line, &mut state, &[2, 3, 70, 4, 5, 70, 6, 7, 70]);
     assert_eq!(tried, [2, 3, 70, 4, 5, 70, 6, 7, 70].map(peer_at));
     let tried = send_super_packets(&tx, &line, &mut state, &[8, 9, 10, 70, 11]);
-    assert_eq!(tried, [8, 9, 10].map(peer_at), "three in a row: nobody is tried");
-    state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
+    assert_eq!(
+        tried,
+        [8, 9, 10].map(peer_at),
+        "three in a row: nobody is tried"
+    );
+    state
+        .segmenting
+        .forgive(Instant::now() + refusals::REMEMBERED);
     line.refuses.lock().unwrap().clear();
-    assert_eq!(send_super_packets(&tx, &line, &mut state, &[2, 70]), [2, 70].map(peer_at));
+    assert_eq!(
+        send_super_packets(&tx, &line, &mut state, &[2, 70]),
+        [2, 70].map(peer_at)
+    );
     assert_eq!(tx.counters.sent.all_drops(), 0);
 }
 
@@ -507,11 +712,28 @@ fn refused_segments_are_remembered_of_each_of_many_peers() {
 }
 
 /// Receives TCP segments that can be merged, and returns the number of writes.
-fn receive_segments(rx: &Rx<FakeTun, Socket>, from: &UdpSocket, state: &mut rx::State, round: u32) -> usize {
+fn receive_segments(
+    rx: &Rx<FakeTun, Socket>,
+    from: &UdpSocket,
+    state: &mut rx::State,
+    round: u32,
+) -> usize {
     let (table, mut receiver) = (rx.table.load_full(), Receiver::new(64));
     for n in 0..20u32 {
         let sequence = (round * 20 + n) * 1000;
-        from.send(&Recipe { ipv6: false, tcp: true, sequence, flags: 0x10, options: 3, id: n as u16, payload: vec![7; 1000] }.packet()).unwrap();
+        from.send(
+            &Recipe {
+                ipv6: false,
+                tcp: true,
+                sequence,
+                flags: 0x10,
+                options: 3,
+                id: n as u16,
+                payload: vec![7; 1000],
+            }
+            .packet(),
+        )
+        .unwrap();
     }
     let before = rx.tun.written.lock().unwrap().len();
     while let Ok(count) = rx.socket.receive(&mut receiver, 64) {
@@ -546,31 +768,82 @@ fn merged_writes_go_on_when_refusals_are_rare() {
         receive_segments(&rx, &from, &mut state, round);
     }
     assert!(state.merges());
-    assert_eq!((count(&rx.counters.received.packets), rx.counters.received.all_drops()), (160, 0));
+    assert_eq!(
+        (
+            count(&rx.counters.received.packets),
+            rx.counters.received.all_drops()
+        ),
+        (160, 0)
+    );
 }
 
 /// Each address has a socket for each queue, and systemd returns them in the reverse of the order in which they were stored.
 #[test]
 fn inherited_sockets_are_known_by_their_addresses() {
-    let features = Features { queues: 2, ..Features::offload() };
+    let features = Features {
+        queues: 2,
+        ..Features::offload()
+    };
     let first = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = first.local_addr().unwrap().port();
     drop(first);
     let listen = Addresses::Both(Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
-    let stored: Vec<_> = listen.ips().flat_map(|address| [address; 2]).map(|address| Socket::bind(address, port, &features).unwrap()).collect();
-    let copies = || stored.iter().map(|socket| socket.as_fd().try_clone_to_owned().unwrap());
-    let orders: [Vec<OwnedFd>; 3] = [copies().collect(), copies().rev().collect(), copies().skip(1).chain(copies().take(1)).collect()];
+    let stored: Vec<_> = listen
+        .ips()
+        .flat_map(|address| [address; 2])
+        .map(|address| Socket::bind(address, port, &features).unwrap())
+        .collect();
+    let copies = || {
+        stored
+            .iter()
+            .map(|socket| socket.as_fd().try_clone_to_owned().unwrap())
+    };
+    let orders: [Vec<OwnedFd>; 3] = [
+        copies().collect(),
+        copies().rev().collect(),
+        copies().skip(1).chain(copies().take(1)).collect(),
+    ];
     for sockets in orders {
-        let config = EngineConfig { port, features, ..EngineConfig::clone(&config()) };
-        let mut engine = Engine::new(config, table(true), Inheritance { queues: Vec::new(), sockets });
+        let config = EngineConfig {
+            port,
+            features,
+            ..EngineConfig::clone(&config())
+        };
+        let mut engine = Engine::new(
+            config,
+            table(true),
+            Inheritance {
+                queues: Vec::new(),
+                sockets,
+            },
+        );
         engine.adopt(listen);
-        let families: Vec<bool> = engine.files().1.iter().map(|socket| socket.is_ipv6()).collect();
+        let families: Vec<bool> = engine
+            .files()
+            .1
+            .iter()
+            .map(|socket| socket.is_ipv6())
+            .collect();
         assert_eq!(families, [false, false, true, true]);
     }
     // What is bound to another address is not taken for ours.
-    let sockets = copies().take(3).chain([UdpSocket::bind("127.0.0.1:0").unwrap().into()]).collect();
-    let config = EngineConfig { port, features, ..EngineConfig::clone(&config()) };
-    let mut engine = Engine::new(config, table(true), Inheritance { queues: Vec::new(), sockets });
+    let sockets = copies()
+        .take(3)
+        .chain([UdpSocket::bind("127.0.0.1:0").unwrap().into()])
+        .collect();
+    let config = EngineConfig {
+        port,
+        features,
+        ..EngineConfig::clone(&config())
+    };
+    let mut engine = Engine::new(
+        config,
+        table(true),
+        Inheritance {
+            queues: Vec::new(),
+            sockets,
+        },
+    );
     engine.adopt(listen);
     assert!(engine.files().1.is_empty());
 }
@@ -580,20 +853,47 @@ fn who_may_hold_a_port_depends_on_the_framing() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let refused = |framing| {
-        let config = EngineConfig { framing, port, ..EngineConfig::clone(&config()) };
-        let error = Engine::new(config, table(true), Inheritance::default()).open(taken.local_addr().unwrap().ip()).unwrap_err();
+        let config = EngineConfig {
+            framing,
+            port,
+            ..EngineConfig::clone(&config())
+        };
+        let error = Engine::new(config, table(true), Inheritance::default())
+            .open(taken.local_addr().unwrap().ip())
+            .unwrap_err();
         assert_eq!(
             (error.code(), error.detail()),
-            ("tunnel-port-taken", Detail::PortTaken { number: port, udp: true, purpose: PortPurpose::Tunnel })
+            (
+                "tunnel-port-taken",
+                Detail::PortTaken {
+                    number: port,
+                    udp: true,
+                    purpose: PortPurpose::Tunnel
+                }
+            )
         );
         error.to_string()
     };
-    let of_vxlan = refused(Framing::Vxlan { vni: 1, mac: [0; 6] });
-    assert!(of_vxlan.contains("is taken") && of_vxlan.contains("type vxlan") && of_vxlan.contains("another Port in"), "{of_vxlan}");
+    let of_vxlan = refused(Framing::Vxlan {
+        vni: 1,
+        mac: [0; 6],
+    });
+    assert!(
+        of_vxlan.contains("is taken")
+            && of_vxlan.contains("type vxlan")
+            && of_vxlan.contains("another Port in"),
+        "{of_vxlan}"
+    );
     assert_eq!(refused(Framing::Udp), of_vxlan);
     let of_wireguard = refused(Framing::WireGuard);
-    assert!(of_wireguard.contains("type wireguard") && of_wireguard.contains("another ListenPort"), "{of_wireguard}");
-    assert!(!of_wireguard.contains("vxlan") && !of_wireguard.contains("another Port"), "{of_wireguard}");
+    assert!(
+        of_wireguard.contains("type wireguard") && of_wireguard.contains("another ListenPort"),
+        "{of_wireguard}"
+    );
+    assert!(
+        !of_wireguard.contains("vxlan") && !of_wireguard.contains("another Port"),
+        "{of_wireguard}"
+    );
 }
 
 /// A lasting error: each attempt is counted, and the pauses grow, here up to 32 ms.

@@ -105,7 +105,11 @@ struct Unpacked {
 impl Unpacked {
     /// The length of its longest segment, if it has segments, and their number. It counts as that many packets, whatever happens to it.
     fn segments(&self) -> (Option<usize>, usize) {
-        if let Split::Segments(segments) = &self.split { (Some(segments.full()), segments.count()) } else { (None, 1) }
+        if let Split::Segments(segments) = &self.split {
+            (Some(segments.full()), segments.count())
+        } else {
+            (None, 1)
+        }
     }
 }
 
@@ -134,7 +138,10 @@ impl<D: Device, P: Port> Tx<D, P> {
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
             let error = self.read(features.batch, &mut buffer, &mut lengths);
-            if let Some(error) = error.as_ref().filter(|error| error.kind() != io::ErrorKind::WouldBlock) {
+            if let Some(error) = error
+                .as_ref()
+                .filter(|error| error.kind() != io::ErrorKind::WouldBlock)
+            {
                 self.read_failed(error, &mut state.log);
                 if lengths.is_empty() {
                     backoff.failed(&self.wake);
@@ -153,19 +160,36 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Processes a batch.
-    pub(super) fn batch(&self, buffer: &mut [u8], lengths: &[usize], table: &Table, state: &mut State) {
+    pub(super) fn batch(
+        &self,
+        buffer: &mut [u8],
+        lengths: &[usize],
+        table: &Table,
+        state: &mut State,
+    ) {
         add(&self.counters.sent.batches, 1);
         if !state.segmenting.is_unrestricted() {
             state.segmenting.forgive(Instant::now());
         }
         self.arrange(buffer, lengths, &mut state.schedule);
-        let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
-        let mut sealer = published.as_ref().map(|(device, snapshot)| Sealer::new(device, snapshot, Instant::now()));
-        let most = if self.wireguard.is_some() && self.config.features.queues > 1 { SEALED } else { PIECES };
+        let published = self
+            .wireguard
+            .as_deref()
+            .map(|device| (device, device.snapshot()));
+        let mut sealer = published
+            .as_ref()
+            .map(|(device, snapshot)| Sealer::new(device, snapshot, Instant::now()));
+        let most = if self.wireguard.is_some() && self.config.features.queues > 1 {
+            SEALED
+        } else {
+            PIECES
+        };
         for position in 0..lengths.len() {
             let index = state.schedule.unit_at(position);
             let length = lengths.get(index).copied().unwrap_or(0);
-            let Some(unpacked) = self.unpack(index * SLOT, length, buffer) else { continue };
+            let Some(unpacked) = self.unpack(index * SLOT, length, buffer) else {
+                continue;
+            };
             match &mut sealer {
                 None => self.packet(&unpacked, buffer, table, state),
                 Some(sealer) => self.seal(&unpacked, buffer, sealer, state),
@@ -181,7 +205,12 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Reads at most `most` waiting packets, each into its own slot. Returns the error that stopped it.
-    pub(super) fn read(&self, most: usize, buffer: &mut [u8], lengths: &mut Vec<usize>) -> Option<io::Error> {
+    pub(super) fn read(
+        &self,
+        most: usize,
+        buffer: &mut [u8],
+        lengths: &mut Vec<usize>,
+    ) -> Option<io::Error> {
         lengths.clear();
         let mut bytes = 0;
         while lengths.len() < most && bytes < BUDGET {
@@ -207,7 +236,10 @@ impl<D: Device, P: Port> Tx<D, P> {
             return;
         }
         if let Some(times) = log.count("read", 1) {
-            tracing::warn!("{}: cannot read from the TUN device: {error}; retrying ({times} times)", self.config.device);
+            tracing::warn!(
+                "{}: cannot read from the TUN device: {error}; retrying ({times} times)",
+                self.config.device
+            );
         }
     }
 
@@ -217,7 +249,11 @@ impl<D: Device, P: Port> Tx<D, P> {
         if lengths.len() < 2 || lengths.iter().sum::<usize>() < flow_schedule::MIN_BYTES {
             return;
         }
-        let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
+        let vnet = if self.tun.offload().vnet {
+            virtio::LEN
+        } else {
+            0
+        };
         for (index, length) in lengths.iter().enumerate() {
             let at = index * SLOT;
             let packet = buffer.get(at + vnet..at + length).unwrap_or_default();
@@ -243,11 +279,22 @@ impl<D: Device, P: Port> Tx<D, P> {
             sent.dropped(reason);
             None
         };
-        let vnet = if self.tun.offload().vnet { virtio::LEN } else { 0 };
-        let Some((head, packet)) = buffer.get_mut(at..at + length).and_then(|all| all.split_at_mut_checked(vnet)) else {
+        let vnet = if self.tun.offload().vnet {
+            virtio::LEN
+        } else {
+            0
+        };
+        let Some((head, packet)) = buffer
+            .get_mut(at..at + length)
+            .and_then(|all| all.split_at_mut_checked(vnet))
+        else {
             return dropped(Reason::Short);
         };
-        let Some(vnet_header) = (if vnet > 0 { VnetHeader::parse(head) } else { Some(VnetHeader::default()) }) else {
+        let Some(vnet_header) = (if vnet > 0 {
+            VnetHeader::parse(head)
+        } else {
+            Some(VnetHeader::default())
+        }) else {
             return dropped(Reason::BadOffload);
         };
         let header = match Header::parse(packet) {
@@ -255,20 +302,43 @@ impl<D: Device, P: Port> Tx<D, P> {
             Err(reason) => return dropped(reason),
         };
         match split(&vnet_header, &header, packet) {
-            Ok(split) => Some(Unpacked { start: at + vnet, length: packet.len(), header, split }),
+            Ok(split) => Some(Unpacked {
+                start: at + vnet,
+                length: packet.len(),
+                header,
+                split,
+            }),
             Err(reason) => dropped(reason),
         }
     }
 
     /// Drops a packet, and tells its sender if there is something to tell.
     #[cold]
-    fn refuse(&self, tell: Option<Icmp>, reason: Reason, unpacked: &Unpacked, buffer: &[u8], state: &mut State) {
+    fn refuse(
+        &self,
+        tell: Option<Icmp>,
+        reason: Reason,
+        unpacked: &Unpacked,
+        buffer: &[u8],
+        state: &mut State,
+    ) {
         let (_, count) = unpacked.segments();
         if let Some(kind) = tell {
-            let packet = buffer.get(unpacked.start..unpacked.start + unpacked.length).unwrap_or_default();
-            state.errors.tell(kind, packet, &unpacked.header, &self.counters);
-            if let Some(times) = (reason == Reason::NoRoute).then(|| state.log.count(reason.as_str(), count)).flatten() {
-                tracing::info!("{}: no node has a subnet for {} ({times} packets)", self.config.device, unpacked.header.destination);
+            let packet = buffer
+                .get(unpacked.start..unpacked.start + unpacked.length)
+                .unwrap_or_default();
+            state
+                .errors
+                .tell(kind, packet, &unpacked.header, &self.counters);
+            if let Some(times) = (reason == Reason::NoRoute)
+                .then(|| state.log.count(reason.as_str(), count))
+                .flatten()
+            {
+                tracing::info!(
+                    "{}: no node has a subnet for {} ({times} packets)",
+                    self.config.device,
+                    unpacked.header.destination
+                );
             }
         }
         if reason == Reason::Loop
@@ -287,20 +357,33 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Decides about a packet and gathers the resulting datagrams.
     fn packet(&self, unpacked: &Unpacked, buffer: &mut [u8], table: &Table, state: &mut State) {
-        let Unpacked { start, length, header, .. } = *unpacked;
+        let Unpacked {
+            start,
+            length,
+            header,
+            ..
+        } = *unpacked;
         let (segment, count) = unpacked.segments();
         let sent = &self.counters.sent;
-        let Some(packet) = buffer.get_mut(start..start + length) else { return sent.dropped_many(Reason::Short, count) };
+        let Some(packet) = buffer.get_mut(start..start + length) else {
+            return sent.dropped_many(Reason::Short, count);
+        };
         let peer = match outbound(&header, packet, table, segment) {
             Outbound::Send(peer) => peer,
             Outbound::Drop(reason) => return self.refuse(None, reason, unpacked, buffer, state),
-            Outbound::Reply(kind, reason) => return self.refuse(Some(kind), reason, unpacked, buffer, state),
+            Outbound::Reply(kind, reason) => {
+                return self.refuse(Some(kind), reason, unpacked, buffer, state);
+            }
         };
         if table.routed {
             decrement_ttl(packet);
         }
-        let datagram =
-            Datagram { to: peer.address.into(), ecn: ecn::encapsulate(header.tos, peer.outer_ecn), socket: self.socket(&header, packet), bytes: 0 };
+        let datagram = Datagram {
+            to: peer.address.into(),
+            ecn: ecn::encapsulate(header.tos, peer.outer_ecn),
+            socket: self.socket(&header, packet),
+            bytes: 0,
+        };
         let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
         let bytes = packet.len();
@@ -310,12 +393,22 @@ impl<D: Device, P: Port> Tx<D, P> {
                 let from = gathered.pieces.len();
                 gathered.made_piece(made);
                 gathered.read_piece(start, bytes);
-                gathered.add(Datagram { bytes: made + bytes, ..datagram }, from, gso);
+                gathered.add(
+                    Datagram {
+                        bytes: made + bytes,
+                        ..datagram
+                    },
+                    from,
+                    gso,
+                );
             }
             Split::Segments(segments) => {
                 for index in 0..count {
                     let front = self.front(gathered, peer, &header);
-                    let room = gathered.made.get_mut(gathered.used + front..).unwrap_or_default();
+                    let room = gathered
+                        .made
+                        .get_mut(gathered.used + front..)
+                        .unwrap_or_default();
                     let Some((own, payload)) = segments.header(index, packet, room) else {
                         sent.dropped(Reason::BadOffload);
                         continue;
@@ -323,7 +416,14 @@ impl<D: Device, P: Port> Tx<D, P> {
                     let from = gathered.pieces.len();
                     gathered.made_piece(front + own);
                     gathered.read_piece(start + payload.start, payload.len());
-                    gathered.add(Datagram { bytes: front + own + payload.len(), ..datagram }, from, gso);
+                    gathered.add(
+                        Datagram {
+                            bytes: front + own + payload.len(),
+                            ..datagram
+                        },
+                        from,
+                        gso,
+                    );
                 }
             }
         }
@@ -354,8 +454,13 @@ impl<D: Device, P: Port> Tx<D, P> {
         let mut rest = messages.as_slice();
         let mut tries = 0;
         while let Some(first) = rest.first() {
-            let run = rest.iter().take_while(|message| message.socket == first.socket).count();
-            let Some((now, behind)) = rest.split_at_checked(run) else { break };
+            let run = rest
+                .iter()
+                .take_while(|message| message.socket == first.socket)
+                .count();
+            let Some((now, behind)) = rest.split_at_checked(run) else {
+                break;
+            };
             let (done, error) = self.send(now, state, buffer);
             let (sent, left) = now.split_at_checked(done).unwrap_or((now, &[]));
             sent.iter().for_each(|message| self.count_sent(message));
@@ -392,10 +497,21 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Passes messages of one socket to the kernel. Returns how many were sent, and the error of the next.
-    fn send(&self, messages: &[Message], state: &mut State, buffer: &[u8]) -> (usize, Option<io::Error>) {
-        let State { sender, gathered, .. } = state;
-        let socket = messages.first().and_then(|message| self.sockets.get(message.socket));
-        socket.map_or((0, None), |socket| socket.send(sender, messages, &gathered.pieces, &gathered.made, buffer))
+    fn send(
+        &self,
+        messages: &[Message],
+        state: &mut State,
+        buffer: &[u8],
+    ) -> (usize, Option<io::Error>) {
+        let State {
+            sender, gathered, ..
+        } = state;
+        let socket = messages
+            .first()
+            .and_then(|message| self.sockets.get(message.socket));
+        socket.map_or((0, None), |socket| {
+            socket.send(sender, messages, &gathered.pieces, &gathered.made, buffer)
+        })
     }
 
     /// Counts a sent message.
@@ -404,40 +520,75 @@ impl<D: Device, P: Port> Tx<D, P> {
         let sent = &self.counters.sent;
         add(&sent.units, 1);
         add(&sent.packets, message.count);
-        add(&sent.bytes, message.bytes.saturating_sub(message.count * self.config.framing.overhead()));
+        add(
+            &sent.bytes,
+            message
+                .bytes
+                .saturating_sub(message.count * self.config.framing.overhead()),
+        );
     }
 
     /// Counts and logs a message that was not sent.
     #[cold]
     fn count_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
-        self.counters.sent.dropped_many(Reason::SendFailed, message.count);
+        self.counters
+            .sent
+            .dropped_many(Reason::SendFailed, message.count);
         if let Some(times) = log.count(kind(error), message.count) {
-            tracing::warn!("{}: cannot send to {}: {error}: {} ({times} packets)", self.config.device, message.to.to, hint(error));
+            tracing::warn!(
+                "{}: cannot send to {}: {error}: {} ({times} packets)",
+                self.config.device,
+                message.to.to,
+                hint(error)
+            );
         }
     }
 
     /// Waits briefly for room in the socket.
     fn wait_for_room(&self, socket: usize) -> bool {
-        let Some(socket) = self.sockets.get(socket) else { return false };
-        let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT), PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        let Some(socket) = self.sockets.get(socket) else {
+            return false;
+        };
+        let mut polled = [
+            PollFd::new(socket.as_fd(), PollFlags::POLLOUT),
+            PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+        ];
         let ready = poll(&mut polled, PollTimeout::from(SEND_TIMEOUT)).unwrap_or(0);
-        ready > 0 && polled.first().is_some_and(|polled| polled.any().unwrap_or(false))
+        ready > 0
+            && polled
+                .first()
+                .is_some_and(|polled| polled.any().unwrap_or(false))
     }
 
     /// Sends each datagram of a message separately.
     fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut State, buffer: &[u8]) {
         add(&self.counters.unsegmented, 1);
-        tracing::debug!("segmented send of {} x {} bytes to {} failed: {error}", message.count, message.segment, message.to.to);
+        tracing::debug!(
+            "segmented send of {} x {} bytes to {} failed: {error}",
+            message.count,
+            message.segment,
+            message.to.to
+        );
         let mut lost = false;
         let mut from = message.pieces.start;
         while from < message.pieces.end {
             let mut bytes = 0;
             let mut to = from;
             while to < message.pieces.end && bytes < message.segment {
-                bytes += state.gathered.pieces.get(to).map_or(0, |piece| piece.len as usize);
+                bytes += state
+                    .gathered
+                    .pieces
+                    .get(to)
+                    .map_or(0, |piece| piece.len as usize);
                 to += 1;
             }
-            let one = Message { pieces: from..to, segment: bytes, count: 1, bytes, ..message.clone() };
+            let one = Message {
+                pieces: from..to,
+                segment: bytes,
+                count: 1,
+                bytes,
+                ..message.clone()
+            };
             lost |= !self.single(&one, state, buffer);
             from = to;
         }
@@ -451,8 +602,11 @@ impl<D: Device, P: Port> Tx<D, P> {
     #[cold]
     fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut State) {
         let (device, minutes) = (&self.config.device, REMEMBERED.as_secs() / 60);
-        if state.segmenting.refused(message.to.ip(), error.raw_os_error() == Some(libc::EMSGSIZE), Instant::now())
-            && let Some(times) = state.log.count("segmented sends to all", 1)
+        if state.segmenting.refused(
+            message.to.ip(),
+            error.raw_os_error() == Some(libc::EMSGSIZE),
+            Instant::now(),
+        ) && let Some(times) = state.log.count("segmented sends to all", 1)
         {
             tracing::warn!(
                 "{device}: sending datagrams one by one for {minutes} minutes: UDP_SEGMENT failed to several peers in a row: {error} ({times} times)"
@@ -498,7 +652,11 @@ impl Gathered {
     #[inline]
     fn made_piece(&mut self, length: usize) {
         if length > 0 {
-            self.pieces.push(Piece { made: true, at: self.used as u32, len: length as u32 });
+            self.pieces.push(Piece {
+                made: true,
+                at: self.used as u32,
+                len: length as u32,
+            });
             self.used += length;
         }
     }
@@ -506,7 +664,11 @@ impl Gathered {
     #[inline]
     fn read_piece(&mut self, at: usize, length: usize) {
         if length > 0 {
-            self.pieces.push(Piece { made: false, at: at as u32, len: length as u32 });
+            self.pieces.push(Piece {
+                made: false,
+                at: at as u32,
+                len: length as u32,
+            });
         }
     }
 

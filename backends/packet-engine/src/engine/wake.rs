@@ -16,8 +16,12 @@ impl Wake {
     /// The process has no file descriptors left.
     pub fn new() -> nix::Result<Self> {
         use nix::sys::eventfd::{EfdFlags, EventFd};
-        let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { event, called: AtomicBool::new(false) })
+        let event =
+            EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self {
+            event,
+            called: AtomicBool::new(false),
+        })
     }
 
     /// Gives the signal.

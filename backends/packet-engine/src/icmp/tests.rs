@@ -9,19 +9,32 @@ const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 5, 0, 1, 0, 0, 0, 0);
 const ALL: [Icmp; 3] = [Icmp::NetUnreachable, Icmp::TimeExceeded, Icmp::TooBig(1472)];
 
 fn ours(header: &Header) -> IpAddr {
-    if header.version == Version::V4 { OURS.into() } else { OURS_V6.into() }
+    if header.version == Version::V4 {
+        OURS.into()
+    } else {
+        OURS_V6.into()
+    }
 }
 
 fn udp(payload: usize) -> Vec<u8> {
     let mut packet = Vec::new();
-    PacketBuilder::ipv4([10, 5, 1, 2], [10, 5, 9, 9], 64).udp(1000, 2000).write(&mut packet, &vec![7; payload]).unwrap();
+    PacketBuilder::ipv4([10, 5, 1, 2], [10, 5, 9, 9], 64)
+        .udp(1000, 2000)
+        .write(&mut packet, &vec![7; payload])
+        .unwrap();
     packet
 }
 
 fn udp_v6(payload: usize) -> Vec<u8> {
-    let (from, to): (Ipv6Addr, Ipv6Addr) = ("fd00:5:0:1::2".parse().unwrap(), "fd00:5:0:9::9".parse().unwrap());
+    let (from, to): (Ipv6Addr, Ipv6Addr) = (
+        "fd00:5:0:1::2".parse().unwrap(),
+        "fd00:5:0:9::9".parse().unwrap(),
+    );
     let mut packet = Vec::new();
-    PacketBuilder::ipv6(from.octets(), to.octets(), 64).udp(1000, 2000).write(&mut packet, &vec![7; payload]).unwrap();
+    PacketBuilder::ipv6(from.octets(), to.octets(), 64)
+        .udp(1000, 2000)
+        .write(&mut packet, &vec![7; payload])
+        .unwrap();
     packet
 }
 
@@ -37,28 +50,55 @@ fn answer(icmp: Icmp, offender: &[u8]) -> Option<Vec<u8>> {
 /// Parses the reply with an independent reader and checks all checksums.
 fn read(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
     let header = Header::parse(answer).unwrap();
-    assert_eq!((header.ttl, header.source, header.fragment), (64, ours(&header), Fragment::No));
+    assert_eq!(
+        (header.ttl, header.source, header.fragment),
+        (64, ours(&header), Fragment::No)
+    );
     let ip = IpSlice::from_slice(answer).unwrap();
     let message = ip.payload().payload;
     match header.version {
         Version::V4 => {
-            assert_eq!((fold(sum(&answer[..20], 0)), fold(sum(message, 0))), (0xffff, 0xffff));
+            assert_eq!(
+                (fold(sum(&answer[..20], 0)), fold(sum(message, 0))),
+                (0xffff, 0xffff)
+            );
             let slice = ip.ipv4().unwrap();
-            assert_eq!(slice.header().header_checksum(), slice.header().to_header().calc_header_checksum());
+            assert_eq!(
+                slice.header().header_checksum(),
+                slice.header().to_header().calc_header_checksum()
+            );
         }
-        Version::V6 => assert_eq!(fold(sum(message, pseudo(&answer[8..24], &answer[24..40], 58, message.len() as u32))), 0xffff),
+        Version::V6 => assert_eq!(
+            fold(sum(
+                message,
+                pseudo(&answer[8..24], &answer[24..40], 58, message.len() as u32)
+            )),
+            0xffff
+        ),
     }
-    (header.destination, message[0], message[1], u32::from_be_bytes(message[4..8].try_into().unwrap()), message[8..].to_vec())
+    (
+        header.destination,
+        message[0],
+        message[1],
+        u32::from_be_bytes(message[4..8].try_into().unwrap()),
+        message[8..].to_vec(),
+    )
 }
 
 #[test]
 fn errors_go_to_the_sender() {
-    let rows =
-        [(Icmp::NetUnreachable, (3, 0, 0), (1, 0, 0)), (Icmp::TimeExceeded, (11, 0, 0), (3, 0, 0)), (Icmp::TooBig(1472), (3, 4, 1472), (2, 0, 1472))];
+    let rows = [
+        (Icmp::NetUnreachable, (3, 0, 0), (1, 0, 0)),
+        (Icmp::TimeExceeded, (11, 0, 0), (3, 0, 0)),
+        (Icmp::TooBig(1472), (3, 4, 1472), (2, 0, 1472)),
+    ];
     for (icmp, v4, v6) in rows {
         for (offender, (kind, code, word)) in [(udp(30), v4), (udp_v6(30), v6)] {
             let sender = Header::parse(&offender).unwrap().source;
-            assert_eq!(read(&answer(icmp, &offender).unwrap()), (sender, kind, code, word, offender));
+            assert_eq!(
+                read(&answer(icmp, &offender).unwrap()),
+                (sender, kind, code, word, offender)
+            );
         }
     }
 }
@@ -71,14 +111,20 @@ fn etherparse_reads_the_same() {
             match SlicedPacket::from_ip(&answer).unwrap().transport.unwrap() {
                 TransportSlice::Icmpv4(slice) => {
                     let header = slice.header();
-                    assert_eq!(header.icmp_type.calc_checksum(slice.payload()), header.checksum);
+                    assert_eq!(
+                        header.icmp_type.calc_checksum(slice.payload()),
+                        header.checksum
+                    );
                     match header.icmp_type {
                         Icmpv4Type::DestinationUnreachable(code) => format!("{code:?}"),
                         other => format!("{other:?}"),
                     }
                 }
                 TransportSlice::Icmpv6(slice) => {
-                    assert!(slice.is_checksum_valid(OURS_V6.octets(), Ipv6Addr::from(<[u8; 16]>::try_from(&answer[24..40]).unwrap()).octets()));
+                    assert!(slice.is_checksum_valid(
+                        OURS_V6.octets(),
+                        Ipv6Addr::from(<[u8; 16]>::try_from(&answer[24..40]).unwrap()).octets()
+                    ));
                     match slice.header().icmp_type {
                         Icmpv6Type::DestinationUnreachable(code) => format!("{code:?}"),
                         other => format!("{other:?}"),
@@ -88,15 +134,32 @@ fn etherparse_reads_the_same() {
             }
         })
     };
-    assert_eq!(types(&udp(9)), ["Network", "TimeExceeded(TtlExceededInTransit)", "FragmentationNeeded { next_hop_mtu: 1472 }"]);
-    assert_eq!(types(&udp_v6(9)), ["NoRoute", "TimeExceeded(HopLimitExceeded)", "PacketTooBig { mtu: 1472 }"]);
+    assert_eq!(
+        types(&udp(9)),
+        [
+            "Network",
+            "TimeExceeded(TtlExceededInTransit)",
+            "FragmentationNeeded { next_hop_mtu: 1472 }"
+        ]
+    );
+    assert_eq!(
+        types(&udp_v6(9)),
+        [
+            "NoRoute",
+            "TimeExceeded(HopLimitExceeded)",
+            "PacketTooBig { mtu: 1472 }"
+        ]
+    );
 }
 
 #[test]
 fn the_quote_fills_the_message() {
     for payload in [0, 1, 8, 500, 519, 520, 521, 549, 1400, 60_000] {
         let (v4, v6) = (udp(payload), udp_v6(payload));
-        let (said, said_v6) = (answer(Icmp::TimeExceeded, &v4).unwrap(), answer(Icmp::TimeExceeded, &v6).unwrap());
+        let (said, said_v6) = (
+            answer(Icmp::TimeExceeded, &v4).unwrap(),
+            answer(Icmp::TimeExceeded, &v6).unwrap(),
+        );
         assert_eq!(said[28..], v4[..v4.len().min(548)]);
         assert_eq!(said_v6[48..], v6[..v6.len().min(1232)]);
         assert!(said.len() <= V4_MAX && said_v6.len() <= V6_MAX);
@@ -106,11 +169,26 @@ fn the_quote_fills_the_message() {
 #[test]
 fn too_little_room_gives_no_reply() {
     // The minimum quote is the header and 8 bytes, or all of a shorter packet.
-    for (offender, headers, least) in [(udp(100), 28, 28), (udp_v6(100), 48, 48), (udp(0), 28, 28), (udp_v6(0), 48, 48)] {
+    for (offender, headers, least) in [
+        (udp(100), 28, 28),
+        (udp_v6(100), 48, 48),
+        (udp(0), 28, 28),
+        (udp_v6(0), 48, 48),
+    ] {
         let header = Header::parse(&offender).unwrap();
         for room in 0..300 {
-            let len = reply(Icmp::TimeExceeded, &offender, &header, ours(&header), &mut vec![0; room]);
-            assert_eq!(len, (room >= headers + least).then(|| room.min(headers + offender.len())), "{room}");
+            let len = reply(
+                Icmp::TimeExceeded,
+                &offender,
+                &header,
+                ours(&header),
+                &mut vec![0; room],
+            );
+            assert_eq!(
+                len,
+                (room >= headers + least).then(|| room.min(headers + offender.len())),
+                "{room}"
+            );
         }
     }
 }
@@ -123,10 +201,17 @@ fn no_errors_about_errors() {
         (packet[protocol_at], packet[body]) = (protocol, kind);
         answer(Icmp::TimeExceeded, &packet).is_some()
     };
-    let answered: Vec<u8> = (0..=255).filter(|kind| with(udp(12), 9, 1, *kind)).collect();
+    let answered: Vec<u8> = (0..=255)
+        .filter(|kind| with(udp(12), 9, 1, *kind))
+        .collect();
     assert_eq!(answered, [0, 8, 9, 10, 13, 14, 15, 16, 17, 18, 42, 43]);
-    let answered: Vec<u8> = (0..=255).filter(|kind| with(udp_v6(12), 6, 58, *kind)).collect();
-    assert_eq!(answered, (128..=255).filter(|kind| *kind != 137).collect::<Vec<u8>>());
+    let answered: Vec<u8> = (0..=255)
+        .filter(|kind| with(udp_v6(12), 6, 58, *kind))
+        .collect();
+    assert_eq!(
+        answered,
+        (128..=255).filter(|kind| *kind != 137).collect::<Vec<u8>>()
+    );
     // The packet ends before the type.
     for (mut packet, at, protocol, len_at) in [(udp(0), 9, 1, 3), (udp_v6(0), 6, 58, 5)] {
         packet.truncate(packet.len() - 8);
@@ -145,7 +230,10 @@ fn an_error_behind_extension_headers_is_one() {
         (packet[40], packet[48]) = (next, kind);
         answer(Icmp::TimeExceeded, &packet).is_some()
     };
-    assert_eq!([with(58, 128), with(58, 1), with(58, 3), with(17, 1)], [true, false, false, true]);
+    assert_eq!(
+        [with(58, 128), with(58, 1), with(58, 3), with(17, 1)],
+        [true, false, false, true]
+    );
     // A chain that is too long to follow may end in an error.
     let mut long = udp_v6(100);
     long[6] = 60;
@@ -160,7 +248,10 @@ fn no_errors_about_later_fragments() {
         packet[6..8].copy_from_slice(&flags.to_be_bytes());
         answer(Icmp::NetUnreachable, &packet).is_some()
     };
-    assert_eq!([v4(0), v4(0x4000), v4(0x2000), v4(1), v4(0x2001), v4(0x1fff)], [true, true, true, false, false, false]);
+    assert_eq!(
+        [v4(0), v4(0x4000), v4(0x2000), v4(1), v4(0x2001), v4(0x1fff)],
+        [true, true, true, false, false, false]
+    );
     let v6 = |offset_and_more: u16| {
         let mut packet = udp_v6(16);
         packet[6] = 44;
@@ -173,7 +264,16 @@ fn no_errors_about_later_fragments() {
 
 #[test]
 fn only_between_hosts() {
-    let not_hosts = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "169.254.1.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255"];
+    let not_hosts = [
+        "0.0.0.0",
+        "0.1.2.3",
+        "127.0.0.1",
+        "169.254.1.1",
+        "224.0.0.1",
+        "239.1.1.1",
+        "240.0.0.1",
+        "255.255.255.255",
+    ];
     for ip in not_hosts {
         for at in [12, 16] {
             let mut packet = udp(8);
@@ -191,7 +291,16 @@ fn only_between_hosts() {
     // Nor with a source of the other family.
     let packet = udp(8);
     let header = Header::parse(&packet).unwrap();
-    assert_eq!(reply(Icmp::TimeExceeded, &packet, &header, OURS_V6.into(), &mut [0; 600]), None);
+    assert_eq!(
+        reply(
+            Icmp::TimeExceeded,
+            &packet,
+            &header,
+            OURS_V6.into(),
+            &mut [0; 600]
+        ),
+        None
+    );
 }
 
 #[test]
@@ -200,7 +309,15 @@ fn options_are_quoted_whole() {
     packet[0] = 0x4f;
     let header = Header::parse(&packet).unwrap();
     assert_eq!(header.header_len, 60);
-    let reply = |room: usize| reply(Icmp::TimeExceeded, &packet, &header, OURS.into(), &mut vec![0; room]);
+    let reply = |room: usize| {
+        reply(
+            Icmp::TimeExceeded,
+            &packet,
+            &header,
+            OURS.into(),
+            &mut vec![0; room],
+        )
+    };
     assert_eq!((reply(28 + 67), reply(28 + 68)), (None, Some(28 + 68)));
 }
 

@@ -9,7 +9,11 @@ fn offer(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
     let mut at = 0;
     for packet in packets {
         let range = at..at + packet.len();
-        merger.offer(&buffer, range.clone(), &Header::parse(&buffer[range]).unwrap());
+        merger.offer(
+            &buffer,
+            range.clone(),
+            &Header::parse(&buffer[range]).unwrap(),
+        );
         at += packet.len();
     }
     buffer
@@ -23,7 +27,15 @@ fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
 }
 
 fn tcp(sequence: u32, length: usize) -> Recipe {
-    Recipe { ipv6: false, tcp: true, sequence, flags: 0x10, options: 3, id: 1, payload: vec![5; length] }
+    Recipe {
+        ipv6: false,
+        tcp: true,
+        sequence,
+        flags: 0x10,
+        options: 3,
+        id: 1,
+        payload: vec![5; length],
+    }
 }
 
 /// A packet with one change and a correct TCP checksum.
@@ -36,7 +48,12 @@ fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
     }
     packet[36..38].fill(0);
-    let pseudo = checksum::pseudo(&packet[12..16], &packet[16..20], 6, packet.len() as u32 - 20);
+    let pseudo = checksum::pseudo(
+        &packet[12..16],
+        &packet[16..20],
+        6,
+        packet.len() as u32 - 20,
+    );
     let sum = checksum::checksum(checksum::sum(&packet[20..], pseudo));
     packet[36..38].copy_from_slice(&sum.to_be_bytes());
     packet
@@ -46,16 +63,32 @@ fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
 fn a_stream_is_merged_until_it_ends() {
     let stream: Vec<_> = (0..5).map(|n| tcp(n * 1000, 1000).packet()).collect();
     assert_eq!(counts(&stream), [5]);
-    let short = [&stream[..3], &[tcp(3000, 500).packet(), tcp(3500, 1000).packet()]].concat();
+    let short = [
+        &stream[..3],
+        &[tcp(3000, 500).packet(), tcp(3500, 1000).packet()],
+    ]
+    .concat();
     assert_eq!(counts(&short), [4, 1], "a shorter segment is the last");
-    let pushed = [stream[0].clone(), Recipe { flags: 0x18, ..tcp(1000, 1000) }.packet(), stream[2].clone()];
+    let pushed = [
+        stream[0].clone(),
+        Recipe {
+            flags: 0x18,
+            ..tcp(1000, 1000)
+        }
+        .packet(),
+        stream[2].clone(),
+    ];
     assert_eq!(counts(&pushed), [2, 1], "PSH ends it");
     let longer = [tcp(0, 900).packet(), tcp(900, 1000).packet()];
     assert_eq!(counts(&longer), [1, 1]);
     let many: Vec<_> = (0..130).map(|n| tcp(n * 10, 10).packet()).collect();
     assert_eq!(counts(&many), [64, 64, 2]);
     let long: Vec<_> = (0..50).map(|n| tcp(n * 1448, 1448).packet()).collect();
-    assert_eq!(counts(&long), [45, 5], "no packet is longer than 65535 bytes");
+    assert_eq!(
+        counts(&long),
+        [45, 5],
+        "no packet is longer than 65535 bytes"
+    );
 }
 
 #[test]
@@ -64,47 +97,117 @@ fn packets_that_differ_are_not_merged() {
     let second = tcp(1000, 1000);
     assert_eq!(counts(&[first.packet(), second.packet()]), [2]);
     // TOS, fragment bits, TTL, an address, a port, the acknowledgement, the window, an option.
-    for (at, value) in [(1, 3), (6, 0), (8, 62), (15, 9), (21, 9), (31, 9), (34, 9), (41, 9)] {
-        assert_eq!(counts(&[first.packet(), changed(&second, at, value)]), [1, 1], "byte {at}");
+    for (at, value) in [
+        (1, 3),
+        (6, 0),
+        (8, 62),
+        (15, 9),
+        (21, 9),
+        (31, 9),
+        (34, 9),
+        (41, 9),
+    ] {
+        assert_eq!(
+            counts(&[first.packet(), changed(&second, at, value)]),
+            [1, 1],
+            "byte {at}"
+        );
     }
     for flags in [0x11, 0x12, 0x14, 0x30, 0x90, 0x50, 0x00] {
-        let other = Recipe { flags, ..second.clone() };
-        assert_eq!(counts(&[first.packet(), other.packet()]), [1, 1], "flags {flags:#x}");
-        assert_eq!(counts(&[Recipe { flags, ..first.clone() }.packet(), second.packet()]), [1, 1], "flags {flags:#x} first");
+        let other = Recipe {
+            flags,
+            ..second.clone()
+        };
+        assert_eq!(
+            counts(&[first.packet(), other.packet()]),
+            [1, 1],
+            "flags {flags:#x}"
+        );
+        assert_eq!(
+            counts(&[
+                Recipe {
+                    flags,
+                    ..first.clone()
+                }
+                .packet(),
+                second.packet()
+            ]),
+            [1, 1],
+            "flags {flags:#x} first"
+        );
     }
-    assert_eq!(counts(&[first.packet(), tcp(2000, 1000).packet()]), [1, 1], "a gap");
-    assert_eq!(counts(&[first.packet(), first.packet()]), [1, 1], "a repetition");
-    let acknowledgement = Recipe { payload: Vec::new(), ..second.clone() };
-    assert_eq!(counts(&[first.packet(), acknowledgement.packet(), second.packet()]), [1, 1, 1], "no packet is overtaken");
+    assert_eq!(
+        counts(&[first.packet(), tcp(2000, 1000).packet()]),
+        [1, 1],
+        "a gap"
+    );
+    assert_eq!(
+        counts(&[first.packet(), first.packet()]),
+        [1, 1],
+        "a repetition"
+    );
+    let acknowledgement = Recipe {
+        payload: Vec::new(),
+        ..second.clone()
+    };
+    assert_eq!(
+        counts(&[first.packet(), acknowledgement.packet(), second.packet()]),
+        [1, 1, 1],
+        "no packet is overtaken"
+    );
     let mut wrong = second.packet();
     wrong[60] ^= 1;
-    assert_eq!(counts(&[first.packet(), wrong]), [1, 1], "a wrong checksum is not corrected");
+    assert_eq!(
+        counts(&[first.packet(), wrong]),
+        [1, 1],
+        "a wrong checksum is not corrected"
+    );
     let mut fragment = second.packet();
     fragment[6] = 0x20;
-    assert_eq!(counts(&[first.packet(), fragment, second.packet()]), [1, 1, 1]);
-    let datagram = Recipe { tcp: false, ..first.clone() };
+    assert_eq!(
+        counts(&[first.packet(), fragment, second.packet()]),
+        [1, 1, 1]
+    );
+    let datagram = Recipe {
+        tcp: false,
+        ..first.clone()
+    };
     assert_eq!(counts(&[datagram.packet(), datagram.packet()]), [2]);
     let mut unchecked = datagram.packet();
     unchecked[26..28].fill(0);
-    assert_eq!(counts(&[unchecked.clone(), unchecked]), [1, 1], "UDP without checksum");
+    assert_eq!(
+        counts(&[unchecked.clone(), unchecked]),
+        [1, 1],
+        "UDP without checksum"
+    );
 }
 
 #[test]
 fn small_flows_are_written_before_a_stream() {
     let stream: Vec<_> = (0..60).map(|n| tcp(n * 1400, 1400).packet()).collect();
-    let answer = Recipe { tcp: false, ..tcp(0, 40) }.packet();
+    let answer = Recipe {
+        tcp: false,
+        ..tcp(0, 40)
+    }
+    .packet();
     let turns = |packets: &[Vec<u8>]| {
         let mut merger = Merger::new(true, true);
         offer(&mut merger, packets);
         merger.arrange();
-        (0..merger.groups().len()).map(|position| merger.group_at(position)).collect::<Vec<_>>()
+        (0..merger.groups().len())
+            .map(|position| merger.group_at(position))
+            .collect::<Vec<_>>()
     };
     let mut packets = [&stream[..], std::slice::from_ref(&answer)].concat();
     assert_eq!(turns(&packets), [2, 0, 1]);
     let mut fragment = answer;
     fragment[6] = 0x20;
     packets.push(fragment);
-    assert_eq!(turns(&packets), [0, 1, 2, 3], "the flow of a fragment is unknown");
+    assert_eq!(
+        turns(&packets),
+        [0, 1, 2, 3],
+        "the flow of a fragment is unknown"
+    );
 }
 
 #[test]
@@ -122,14 +225,22 @@ fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let mut packet = packet.to_vec();
     let sum = checksum::fold(partial_checksum::pseudo(&packet, &header).unwrap());
-    put(&mut packet, header.transport + partial_checksum::field(header.protocol).unwrap(), sum).unwrap();
+    put(
+        &mut packet,
+        header.transport + partial_checksum::field(header.protocol).unwrap(),
+        sum,
+    )
+    .unwrap();
     packet
 }
 
 /// The single packets of a group.
 fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
     use super::super::split::{Split, split};
-    let mut packet: Vec<u8> = group.ranges().flat_map(|range| buffer[range.clone()].iter().copied()).collect();
+    let mut packet: Vec<u8> = group
+        .ranges()
+        .flat_map(|range| buffer[range.clone()].iter().copied())
+        .collect();
     let header = Header::parse(&packet).unwrap();
     match split(vnet, &header, &mut packet).unwrap() {
         Split::Whole => vec![packet],
@@ -146,9 +257,21 @@ fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
 /// The flow of a packet, its position in it, and its payload.
 fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
-    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
+    let addresses = if header.version == Version::V4 {
+        12..20
+    } else {
+        8..40
+    };
     let ports = &packet[header.transport..header.transport + 4];
-    (packet[addresses].iter().chain(ports).copied().chain([header.protocol]).collect(), packet.to_vec())
+    (
+        packet[addresses]
+            .iter()
+            .chain(ports)
+            .copied()
+            .chain([header.protocol])
+            .collect(),
+        packet.to_vec(),
+    )
 }
 
 proptest! {

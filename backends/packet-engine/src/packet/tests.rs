@@ -5,7 +5,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// A simple parser of extension headers: protocol, offset, fragment.
-fn slow_chain(packet: &[u8], protocol: u8, at: usize, followed: usize, fragment: Fragment) -> Option<(u8, usize, Fragment)> {
+fn slow_chain(
+    packet: &[u8],
+    protocol: u8,
+    at: usize,
+    followed: usize,
+    fragment: Fragment,
+) -> Option<(u8, usize, Fragment)> {
     if ![0, 43, 44, 51, 60, 135, 139, 140].contains(&protocol) || fragment == Fragment::Later {
         return Some((protocol, at, fragment));
     }
@@ -27,7 +33,10 @@ fn slow_chain(packet: &[u8], protocol: u8, at: usize, followed: usize, fragment:
         return None;
     }
     let fragment = if protocol == 44 {
-        let (offset, more) = ((u16::from(rest[2]) << 8 | u16::from(rest[3])) >> 3, rest[3] & 1 == 1);
+        let (offset, more) = (
+            (u16::from(rest[2]) << 8 | u16::from(rest[3])) >> 3,
+            rest[3] & 1 == 1,
+        );
         if offset > 0 {
             Fragment::Later
         } else if more {
@@ -58,7 +67,11 @@ fn slow(packet: &[u8]) -> Result<Header, Reason> {
             (0, true) => Fragment::First,
             _ => Fragment::Later,
         };
-        let ip = |at: usize| IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(&packet[at..at + 4]).unwrap()));
+        let ip = |at: usize| {
+            IpAddr::V4(Ipv4Addr::from(
+                <[u8; 4]>::try_from(&packet[at..at + 4]).unwrap(),
+            ))
+        };
         return Ok(Header {
             version: Version::V4,
             header_len,
@@ -81,8 +94,13 @@ fn slow(packet: &[u8]) -> Result<Header, Reason> {
     if word(4) + 40 != packet.len() {
         return Err(Reason::Malformed);
     }
-    let ip = |at: usize| IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&packet[at..at + 16]).unwrap()));
-    let (protocol, transport, fragment) = slow_chain(packet, packet[6], 40, 0, Fragment::No).ok_or(Reason::Malformed)?;
+    let ip = |at: usize| {
+        IpAddr::V6(Ipv6Addr::from(
+            <[u8; 16]>::try_from(&packet[at..at + 16]).unwrap(),
+        ))
+    };
+    let (protocol, transport, fragment) =
+        slow_chain(packet, packet[6], 40, 0, Fragment::No).ok_or(Reason::Malformed)?;
     Ok(Header {
         version: Version::V6,
         header_len: 40,
@@ -98,7 +116,16 @@ fn slow(packet: &[u8]) -> Result<Header, Reason> {
 }
 
 fn v6(next: u8, body: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x60, 0, 0, 0, (body.len() >> 8) as u8, body.len() as u8, next, 64];
+    let mut packet = vec![
+        0x60,
+        0,
+        0,
+        0,
+        (body.len() >> 8) as u8,
+        body.len() as u8,
+        next,
+        64,
+    ];
     packet.extend([0xfd; 16]);
     packet.extend([0xfc; 16]);
     packet.extend(body);
@@ -127,7 +154,8 @@ fn chain(headers: &[(u8, u8)], last: u8, payload: &[u8]) -> Vec<u8> {
 fn packets() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![4 => proptest::sample::select(vec![0u8, 43, 44, 51, 60, 135, 139, 140]), 1 => any::<u8>()];
     let headers = vec((kind, prop_oneof![6 => 0u8..3, 1 => any::<u8>()]), 0..11);
-    let v6 = (headers, any::<u8>(), vec(any::<u8>(), 0..40)).prop_map(|(headers, last, payload)| chain(&headers, last, &payload));
+    let v6 = (headers, any::<u8>(), vec(any::<u8>(), 0..40))
+        .prop_map(|(headers, last, payload)| chain(&headers, last, &payload));
     let v4 = (5u8..16, vec(any::<u8>(), 20..100)).prop_map(|(words, mut packet)| {
         packet[0] = 0x40 | words;
         let len = packet.len() as u16;
@@ -240,14 +268,34 @@ proptest! {
 fn every_length_and_version_of_junk() {
     for first in 0..=255u8 {
         for len in 0..=64usize {
-            for said in [0, 19, 20, len, len + 1, len.saturating_sub(1), len.saturating_sub(40), len.saturating_sub(39)] {
+            for said in [
+                0,
+                19,
+                20,
+                len,
+                len + 1,
+                len.saturating_sub(1),
+                len.saturating_sub(40),
+                len.saturating_sub(39),
+            ] {
                 let mut packet = vec![0; len];
-                [(0, first), (2, (said >> 8) as u8), (3, said as u8), (5, said as u8)].into_iter().for_each(|(at, byte)| {
+                [
+                    (0, first),
+                    (2, (said >> 8) as u8),
+                    (3, said as u8),
+                    (5, said as u8),
+                ]
+                .into_iter()
+                .for_each(|(at, byte)| {
                     if let Some(place) = packet.get_mut(at) {
                         *place = byte;
                     }
                 });
-                assert_eq!(Header::parse(&packet), slow(&packet), "first {first:#x} len {len} said {said}");
+                assert_eq!(
+                    Header::parse(&packet),
+                    slow(&packet),
+                    "first {first:#x} len {len} said {said}"
+                );
             }
         }
     }
@@ -258,10 +306,20 @@ fn wrong_lengths() {
     let mut packet = vec![0; 28];
     (packet[0], packet[3]) = (0x45, 28);
     assert!(Header::parse(&packet).is_ok());
-    for (change, at, value) in [("longer", 3, 29), ("shorter", 3, 27), ("header 16", 0, 0x44), ("header 32", 0, 0x48), ("version", 0, 0x65)] {
+    for (change, at, value) in [
+        ("longer", 3, 29),
+        ("shorter", 3, 27),
+        ("header 16", 0, 0x44),
+        ("header 32", 0, 0x48),
+        ("version", 0, 0x65),
+    ] {
         let mut packet = packet.clone();
         packet[at] = value;
-        let want = if change == "version" { Reason::Short } else { Reason::Malformed };
+        let want = if change == "version" {
+            Reason::Short
+        } else {
+            Reason::Malformed
+        };
         assert_eq!(Header::parse(&packet), Err(want), "{change}");
     }
     // A jumbogram has no payload length, but a hop-by-hop header with the jumbo option.
@@ -279,15 +337,24 @@ fn extension_headers_are_followed_to_a_limit() {
         (header.protocol, header.transport, header.fragment)
     };
     assert_eq!(parsed(&[]), (17, 40, Fragment::No));
-    assert_eq!(parsed(&[(0, 0), (60, 1), (43, 2), (51, 4)]), (17, 40 + 8 + 16 + 24 + 24, Fragment::No));
+    assert_eq!(
+        parsed(&[(0, 0), (60, 1), (43, 2), (51, 4)]),
+        (17, 40 + 8 + 16 + 24 + 24, Fragment::No)
+    );
     assert_eq!(parsed(&[(60, 0); 8]), (17, 40 + 64, Fragment::No));
     assert_eq!(parsed(&[(60, 0); 9]), (OPAQUE, 40 + 64, Fragment::No));
     assert_eq!(parsed(&[(60, 63)]), (17, 40 + 512, Fragment::No));
     assert_eq!(parsed(&[(60, 64)]), (OPAQUE, 40, Fragment::No));
     assert_eq!(parsed(&[(0, 0), (60, 63)]), (OPAQUE, 48, Fragment::No));
     // An extension header that ends beyond the packet, at a position that is followed.
-    assert_eq!(Header::parse(&v6(60, &[17, 1, 0, 0, 0, 0, 0, 0])), Err(Reason::Malformed));
-    assert_eq!(Header::parse(&v6(60, &[17, 0, 0, 0, 0, 0, 0])), Err(Reason::Malformed));
+    assert_eq!(
+        Header::parse(&v6(60, &[17, 1, 0, 0, 0, 0, 0, 0])),
+        Err(Reason::Malformed)
+    );
+    assert_eq!(
+        Header::parse(&v6(60, &[17, 0, 0, 0, 0, 0, 0])),
+        Err(Reason::Malformed)
+    );
 }
 
 #[test]
@@ -300,11 +367,23 @@ fn fragments() {
     };
     // The don't-fragment bit and the reserved bit are ignored.
     for bits in [0, 0x4000, 0x8000] {
-        assert_eq!([v4(bits), v4(bits | 0x2000), v4(bits | 1), v4(bits | 0x2001)], [Fragment::No, Fragment::First, Fragment::Later, Fragment::Later]);
+        assert_eq!(
+            [v4(bits), v4(bits | 0x2000), v4(bits | 1), v4(bits | 0x2001)],
+            [
+                Fragment::No,
+                Fragment::First,
+                Fragment::Later,
+                Fragment::Later
+            ]
+        );
     }
     let v6 = |offset: u16, more: u16| {
         let [high, low] = (offset << 3 | 6 | more).to_be_bytes();
-        let header = Header::parse(&v6(44, &[60, 0, high, low, 0, 0, 0, 9, 17, 0, 1, 1, 1, 1, 1, 1])).unwrap();
+        let header = Header::parse(&v6(
+            44,
+            &[60, 0, high, low, 0, 0, 0, 9, 17, 0, 1, 1, 1, 1, 1, 1],
+        ))
+        .unwrap();
         (header.fragment, header.protocol, header.transport)
     };
     assert_eq!(v6(0, 0), (Fragment::No, 17, 56));

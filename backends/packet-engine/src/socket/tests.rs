@@ -6,15 +6,25 @@ fn pair(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
     let address: IpAddr = address.parse().unwrap();
     let receiver = Socket::bind(address, 0, features).unwrap();
     receiver.prepare(features, true, address.is_unspecified());
-    let to = socket2::SockRef::from(&receiver.fd).local_addr().unwrap().as_socket().unwrap();
+    let to = socket2::SockRef::from(&receiver.fd)
+        .local_addr()
+        .unwrap()
+        .as_socket()
+        .unwrap();
     (Socket::bind(address, 0, features).unwrap(), receiver, to)
 }
 
 fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
     for _ in 0..1000 {
         match receiver.receive(socket, 64) {
-            Ok(count) => return (0..count).map(|index| receiver.meta(index).unwrap()).collect(),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(std::time::Duration::from_millis(1)),
+            Ok(count) => {
+                return (0..count)
+                    .map(|index| receiver.meta(index).unwrap())
+                    .collect();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(std::time::Duration::from_millis(1))
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -24,7 +34,14 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
 /// The datagrams of receipts, each with its ECN field.
 fn datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
     let buffer = receiver.buffer().to_vec();
-    metas.iter().flat_map(|meta| buffer[meta.at.clone()].chunks(meta.segment.max(1)).map(|part| (part.to_vec(), meta.ecn))).collect()
+    metas
+        .iter()
+        .flat_map(|meta| {
+            buffer[meta.at.clone()]
+                .chunks(meta.segment.max(1))
+                .map(|part| (part.to_vec(), meta.ecn))
+        })
+        .collect()
 }
 
 #[test]
@@ -45,8 +62,24 @@ fn messages_arrive_as_they_were_sent() {
                 piece(false, 2000, 500),
                 piece(false, 2500, 77),
             ];
-            let many = Message { to: to.into(), pieces: 0..6, segment: 1010, count: 3, bytes: 2530, ecn: 0, socket: 0 };
-            let one = Message { to: to.into(), pieces: 6..7, segment: 77, count: 1, bytes: 77, ecn: 1, socket: 0 };
+            let many = Message {
+                to: to.into(),
+                pieces: 0..6,
+                segment: 1010,
+                count: 3,
+                bytes: 2530,
+                ecn: 0,
+                socket: 0,
+            };
+            let one = Message {
+                to: to.into(),
+                pieces: 6..7,
+                segment: 77,
+                count: 1,
+                bytes: 77,
+                ecn: 1,
+                socket: 0,
+            };
             let mut sender = Sender::default();
             let (sent, error) = sender.send(&from, &[many, one], &pieces, &made, &read);
             assert!(error.is_none() && sent == 2, "{error:?}");
@@ -54,11 +87,21 @@ fn messages_arrive_as_they_were_sent() {
             let mut got = Vec::new();
             while got.len() < 4 {
                 let metas = receive(&mut receiver, &socket);
-                assert!(metas.iter().all(|meta| meta.from.ip() == address.parse::<IpAddr>().unwrap() && !meta.truncated));
+                assert!(
+                    metas
+                        .iter()
+                        .all(|meta| meta.from.ip() == address.parse::<IpAddr>().unwrap()
+                            && !meta.truncated)
+                );
                 got.extend(datagrams(&mut receiver, &metas));
             }
             let with_head = |range: Range<usize>| [&made[..], &read[range]].concat();
-            let want = [(with_head(0..1000), 0), (with_head(1000..2000), 0), (with_head(2000..2500), 0), (read[2500..2577].to_vec(), 1)];
+            let want = [
+                (with_head(0..1000), 0),
+                (with_head(1000..2000), 0),
+                (with_head(2000..2500), 0),
+                (read[2500..2577].to_vec(), 1),
+            ];
             assert_eq!(got, want, "{} {address}", features.name);
         }
     }
@@ -69,18 +112,49 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let features = Features::mmsg();
     let (from, socket, to) = pair(&features, "127.0.0.1");
     let read = vec![0; 100_000];
-    let pieces = [Piece { made: false, at: 0, len: 10 }, Piece { made: false, at: 0, len: 70_000 }, Piece { made: false, at: 0, len: 20 }];
-    let message = |n: usize| Message { to: to.into(), pieces: n..n + 1, segment: 0, count: 1, bytes: 0, ecn: 0, socket: 0 };
+    let pieces = [
+        Piece {
+            made: false,
+            at: 0,
+            len: 10,
+        },
+        Piece {
+            made: false,
+            at: 0,
+            len: 70_000,
+        },
+        Piece {
+            made: false,
+            at: 0,
+            len: 20,
+        },
+    ];
+    let message = |n: usize| Message {
+        to: to.into(),
+        pieces: n..n + 1,
+        segment: 0,
+        count: 1,
+        bytes: 0,
+        ecn: 0,
+        socket: 0,
+    };
     let messages = [message(0), message(1), message(2)];
     let mut sender = Sender::default();
     let (sent, error) = sender.send(&from, &messages, &pieces, &[], &read);
-    assert_eq!((sent, error.and_then(|error| error.raw_os_error())), (1, Some(libc::EMSGSIZE)));
+    assert_eq!(
+        (sent, error.and_then(|error| error.raw_os_error())),
+        (1, Some(libc::EMSGSIZE))
+    );
     let (sent, error) = sender.send(&from, &messages[2..], &pieces, &[], &read);
     assert!(sent == 1 && error.is_none());
     let mut receiver = Receiver::new(8);
     let mut lengths = Vec::new();
     while lengths.len() < 2 {
-        lengths.extend(receive(&mut receiver, &socket).iter().map(|meta| meta.at.len()));
+        lengths.extend(
+            receive(&mut receiver, &socket)
+                .iter()
+                .map(|meta| meta.at.len()),
+        );
     }
     assert_eq!(lengths, [10, 20]);
 }
@@ -89,14 +163,24 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
 #[test]
 fn an_answer_comes_from_the_address_that_was_asked() {
     for features in [Features::offload(), Features::mmsg(), Features::plain()] {
-        for (any, asked, lost) in [("0.0.0.0", "127.0.0.2", ["192.0.2.9", "192.0.2.10"]), ("::", "::1", ["2001:db8::9", "2001:db8::10"])] {
+        for (any, asked, lost) in [
+            ("0.0.0.0", "127.0.0.2", ["192.0.2.9", "192.0.2.10"]),
+            ("::", "::1", ["2001:db8::9", "2001:db8::10"]),
+        ] {
             let name = format!("{} {any}", features.name);
             let asked: IpAddr = asked.parse().unwrap();
             let (_, answerer, at) = pair(&features, any);
             let (_, asker, back) = pair(&features, any);
-            let (mut sender, mut receiver) = (Sender::default(), Receiver::new(if features.batch == 1 { 1 } else { 8 }));
+            let (mut sender, mut receiver) = (
+                Sender::default(),
+                Receiver::new(if features.batch == 1 { 1 } else { 8 }),
+            );
             let read: Vec<u8> = (0..600u16).map(|n| (n / 100) as u8).collect();
-            let pieces = [0, 100, 200, 300, 400, 500].map(|at| Piece { made: false, at, len: 100 });
+            let pieces = [0, 100, 200, 300, 400, 500].map(|at| Piece {
+                made: false,
+                at,
+                len: 100,
+            });
             let message = |to: Endpoint, pieces: Range<usize>| Message {
                 to,
                 bytes: 100 * pieces.len(),
@@ -106,34 +190,85 @@ fn an_answer_comes_from_the_address_that_was_asked() {
                 ecn: 1,
                 socket: 0,
             };
-            let mut pass = |sender: &mut Sender, from: &Socket, messages: &[Message], to: &Socket| {
-                let (sent, error) = sender.send(from, messages, &pieces, &[], &read);
-                assert!(error.is_none() && sent == messages.len(), "{name}: {sent} of {}: {error:?}", messages.len());
-                let (mut froms, mut got) = (Vec::new(), Vec::new());
-                while got.len() < messages.iter().map(|message| message.count).sum() {
-                    let metas = receive(&mut receiver, to);
-                    got.extend(datagrams(&mut receiver, &metas));
-                    froms.extend(metas.iter().map(|meta| meta.from));
-                }
-                let sent = messages.iter().flat_map(|message| message.pieces.clone()).map(|piece| (vec![piece as u8; 100], 1));
-                assert_eq!(got, sent.collect::<Vec<_>>(), "{name}");
-                froms
-            };
-            let question = pass(&mut sender, &asker, &[message(SocketAddr::new(asked, at.port()).into(), 0..3)], &answerer)[0];
-            assert_eq!((question.source, question.to.port()), (Some(asked), back.port()), "{name}");
-            let answers = pass(&mut sender, &answerer, &[message(question, 0..1), message(question, 1..3)], &asker);
-            assert!(answers.iter().all(|from| from.to == SocketAddr::new(asked, at.port())), "{name}: {answers:?}");
+            let mut pass =
+                |sender: &mut Sender, from: &Socket, messages: &[Message], to: &Socket| {
+                    let (sent, error) = sender.send(from, messages, &pieces, &[], &read);
+                    assert!(
+                        error.is_none() && sent == messages.len(),
+                        "{name}: {sent} of {}: {error:?}",
+                        messages.len()
+                    );
+                    let (mut froms, mut got) = (Vec::new(), Vec::new());
+                    while got.len() < messages.iter().map(|message| message.count).sum() {
+                        let metas = receive(&mut receiver, to);
+                        got.extend(datagrams(&mut receiver, &metas));
+                        froms.extend(metas.iter().map(|meta| meta.from));
+                    }
+                    let sent = messages
+                        .iter()
+                        .flat_map(|message| message.pieces.clone())
+                        .map(|piece| (vec![piece as u8; 100], 1));
+                    assert_eq!(got, sent.collect::<Vec<_>>(), "{name}");
+                    froms
+                };
+            let question = pass(
+                &mut sender,
+                &asker,
+                &[message(SocketAddr::new(asked, at.port()).into(), 0..3)],
+                &answerer,
+            )[0];
+            assert_eq!(
+                (question.source, question.to.port()),
+                (Some(asked), back.port()),
+                "{name}"
+            );
+            let answers = pass(
+                &mut sender,
+                &answerer,
+                &[message(question, 0..1), message(question, 1..3)],
+                &asker,
+            );
+            assert!(
+                answers
+                    .iter()
+                    .all(|from| from.to == SocketAddr::new(asked, at.port())),
+                "{name}: {answers:?}"
+            );
             assert_eq!(sender.refused(), []);
             // Nothing is lost or overtaken when addresses are.
-            let [first, second] = lost.map(|lost| Endpoint { source: Some(lost.parse().unwrap()), ..question });
-            let late = [message(question, 0..1), message(first, 1..3), message(second, 3..4), message(first, 4..5), message(question, 5..6)];
+            let [first, second] = lost.map(|lost| Endpoint {
+                source: Some(lost.parse().unwrap()),
+                ..question
+            });
+            let late = [
+                message(question, 0..1),
+                message(first, 1..3),
+                message(second, 3..4),
+                message(first, 4..5),
+                message(question, 5..6),
+            ];
             let answers = pass(&mut sender, &answerer, &late, &asker);
             assert!(answers.iter().all(|from| Some(from.ip()) != first.source && Some(from.ip()) != second.source), "{answers:?}");
-            assert_eq!((sender.refused(), sender.refused()), (vec![first, second], vec![]));
+            assert_eq!(
+                (sender.refused(), sender.refused()),
+                (vec![first, second], vec![])
+            );
             // What cannot be sent in any way says nothing about its source.
-            let nowhere = Endpoint { to: SocketAddr::new(question.ip(), 0), ..question };
-            let (sent, error) = sender.send(&answerer, &[message(nowhere, 0..1)], &pieces, &[], &read);
-            assert_eq!((sent, error.and_then(|error| error.raw_os_error()), sender.refused()), (0, Some(libc::EINVAL), vec![]), "{name}");
+            let nowhere = Endpoint {
+                to: SocketAddr::new(question.ip(), 0),
+                ..question
+            };
+            let (sent, error) =
+                sender.send(&answerer, &[message(nowhere, 0..1)], &pieces, &[], &read);
+            assert_eq!(
+                (
+                    sent,
+                    error.and_then(|error| error.raw_os_error()),
+                    sender.refused()
+                ),
+                (0, Some(libc::EINVAL), vec![]),
+                "{name}"
+            );
         }
     }
 }

@@ -50,7 +50,20 @@ impl Recipe {
         if self.tcp {
             out.extend([0x9c, 0x40, 0x14, 0x51]);
             out.extend(self.sequence.to_be_bytes());
-            out.extend([0, 0, 0, 7, ((5 + self.options) << 4) as u8, self.flags, 1, 0, 0, 0, 0, 0]);
+            out.extend([
+                0,
+                0,
+                0,
+                7,
+                ((5 + self.options) << 4) as u8,
+                self.flags,
+                1,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ]);
             out.extend(std::iter::repeat_n(1, self.options * 4));
         } else {
             out.extend([0x9c, 0x40, 0x14, 0x51]);
@@ -59,7 +72,11 @@ impl Recipe {
         }
         out.extend(&self.payload);
         let at = self.transport() + if self.tcp { 16 } else { 6 };
-        let addresses = if self.ipv6 { out[8..40].to_vec() } else { out[12..20].to_vec() };
+        let addresses = if self.ipv6 {
+            out[8..40].to_vec()
+        } else {
+            out[12..20].to_vec()
+        };
         let (from, to) = addresses.split_at(addresses.len() / 2);
         let sum = checksum::pseudo(from, to, protocol, length as u32);
         let mut sum = checksum::checksum(checksum::sum(&out[self.transport()..], sum));
@@ -75,9 +92,18 @@ impl Recipe {
         let mut out = self.packet();
         let at = self.transport() + if self.tcp { 16 } else { 6 };
         let length = out.len() - self.transport();
-        let addresses = if self.ipv6 { out[8..40].to_vec() } else { out[12..20].to_vec() };
+        let addresses = if self.ipv6 {
+            out[8..40].to_vec()
+        } else {
+            out[12..20].to_vec()
+        };
         let (from, to) = addresses.split_at(addresses.len() / 2);
-        let sum = checksum::fold(checksum::pseudo(from, to, if self.tcp { TCP } else { UDP }, length as u32));
+        let sum = checksum::fold(checksum::pseudo(
+            from,
+            to,
+            if self.tcp { TCP } else { UDP },
+            length as u32,
+        ));
         out[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         out
     }
@@ -113,7 +139,14 @@ impl Recipe {
                 flags &= !CWR;
             }
             let sequence = self.sequence.wrapping_add((index * size) as u32);
-            Recipe { payload: chunk.to_vec(), flags, sequence, id: self.id.wrapping_add(index as u16), ..self.clone() }.packet()
+            Recipe {
+                payload: chunk.to_vec(),
+                flags,
+                sequence,
+                id: self.id.wrapping_add(index as u16),
+                ..self.clone()
+            }
+            .packet()
         };
         chunks.iter().enumerate().map(single).collect()
     }
@@ -121,8 +154,26 @@ impl Recipe {
 
 pub(crate) fn recipe(longest: usize) -> impl Strategy<Value = Recipe> {
     let flags = prop_oneof![4 => Just(0x10u8), 4 => Just(0x18), 1 => Just(0x11), 1 => Just(0x90)];
-    (any::<bool>(), any::<bool>(), any::<u32>(), flags, 0usize..8, any::<u16>(), proptest::collection::vec(any::<u8>(), 1..longest))
-        .prop_map(|(ipv6, tcp, sequence, flags, options, id, payload)| Recipe { ipv6, tcp, sequence, flags, options, id, payload })
+    (
+        any::<bool>(),
+        any::<bool>(),
+        any::<u32>(),
+        flags,
+        0usize..8,
+        any::<u16>(),
+        proptest::collection::vec(any::<u8>(), 1..longest),
+    )
+        .prop_map(
+            |(ipv6, tcp, sequence, flags, options, id, payload)| Recipe {
+                ipv6,
+                tcp,
+                sequence,
+                flags,
+                options,
+                id,
+                payload,
+            },
+        )
 }
 
 fn all(vnet: &VnetHeader, packet: &mut [u8]) -> Result<Vec<Vec<u8>>, Reason> {
@@ -205,13 +256,49 @@ proptest! {
 
 #[test]
 fn wrong_virtio_headers_are_refused() {
-    let recipe = Recipe { ipv6: false, tcp: true, sequence: 1, flags: 0x10, options: 3, id: 9, payload: vec![7; 3000] };
+    let recipe = Recipe {
+        ipv6: false,
+        tcp: true,
+        sequence: 1,
+        flags: 0x10,
+        options: 3,
+        id: 9,
+        payload: vec![7; 3000],
+    };
     let right = recipe.vnet(1000);
-    for wrong in [VnetHeader { gso_size: 0, ..right }, VnetHeader { gso: Gso::Udp, ..right }, VnetHeader { gso: Gso::Tcp6, ..right }] {
-        assert_eq!(all(&wrong, &mut recipe.partial()), Err(Reason::BadOffload), "{wrong:?}");
+    for wrong in [
+        VnetHeader {
+            gso_size: 0,
+            ..right
+        },
+        VnetHeader {
+            gso: Gso::Udp,
+            ..right
+        },
+        VnetHeader {
+            gso: Gso::Tcp6,
+            ..right
+        },
+    ] {
+        assert_eq!(
+            all(&wrong, &mut recipe.partial()),
+            Err(Reason::BadOffload),
+            "{wrong:?}"
+        );
     }
-    let outside = VnetHeader { gso: Gso::None, csum_start: 5000, ..right };
-    assert_eq!(all(&outside, &mut recipe.partial()), Err(Reason::BadOffload));
-    let beyond = VnetHeader { gso: Gso::None, csum_offset: 5000, ..right };
+    let outside = VnetHeader {
+        gso: Gso::None,
+        csum_start: 5000,
+        ..right
+    };
+    assert_eq!(
+        all(&outside, &mut recipe.partial()),
+        Err(Reason::BadOffload)
+    );
+    let beyond = VnetHeader {
+        gso: Gso::None,
+        csum_offset: 5000,
+        ..right
+    };
     assert_eq!(all(&beyond, &mut recipe.partial()), Err(Reason::BadOffload));
 }

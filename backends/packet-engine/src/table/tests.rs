@@ -6,8 +6,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 fn settings() -> TableSettings {
     TableSettings {
-        networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: Some("fd00:5::/48".parse().unwrap()) },
-        own: Networks { v4: Some("10.5.1.0/24".parse().unwrap()), v6: Some("fd00:5:0:1::/64".parse().unwrap()) },
+        networks: Networks {
+            v4: Some("10.5.0.0/16".parse().unwrap()),
+            v6: Some("fd00:5::/48".parse().unwrap()),
+        },
+        own: Networks {
+            v4: Some("10.5.1.0/24".parse().unwrap()),
+            v6: Some("fd00:5:0:1::/64".parse().unwrap()),
+        },
         checks: Checks::Cluster,
         mtu: 1472,
         routed: true,
@@ -17,11 +23,21 @@ fn settings() -> TableSettings {
 }
 
 fn peer(address: &str) -> Peer {
-    Peer { address: format!("{address}:8285").parse().unwrap(), mac: [0; 6], carries_v6: true, outer_ecn: false }
+    Peer {
+        address: format!("{address}:8285").parse().unwrap(),
+        mac: [0; 6],
+        carries_v6: true,
+        outer_ecn: false,
+    }
 }
 
 fn numbered(n: u32) -> Peer {
-    Peer { address: (Ipv4Addr::from_bits(0xc0a8_0000 + n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false }
+    Peer {
+        address: (Ipv4Addr::from_bits(0xc0a8_0000 + n), 8285).into(),
+        mac: [0; 6],
+        carries_v6: true,
+        outer_ecn: false,
+    }
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -30,26 +46,52 @@ fn ip(text: &str) -> IpAddr {
 
 /// A simple lookup over all subnets: the longest prefix wins, and of equal ones the last.
 fn slow(peers: &[(IpNet, Peer)], ip: IpAddr) -> Option<&Peer> {
-    peers.iter().filter(|(net, _)| net.contains(&ip)).max_by_key(|(net, _)| net.prefix_len()).map(|(_, peer)| peer)
+    peers
+        .iter()
+        .filter(|(net, _)| net.contains(&ip))
+        .max_by_key(|(net, _)| net.prefix_len())
+        .map(|(_, peer)| peer)
 }
 
 fn is_flat(table: &Table) -> [bool; 2] {
-    [matches!(table.v4, Prefixes::Flat { .. }), matches!(table.v6, Prefixes::Flat { .. })]
+    [
+        matches!(table.v4, Prefixes::Flat { .. }),
+        matches!(table.v6, Prefixes::Flat { .. }),
+    ]
 }
 
 /// Addresses at and next to the ends of the subnets.
 fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
-    let mut probes = vec![ip("0.0.0.0"), ip("255.255.255.255"), ip("::"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")];
+    let mut probes = vec![
+        ip("0.0.0.0"),
+        ip("255.255.255.255"),
+        ip("::"),
+        ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+    ];
     for (net, _) in peers {
         match net {
             IpNet::V4(net) => {
                 let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
-                let around = [first.wrapping_sub(1), first, first.wrapping_add(1), last.wrapping_sub(1), last, last.wrapping_add(1)];
+                let around = [
+                    first.wrapping_sub(1),
+                    first,
+                    first.wrapping_add(1),
+                    last.wrapping_sub(1),
+                    last,
+                    last.wrapping_add(1),
+                ];
                 probes.extend(around.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))));
             }
             IpNet::V6(net) => {
                 let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
-                let around = [first.wrapping_sub(1), first, first.wrapping_add(1), last.wrapping_sub(1), last, last.wrapping_add(1)];
+                let around = [
+                    first.wrapping_sub(1),
+                    first,
+                    first.wrapping_add(1),
+                    last.wrapping_sub(1),
+                    last,
+                    last.wrapping_add(1),
+                ];
                 probes.extend(around.map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))));
             }
         }
@@ -58,14 +100,21 @@ fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
 }
 
 fn check(nets: Vec<IpNet>, more: Vec<IpAddr>) -> Result<Table, TestCaseError> {
-    let peers: Vec<(IpNet, Peer)> = nets.into_iter().enumerate().map(|(n, net)| (net, numbered(n as u32))).collect();
+    let peers: Vec<(IpNet, Peer)> = nets
+        .into_iter()
+        .enumerate()
+        .map(|(n, net)| (net, numbered(n as u32)))
+        .collect();
     let table = Table::build(settings(), peers.clone());
     for ip in probes(&peers).into_iter().chain(more) {
         prop_assert_eq!(table.lookup(ip), slow(&peers, ip), "{}", ip);
     }
     for n in 0..peers.len() as u32 + 2 {
         let address = numbered(n).address.ip();
-        prop_assert_eq!(table.knows(address), peers.iter().any(|(_, peer)| peer.address.ip() == address));
+        prop_assert_eq!(
+            table.knows(address),
+            peers.iter().any(|(_, peer)| peer.address.ip() == address)
+        );
     }
     Ok(table)
 }
@@ -118,7 +167,14 @@ proptest! {
 
 #[test]
 fn distant_subnets_use_sorted_lists() {
-    let nets = vec![net4(0x0a00_0000, 32), net4(0x0aff_ff00, 24), net4(0x0a80_0000, 9), net6(1 << 127, 128), net6(1, 128), net6(1 << 126, 3)];
+    let nets = vec![
+        net4(0x0a00_0000, 32),
+        net4(0x0aff_ff00, 24),
+        net4(0x0a80_0000, 9),
+        net6(1 << 127, 128),
+        net6(1, 128),
+        net6(1 << 126, 3),
+    ];
     let table = check(nets, vec![]).unwrap();
     assert_eq!(is_flat(&table), [false, false]);
 }
@@ -126,7 +182,9 @@ fn distant_subnets_use_sorted_lists() {
 #[test]
 fn the_array_size_is_limited() {
     // 2^20 subnets of 16 addresses in a /8 just fit.
-    let ends = |last: u32| is_flat(&check(vec![net4(0x0a00_0000, 28), net4(last, 28)], vec![]).unwrap())[0];
+    let ends = |last: u32| {
+        is_flat(&check(vec![net4(0x0a00_0000, 28), net4(last, 28)], vec![]).unwrap())[0]
+    };
     assert!(ends(0x0aff_fff0));
     assert!(!ends(0x0b00_0000));
 }
@@ -134,26 +192,66 @@ fn the_array_size_is_limited() {
 #[test]
 fn no_peers_no_routes() {
     let table = Table::build(settings(), []);
-    assert_eq!((table.lookup(ip("10.5.2.1")), table.lookup(ip("::")), table.knows(ip("0.0.0.0"))), (None, None, false));
-    assert!(table.is_own(ip("10.5.1.0")) && table.is_own(ip("fd00:5:0:1::9")) && !table.is_own(ip("10.5.2.0")));
-    assert!(table.in_network(ip("10.5.255.255")) && !table.in_network(ip("10.6.0.0")) && !table.in_network(ip("fd00:6::")));
+    assert_eq!(
+        (
+            table.lookup(ip("10.5.2.1")),
+            table.lookup(ip("::")),
+            table.knows(ip("0.0.0.0"))
+        ),
+        (None, None, false)
+    );
+    assert!(
+        table.is_own(ip("10.5.1.0"))
+            && table.is_own(ip("fd00:5:0:1::9"))
+            && !table.is_own(ip("10.5.2.0"))
+    );
+    assert!(
+        table.in_network(ip("10.5.255.255"))
+            && !table.in_network(ip("10.6.0.0"))
+            && !table.in_network(ip("fd00:6::"))
+    );
 }
 
 #[test]
 fn a_peer_inside_a_subnet_is_refused() {
     // Inside its own, another peer's or our subnet. The network itself may contain nodes.
-    let nets: Vec<IpNet> =
-        ["10.5.2.0/24", "10.5.3.0/24", "fd00:5:0:4::/64", "10.5.5.0/24", "10.5.6.0/24", "10.5.7.0/24"].map(|net| net.parse().unwrap()).into();
-    let addresses = ["192.168.0.2", "10.5.3.7", "[fd00:5::1]", "[::ffff:10.5.2.9]", "10.5.1.9", "10.5.99.9"];
+    let nets: Vec<IpNet> = [
+        "10.5.2.0/24",
+        "10.5.3.0/24",
+        "fd00:5:0:4::/64",
+        "10.5.5.0/24",
+        "10.5.6.0/24",
+        "10.5.7.0/24",
+    ]
+    .map(|net| net.parse().unwrap())
+    .into();
+    let addresses = [
+        "192.168.0.2",
+        "10.5.3.7",
+        "[fd00:5::1]",
+        "[::ffff:10.5.2.9]",
+        "10.5.1.9",
+        "10.5.99.9",
+    ];
     let table = Table::build(settings(), nets.iter().copied().zip(addresses.map(peer)));
     assert_eq!(table.refused, [nets[1], nets[3], nets[4]]);
     assert_eq!(table.lookup(ip("10.5.2.9")), Some(&peer("192.168.0.2")));
     assert_eq!(table.lookup(ip("10.5.7.9")), Some(&peer("10.5.99.9")));
-    assert_eq!(table.lookup(ip("fd00:5:0:4::9")), Some(&peer("[fd00:5::1]")));
+    assert_eq!(
+        table.lookup(ip("fd00:5:0:4::9")),
+        Some(&peer("[fd00:5::1]"))
+    );
     for lost in ["10.5.3.9", "10.5.5.9", "10.5.6.9"] {
         assert_eq!(table.lookup(ip(lost)), None, "{lost}");
     }
-    assert_eq!((table.knows(ip("10.5.3.7")), table.knows(ip("192.168.0.2")), table.knows(ip("10.5.99.9"))), (false, true, true));
+    assert_eq!(
+        (
+            table.knows(ip("10.5.3.7")),
+            table.knows(ip("192.168.0.2")),
+            table.knows(ip("10.5.99.9"))
+        ),
+        (false, true, true)
+    );
     assert_eq!(table.peers().len(), 3);
 }
 
@@ -161,13 +259,22 @@ fn a_peer_inside_a_subnet_is_refused() {
 fn the_last_of_equal_subnets_wins() {
     let net: IpNet = "10.5.2.0/24".parse().unwrap();
     // Host bits are ignored.
-    let table = Table::build(settings(), [(net, peer("192.168.0.2")), ("10.5.2.77/24".parse().unwrap(), peer("192.168.0.3"))]);
+    let table = Table::build(
+        settings(),
+        [
+            (net, peer("192.168.0.2")),
+            ("10.5.2.77/24".parse().unwrap(), peer("192.168.0.3")),
+        ],
+    );
     assert_eq!(table.lookup(ip("10.5.2.9")), Some(&peer("192.168.0.3")));
 }
 
 #[test]
 fn mapped_addresses_are_the_v4_ones() {
-    let table = Table::build(settings(), [("10.5.2.0/24".parse().unwrap(), peer("[::ffff:192.168.0.2]"))]);
+    let table = Table::build(
+        settings(),
+        [("10.5.2.0/24".parse().unwrap(), peer("[::ffff:192.168.0.2]"))],
+    );
     assert!(table.knows(ip("192.168.0.2")));
     assert_eq!(table.lookup(ip("10.5.2.1")), Some(&peer("192.168.0.2")));
 }
@@ -175,7 +282,13 @@ fn mapped_addresses_are_the_v4_ones() {
 #[test]
 fn the_last_address_of_a_subnet_is_its_broadcast() {
     let judge = |own: &str, ip: &str| {
-        let settings = TableSettings { own: Networks { v4: Some(own.parse().unwrap()), v6: None }, ..settings() };
+        let settings = TableSettings {
+            own: Networks {
+                v4: Some(own.parse().unwrap()),
+                v6: None,
+            },
+            ..settings()
+        };
         Table::build(settings, []).is_broadcast(ip.parse().unwrap())
     };
     assert!(judge("10.5.1.0/24", "10.5.1.255") && judge("10.5.1.0/30", "10.5.1.3"));

@@ -28,26 +28,68 @@ const OWN: [&str; 2] = ["10.5.1.0/24", "fd00:5:0:1::/64"];
 const NETWORKS: [&str; 2] = ["10.5.0.0/16", "fd00:5::/48"];
 
 fn build(checks: Checks, routed: bool) -> Table {
-    let both = |nets: [&str; 2]| Networks { v4: Some(nets[0].parse().unwrap()), v6: Some(nets[1].parse().unwrap()) };
-    let settings = TableSettings { networks: both(NETWORKS), own: both(OWN), checks, mtu: 1472, routed, encap_port: 8285, address: Some(ip(HERE)) };
-    let peer = |address: &str, carries_v6| Peer { address: (ip(address), 8285).into(), mac: [0; 6], carries_v6, outer_ecn: false };
-    Table::build(settings, LEASES.iter().map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))))
+    let both = |nets: [&str; 2]| Networks {
+        v4: Some(nets[0].parse().unwrap()),
+        v6: Some(nets[1].parse().unwrap()),
+    };
+    let settings = TableSettings {
+        networks: both(NETWORKS),
+        own: both(OWN),
+        checks,
+        mtu: 1472,
+        routed,
+        encap_port: 8285,
+        address: Some(ip(HERE)),
+    };
+    let peer = |address: &str, carries_v6| Peer {
+        address: (ip(address), 8285).into(),
+        mac: [0; 6],
+        carries_v6,
+        outer_ecn: false,
+    };
+    Table::build(
+        settings,
+        LEASES
+            .iter()
+            .map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))),
+    )
 }
 
 /// The tables of all settings, built only once.
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
     let settings = |checks| [false, true].map(|routed| build(checks, routed));
-    [Checks::Cluster, Checks::Strict, Checks::Off].into_iter().flat_map(settings).collect()
+    [Checks::Cluster, Checks::Strict, Checks::Off]
+        .into_iter()
+        .flat_map(settings)
+        .collect()
 });
 
 fn table(checks: Checks, routed: bool) -> &'static Table {
-    TABLES.iter().find(|table| table.checks == checks && table.routed == routed).unwrap()
+    TABLES
+        .iter()
+        .find(|table| table.checks == checks && table.routed == routed)
+        .unwrap()
 }
 
 fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
-    let (version, header_len) = if source.is_ipv4() { (Version::V4, 20) } else { (Version::V6, 40) };
+    let (version, header_len) = if source.is_ipv4() {
+        (Version::V4, 20)
+    } else {
+        (Version::V6, 40)
+    };
     let fragment = Fragment::No;
-    Header { version, header_len, transport: header_len, protocol: 17, total_len: len, ttl, tos: 0, source, destination, fragment }
+    Header {
+        version,
+        header_len,
+        transport: header_len,
+        protocol: 17,
+        total_len: len,
+        ttl,
+        tos: 0,
+        source,
+        destination,
+        fragment,
+    }
 }
 
 /// A packet that has a destination port and nothing else: the rest is in the header.
@@ -57,8 +99,18 @@ fn to_port(header: &Header, port: u16) -> Vec<u8> {
     packet
 }
 
-const MARTIANS: [&str; 10] =
-    ["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4", "::/128", "::1/128", "fe80::/10", "ff00::/8", "::ffff:0:0/96"];
+const MARTIANS: [&str; 10] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+    "::/128",
+    "::1/128",
+    "fe80::/10",
+    "ff00::/8",
+    "::ffff:0:0/96",
+];
 
 static MARTIAN_NETS: LazyLock<Vec<IpNet>> = LazyLock::new(|| MARTIANS.map(net).into());
 
@@ -68,19 +120,31 @@ fn slow_martian(ip: &IpAddr) -> bool {
 
 /// Whether a packet is to the tunnel's port of a node.
 fn slow_nested(header: &Header, port: u16) -> bool {
-    let is_node = header.destination == ip(HERE) || LEASES.iter().any(|(_, address, _)| ip(address) == header.destination);
+    let is_node = header.destination == ip(HERE)
+        || LEASES
+            .iter()
+            .any(|(_, address, _)| ip(address) == header.destination);
     header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
 /// A simple implementation that scans the leases for every rule.
-fn slow_inbound(source: IpAddr, destination: IpAddr, from: IpAddr, ttl: u8, checks: Checks) -> Result<(), Reason> {
+fn slow_inbound(
+    source: IpAddr,
+    destination: IpAddr,
+    from: IpAddr,
+    ttl: u8,
+    checks: Checks,
+) -> Result<(), Reason> {
     let mapped = |ip: IpAddr| match ip {
         IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4),
         v4 => v4,
     };
     let from = mapped(from);
     if checks != Checks::Off {
-        let mut of_sender = LEASES.iter().filter(|(_, address, _)| ip(address) == from).peekable();
+        let mut of_sender = LEASES
+            .iter()
+            .filter(|(_, address, _)| ip(address) == from)
+            .peekable();
         if of_sender.peek().is_none() {
             return Err(Reason::UnknownPeer);
         }
@@ -93,22 +157,40 @@ fn slow_inbound(source: IpAddr, destination: IpAddr, from: IpAddr, ttl: u8, chec
         if slow_martian(&source) || destination == ip("10.5.1.255") {
             return Err(Reason::Martian);
         }
-        let inside = NETWORKS.iter().any(|network| net(network).contains(&source));
-        if !of_sender.any(|(subnet, ..)| net(subnet).contains(&source)) && (inside || checks == Checks::Strict) {
+        let inside = NETWORKS
+            .iter()
+            .any(|network| net(network).contains(&source));
+        if !of_sender.any(|(subnet, ..)| net(subnet).contains(&source))
+            && (inside || checks == Checks::Strict)
+        {
             return Err(Reason::Spoofed);
         }
     }
-    if ttl == 0 { Err(Reason::TtlExceeded) } else { Ok(()) }
+    if ttl == 0 {
+        Err(Reason::TtlExceeded)
+    } else {
+        Ok(())
+    }
 }
 
 fn addresses() -> impl Strategy<Value = IpAddr> {
-    let near = (0u32..30, 0u32..5).prop_map(|(subnet, host)| IpAddr::V4((0x0a05_0000 + (subnet << 8) + host.wrapping_sub(1) % 256).into()));
-    let near_v6 = (0u128..10, 0u128..4).prop_map(|(subnet, host)| IpAddr::V6((0xfd00_0005 << 96 | subnet << 64 | host).into()));
-    let nodes = (0u32..6).prop_map(|n| IpAddr::V4((0xc0a8_0000 + n).into()));
-    let martian = (proptest::sample::select(MARTIANS.to_vec()), any::<u128>()).prop_map(|(range, bits)| match net(range) {
-        IpNet::V4(net) => IpAddr::V4((net.network().to_bits() | bits as u32 & net.hostmask().to_bits()).into()),
-        IpNet::V6(net) => IpAddr::V6((net.network().to_bits() | bits & net.hostmask().to_bits()).into()),
+    let near = (0u32..30, 0u32..5).prop_map(|(subnet, host)| {
+        IpAddr::V4((0x0a05_0000 + (subnet << 8) + host.wrapping_sub(1) % 256).into())
     });
+    let near_v6 = (0u128..10, 0u128..4)
+        .prop_map(|(subnet, host)| IpAddr::V6((0xfd00_0005 << 96 | subnet << 64 | host).into()));
+    let nodes = (0u32..6).prop_map(|n| IpAddr::V4((0xc0a8_0000 + n).into()));
+    let martian =
+        (proptest::sample::select(MARTIANS.to_vec()), any::<u128>()).prop_map(|(range, bits)| {
+            match net(range) {
+                IpNet::V4(net) => IpAddr::V4(
+                    (net.network().to_bits() | bits as u32 & net.hostmask().to_bits()).into(),
+                ),
+                IpNet::V6(net) => {
+                    IpAddr::V6((net.network().to_bits() | bits & net.hostmask().to_bits()).into())
+                }
+            }
+        });
     let any_v4 = any::<u32>().prop_map(|bits| IpAddr::V4(bits.into()));
     let any_v6 = any::<u128>().prop_map(|bits| IpAddr::V6(bits.into()));
     prop_oneof![4 => near, 4 => near_v6, 2 => nodes, 2 => martian, 1 => any_v4, 1 => any_v6]
@@ -134,7 +216,11 @@ fn kinds() -> impl Strategy<Value = (u8, Fragment)> {
 }
 
 fn checks() -> impl Strategy<Value = Checks> {
-    prop_oneof![Just(Checks::Cluster), Just(Checks::Strict), Just(Checks::Off)]
+    prop_oneof![
+        Just(Checks::Cluster),
+        Just(Checks::Strict),
+        Just(Checks::Off)
+    ]
 }
 
 proptest! {
@@ -235,28 +321,80 @@ fn martian_ranges_have_exact_ends() {
 
 #[test]
 fn allowed_sources_by_sender() {
-    let judge = |checks, source, from| inbound(&header(ip(source), ip("10.5.1.9"), 64, 100), &[], ip(from), table(checks, true));
+    let judge = |checks, source, from| {
+        inbound(
+            &header(ip(source), ip("10.5.1.9"), 64, 100),
+            &[],
+            ip(from),
+            table(checks, true),
+        )
+    };
     // The source, the sender, and the results with cluster and strict checks.
     let rows = [
         ("10.5.2.9", "192.168.0.2", Ok(()), Ok(())),
         ("10.5.20.9", "192.168.0.2", Ok(()), Ok(())),
         ("10.5.2.0", "::ffff:192.168.0.2", Ok(()), Ok(())),
-        ("10.5.3.9", "192.168.0.2", Err(Reason::Spoofed), Err(Reason::Spoofed)),
-        ("10.5.99.9", "192.168.0.2", Err(Reason::Spoofed), Err(Reason::Spoofed)),
-        ("10.5.1.7", "192.168.0.2", Err(Reason::Spoofed), Err(Reason::Spoofed)),
+        (
+            "10.5.3.9",
+            "192.168.0.2",
+            Err(Reason::Spoofed),
+            Err(Reason::Spoofed),
+        ),
+        (
+            "10.5.99.9",
+            "192.168.0.2",
+            Err(Reason::Spoofed),
+            Err(Reason::Spoofed),
+        ),
+        (
+            "10.5.1.7",
+            "192.168.0.2",
+            Err(Reason::Spoofed),
+            Err(Reason::Spoofed),
+        ),
         ("192.168.0.2", "192.168.0.2", Ok(()), Err(Reason::Spoofed)),
         ("8.8.8.8", "192.168.0.3", Ok(()), Err(Reason::Spoofed)),
-        ("8.8.8.8", "192.168.0.9", Err(Reason::UnknownPeer), Err(Reason::UnknownPeer)),
-        ("10.5.2.9", "192.168.0.9", Err(Reason::UnknownPeer), Err(Reason::UnknownPeer)),
-        ("127.0.0.1", "192.168.0.2", Err(Reason::Martian), Err(Reason::Martian)),
+        (
+            "8.8.8.8",
+            "192.168.0.9",
+            Err(Reason::UnknownPeer),
+            Err(Reason::UnknownPeer),
+        ),
+        (
+            "10.5.2.9",
+            "192.168.0.9",
+            Err(Reason::UnknownPeer),
+            Err(Reason::UnknownPeer),
+        ),
+        (
+            "127.0.0.1",
+            "192.168.0.2",
+            Err(Reason::Martian),
+            Err(Reason::Martian),
+        ),
     ];
     for (source, from, cluster, strict) in rows {
-        assert_eq!((judge(Checks::Cluster, source, from), judge(Checks::Strict, source, from)), (cluster, strict), "{source} from {from}");
+        assert_eq!(
+            (
+                judge(Checks::Cluster, source, from),
+                judge(Checks::Strict, source, from)
+            ),
+            (cluster, strict),
+            "{source} from {from}"
+        );
         assert_eq!(judge(Checks::Off, source, from), Ok(()));
     }
     // Without checks the TTL still counts.
     for checks in [Checks::Cluster, Checks::Strict, Checks::Off] {
-        assert_eq!(inbound(&header(ip("10.5.2.9"), ip("10.5.1.9"), 0, 100), &[], ip("192.168.0.2"), table(checks, true)), Err(Reason::TtlExceeded));
+        assert_eq!(
+            inbound(
+                &header(ip("10.5.2.9"), ip("10.5.1.9"), 0, 100),
+                &[],
+                ip("192.168.0.2"),
+                table(checks, true)
+            ),
+            Err(Reason::TtlExceeded)
+        );
     }
 }
 
@@ -264,15 +402,26 @@ fn allowed_sources_by_sender() {
 fn peers_cannot_send_from_our_subnets() {
     let judge = |own: &str, lease: &str| {
         let settings = TableSettings {
-            networks: Networks { v4: Some("10.5.0.0/16".parse().unwrap()), v6: None },
-            own: Networks { v4: Some(own.parse().unwrap()), v6: None },
+            networks: Networks {
+                v4: Some("10.5.0.0/16".parse().unwrap()),
+                v6: None,
+            },
+            own: Networks {
+                v4: Some(own.parse().unwrap()),
+                v6: None,
+            },
             checks: Checks::Cluster,
             mtu: 1472,
             routed: true,
             encap_port: 8285,
             address: None,
         };
-        let peer = Peer { address: (ip("192.168.0.2"), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false };
+        let peer = Peer {
+            address: (ip("192.168.0.2"), 8285).into(),
+            mac: [0; 6],
+            carries_v6: true,
+            outer_ecn: false,
+        };
         let table = Table::build(settings, [(net(lease), peer)]);
         let ours = net(own).addr();
         inbound(&header(ours, ours, 64, 100), &[], ip("192.168.0.2"), &table)
@@ -286,32 +435,67 @@ fn peers_cannot_send_from_our_subnets() {
 fn a_node_inside_the_network_sends_as_itself() {
     let judge = |checks, source: &str| {
         let settings = TableSettings {
-            networks: Networks { v4: Some("192.168.0.0/16".parse().unwrap()), v6: None },
-            own: Networks { v4: Some("192.168.1.0/24".parse().unwrap()), v6: None },
+            networks: Networks {
+                v4: Some("192.168.0.0/16".parse().unwrap()),
+                v6: None,
+            },
+            own: Networks {
+                v4: Some("192.168.1.0/24".parse().unwrap()),
+                v6: None,
+            },
             checks,
             mtu: 1472,
             routed: true,
             encap_port: 8285,
             address: None,
         };
-        let peer = Peer { address: (ip("192.168.56.102"), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: false };
+        let peer = Peer {
+            address: (ip("192.168.56.102"), 8285).into(),
+            mac: [0; 6],
+            carries_v6: true,
+            outer_ecn: false,
+        };
         let table = Table::build(settings, [(net("192.168.2.0/24"), peer)]);
-        inbound(&header(ip(source), ip("192.168.1.9"), 64, 100), &[], ip("192.168.56.102"), &table)
+        inbound(
+            &header(ip(source), ip("192.168.1.9"), 64, 100),
+            &[],
+            ip("192.168.56.102"),
+            &table,
+        )
     };
     assert_eq!(judge(Checks::Cluster, "192.168.56.102"), Ok(()));
     assert_eq!(judge(Checks::Cluster, "192.168.2.9"), Ok(()));
-    assert_eq!(judge(Checks::Cluster, "192.168.56.103"), Err(Reason::Spoofed));
-    assert_eq!(judge(Checks::Strict, "192.168.56.102"), Err(Reason::Spoofed));
+    assert_eq!(
+        judge(Checks::Cluster, "192.168.56.103"),
+        Err(Reason::Spoofed)
+    );
+    assert_eq!(
+        judge(Checks::Strict, "192.168.56.102"),
+        Err(Reason::Spoofed)
+    );
 }
 
 #[test]
 fn only_our_subnets_are_reached() {
-    let judge = |destination| inbound(&header(ip("10.5.2.9"), ip(destination), 64, 100), &[], ip("192.168.0.2"), table(Checks::Cluster, true));
+    let judge = |destination| {
+        inbound(
+            &header(ip("10.5.2.9"), ip(destination), 64, 100),
+            &[],
+            ip("192.168.0.2"),
+            table(Checks::Cluster, true),
+        )
+    };
     assert_eq!(judge("10.5.1.0"), Ok(()));
     for other in ["10.5.3.9", "192.168.0.1", "8.8.8.8", "10.6.1.9"] {
         assert_eq!(judge(other), Err(Reason::NotOurs), "{other}");
     }
-    for other in ["127.0.0.1", "224.0.0.251", "255.255.255.255", "169.254.169.254", "10.5.1.255"] {
+    for other in [
+        "127.0.0.1",
+        "224.0.0.251",
+        "255.255.255.255",
+        "169.254.169.254",
+        "10.5.1.255",
+    ] {
         assert_eq!(judge(other), Err(Reason::Martian), "{other}");
     }
 }
@@ -319,9 +503,18 @@ fn only_our_subnets_are_reached() {
 #[test]
 fn tunnel_packets_to_nodes_are_dropped_in_the_tunnel_and_those_to_pods_pass() {
     let tx = |destination, port| {
-        let source = if ip(destination).is_ipv4() { "10.5.1.9" } else { "fd00:5:0:1::9" };
+        let source = if ip(destination).is_ipv4() {
+            "10.5.1.9"
+        } else {
+            "fd00:5:0:1::9"
+        };
         let header = header(ip(source), ip(destination), 64, 100);
-        match outbound(&header, &to_port(&header, port), table(Checks::Cluster, true), None) {
+        match outbound(
+            &header,
+            &to_port(&header, port),
+            table(Checks::Cluster, true),
+            None,
+        ) {
             Outbound::Send(_) => Ok(()),
             Outbound::Reply(_, reason) | Outbound::Drop(reason) => Err(reason),
         }
@@ -337,7 +530,12 @@ fn tunnel_packets_to_nodes_are_dropped_in_the_tunnel_and_those_to_pods_pass() {
     // A datagram's inner packet must not leave this node as a datagram of the tunnel.
     let rx = |destination, checks| {
         let header = header(ip("10.5.2.9"), ip(destination), 64, 100);
-        inbound(&header, &to_port(&header, 8285), ip("192.168.0.2"), table(checks, true))
+        inbound(
+            &header,
+            &to_port(&header, 8285),
+            ip("192.168.0.2"),
+            table(checks, true),
+        )
     };
     assert_eq!(rx("10.5.1.9", Checks::Strict), Ok(()));
     for node in ["192.168.0.3", HERE] {
@@ -348,8 +546,18 @@ fn tunnel_packets_to_nodes_are_dropped_in_the_tunnel_and_those_to_pods_pass() {
 
 #[test]
 fn every_reason_has_an_index_and_a_label() {
-    let labels: std::collections::BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+    let labels: std::collections::BTreeSet<&str> =
+        Reason::ALL.iter().map(|reason| reason.as_str()).collect();
     assert_eq!(labels.len(), Reason::ALL.len());
-    assert!(Reason::ALL.iter().enumerate().all(|(n, reason)| reason.index() == n));
-    assert!(labels.iter().all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')));
+    assert!(
+        Reason::ALL
+            .iter()
+            .enumerate()
+            .all(|(n, reason)| reason.index() == n)
+    );
+    assert!(labels.iter().all(|label| {
+        label
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    }));
 }

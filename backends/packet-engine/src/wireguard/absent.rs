@@ -107,7 +107,12 @@ impl<'s> Opener<'s> {
         Self(device)
     }
 
-    pub fn open(&mut self, _: &mut [u8], _: Endpoint, _: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
+    pub fn open(
+        &mut self,
+        _: &mut [u8],
+        _: Endpoint,
+        _: &mut Vec<u8>,
+    ) -> Result<Option<Header>, Reason> {
         match *self.0 {}
     }
 

@@ -54,13 +54,24 @@ impl Admission {
     }
 
     /// Takes an initiation whose first MAC is right, and says whether it waits now.
-    pub(super) fn admit(&mut self, mut message: Message, snapshot: &Snapshot, now: Instant) -> Result<(), Refusal> {
+    pub(super) fn admit(
+        &mut self,
+        mut message: Message,
+        snapshot: &Snapshot,
+        now: Instant,
+    ) -> Result<(), Refusal> {
         let rank = self.rank(&message, snapshot, now);
         if rank.is_none() && self.is_loaded(now) {
-            return Err(if message.proven { Refusal::Drop(Reason::HandshakeLimit) } else { Refusal::Prove });
+            return Err(if message.proven {
+                Refusal::Drop(Reason::HandshakeLimit)
+            } else {
+                Refusal::Prove
+            });
         }
         let rank = rank.unwrap_or(2);
-        let (Some(queue), Some(room)) = (self.waiting.get_mut(rank), ROOM.get(rank)) else { return Ok(()) };
+        let (Some(queue), Some(room)) = (self.waiting.get_mut(rank), ROOM.get(rank)) else {
+            return Ok(());
+        };
         if queue.len() >= *room {
             return Err(Refusal::Drop(Reason::HandshakeFlood));
         }
@@ -71,7 +82,12 @@ impl Admission {
     }
 
     /// The rank of a message whose sender proved its address, for a token of its source.
-    pub(super) fn rank(&mut self, message: &Message, snapshot: &Snapshot, now: Instant) -> Option<usize> {
+    pub(super) fn rank(
+        &mut self,
+        message: &Message,
+        snapshot: &Snapshot,
+        now: Instant,
+    ) -> Option<usize> {
         if !message.proven {
             return None;
         }
@@ -94,10 +110,18 @@ impl Admission {
 
     /// Whether a peer's datagrams go there: configured, or learned from what was authentic.
     pub(super) fn is_peer(&mut self, from: SocketAddr, snapshot: &Snapshot, now: Instant) -> bool {
-        if self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= KNOWN) {
+        if self
+            .looked
+            .is_none_or(|looked| now.saturating_duration_since(looked) >= KNOWN)
+        {
             self.looked = Some(now);
             self.known.clear();
-            self.known.extend(snapshot.peers.iter().filter_map(|peer| Some(peer.lock().endpoint?.to)));
+            self.known.extend(
+                snapshot
+                    .peers
+                    .iter()
+                    .filter_map(|peer| Some(peer.lock().endpoint?.to)),
+            );
         }
         self.known.contains(&from)
     }
@@ -106,6 +130,7 @@ impl Admission {
         if self.waiting.iter().map(VecDeque::len).sum::<usize>() >= LOAD {
             self.loaded = Some(now);
         }
-        self.loaded.is_some_and(|last| now.saturating_duration_since(last) < LOADED)
+        self.loaded
+            .is_some_and(|last| now.saturating_duration_since(last) < LOADED)
     }
 }

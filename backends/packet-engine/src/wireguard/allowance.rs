@@ -22,7 +22,12 @@ pub(super) struct Allowances {
 impl Allowances {
     /// Full buckets.
     pub(super) fn new(now: Instant) -> Self {
-        Self { began: now, seed: rand::random(), seeded: Duration::ZERO, turns: vec![0; SLOTS].into() }
+        Self {
+            began: now,
+            seed: rand::random(),
+            seeded: Duration::ZERO,
+            turns: vec![0; SLOTS].into(),
+        }
     }
 
     /// Takes a token of the source with this key. False if its bucket is empty.
@@ -34,7 +39,9 @@ impl Allowances {
             self.turns.fill(0);
         }
         let slot = mix(mix(self.seed ^ (key >> 64) as u64) ^ key as u64) as usize % SLOTS;
-        let Some(turn) = self.turns.get_mut(slot) else { return false };
+        let Some(turn) = self.turns.get_mut(slot) else {
+            return false;
+        };
         let next = EACH.take(*turn, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
         *turn = next.unwrap_or(*turn);
         next.is_some()
@@ -71,15 +78,25 @@ mod tests {
         let start = Instant::now();
         let mut buckets = Allowances::new(start);
         let taken = |buckets: &mut Allowances, from: u64, to: u64| {
-            (from..to).filter(|ms| buckets.take(source(ip("192.0.2.1")), start + Duration::from_millis(*ms))).count()
+            (from..to)
+                .filter(|ms| {
+                    buckets.take(source(ip("192.0.2.1")), start + Duration::from_millis(*ms))
+                })
+                .count()
         };
-        assert_eq!((taken(&mut buckets, 0, 1), taken(&mut buckets, 1, 10_001)), (1, 4 + 200));
+        assert_eq!(
+            (taken(&mut buckets, 0, 1), taken(&mut buckets, 1, 10_001)),
+            (1, 4 + 200)
+        );
     }
 
     #[test]
     fn sources_are_addresses_with_ipv4_and_networks_of_64_bits_with_ipv6() {
         assert_ne!(source(ip("192.0.2.1")), source(ip("192.0.2.2")));
-        assert_eq!(source(ip("2001:db8:0:1::1")), source(ip("2001:db8:0:1:ffff::2")));
+        assert_eq!(
+            source(ip("2001:db8:0:1::1")),
+            source(ip("2001:db8:0:1:ffff::2"))
+        );
         assert_ne!(source(ip("2001:db8:0:1::1")), source(ip("2001:db8:0:2::1")));
         assert_ne!(source(ip("::c000:201")), source(ip("192.0.2.1")));
     }
@@ -89,11 +106,17 @@ mod tests {
         let start = Instant::now();
         let mut buckets = Allowances::new(start);
         // More sources than buckets, each without end.
-        let flood = |buckets: &mut Allowances, now| (0..50 * SLOTS as u128).filter(|n| buckets.take((1 << 40) + n / 5, now)).count();
+        let flood = |buckets: &mut Allowances, now| {
+            (0..50 * SLOTS as u128)
+                .filter(|n| buckets.take((1 << 40) + n / 5, now))
+                .count()
+        };
         assert!(flood(&mut buckets, start) <= 5 * SLOTS);
         let full = (0..1000).filter(|n| !buckets.take(*n, start)).count();
         assert!(full > 900, "{full}");
-        let free = (0..1000).filter(|n| buckets.take(*n, start + SHARED)).count();
+        let free = (0..1000)
+            .filter(|n| buckets.take(*n, start + SHARED))
+            .count();
         assert!(free > 900, "{free}");
     }
 }

@@ -15,7 +15,10 @@ pub(super) struct Copies {
 
 impl Default for Copies {
     fn default() -> Self {
-        Self { keys: RandomState::new(), seen: vec![0; PLACES].into() }
+        Self {
+            keys: RandomState::new(),
+            seen: vec![0; PLACES].into(),
+        }
     }
 }
 
@@ -27,7 +30,8 @@ impl Copies {
 
     /// Whether an initiation has the ephemeral key of one that was authentic.
     pub(super) fn has(&self, initiation: &[u8]) -> bool {
-        self.hash(initiation).is_some_and(|(hash, at)| self.seen.get(at) == Some(&hash))
+        self.hash(initiation)
+            .is_some_and(|(hash, at)| self.seen.get(at) == Some(&hash))
     }
 
     /// Remembers an authentic initiation.

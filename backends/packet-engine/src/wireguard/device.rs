@@ -94,7 +94,11 @@ impl Device {
 
     /// The public key of the device, if it has a private one.
     pub fn public_key(&self) -> Option<PublicKey> {
-        self.published.load().identity.as_ref().map(|identity| PublicKey(*identity.public.as_bytes()))
+        self.published
+            .load()
+            .identity
+            .as_ref()
+            .map(|identity| PublicKey(*identity.public.as_bytes()))
     }
 
     /// The peers and what they did, sorted by key.
@@ -102,7 +106,10 @@ impl Device {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = self.published.load();
         let mut allowed: BTreeMap<PublicKey, Vec<IpNet>> = BTreeMap::new();
-        control.allowed.iter().for_each(|(net, key)| allowed.entry(*key).or_default().push(*net));
+        control
+            .allowed
+            .iter()
+            .for_each(|(net, key)| allowed.entry(*key).or_default().push(*net));
         let status = |peer: &Arc<Peer>| {
             let link = peer.lock();
             let state = PeerState {
@@ -111,7 +118,13 @@ impl Device {
                 keepalive: link.keepalive,
                 allowed: allowed.remove(&peer.key).unwrap_or_default(),
             };
-            PeerStatus { key: peer.key, state, handshake: link.handshake, sent: link.sent, received: link.received }
+            PeerStatus {
+                key: peer.key,
+                state,
+                handshake: link.handshake,
+                sent: link.sent,
+                received: link.received,
+            }
         };
         let mut peers: Vec<PeerStatus> = snapshot.peers.iter().map(status).collect();
         peers.sort_unstable_by_key(|peer| peer.key);
@@ -180,7 +193,9 @@ impl Device {
     pub(super) fn give_up(&self, link: &mut Link) {
         let parked = std::mem::take(&mut link.parked);
         parked.iter().for_each(|packet| self.unparked(packet));
-        self.counters.sent.dropped_many(Reason::NoSession, parked.len());
+        self.counters
+            .sent
+            .dropped_many(Reason::NoSession, parked.len());
     }
 
     /// The peer confirmed a session: what waits for one can go.
@@ -197,7 +212,10 @@ impl Device {
     pub fn forget_sources(&self, refused: &[Endpoint]) {
         for peer in self.snapshot().peers.iter() {
             let mut link = peer.lock();
-            if link.endpoint.is_some_and(|endpoint| refused.contains(&endpoint)) {
+            if link
+                .endpoint
+                .is_some_and(|endpoint| refused.contains(&endpoint))
+            {
                 link.forget_source();
             }
         }
@@ -234,7 +252,11 @@ pub struct Change<'d> {
 impl Change<'_> {
     /// Sets the private key. Sessions under the former one send no more, and open what is still on the way; new handshakes begin at once.
     pub fn set_private_key(&mut self, private: Secret) {
-        self.device.counters.handshakes.happen.store(true, Ordering::Relaxed);
+        self.device
+            .counters
+            .handshakes
+            .happen
+            .store(true, Ordering::Relaxed);
         if self.control.private.as_ref() == Some(&private) {
             return;
         }
@@ -256,13 +278,21 @@ impl Change<'_> {
     ///
     /// # Errors
     /// No peer can have that key.
-    pub fn set_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), PeerError> {
+    pub fn set_peer(
+        &mut self,
+        key: PublicKey,
+        endpoint: Option<SocketAddr>,
+        preshared: Option<Secret>,
+        keepalive: u16,
+    ) -> Result<(), PeerError> {
         let Some(peer) = self.next.peers.get(&key).cloned() else {
             return self.add_peer(key, endpoint, preshared, keepalive);
         };
         self.set_end(key, endpoint);
         let mut link = peer.lock();
-        if let Some(to) = endpoint.filter(|to| link.endpoint.is_none_or(|present| present.to != *to)) {
+        if let Some(to) =
+            endpoint.filter(|to| link.endpoint.is_none_or(|present| present.to != *to))
+        {
             link.endpoint = Some(to.into());
         }
         if link.preshared != preshared {
@@ -277,14 +307,31 @@ impl Change<'_> {
         Ok(())
     }
 
-    fn add_peer(&mut self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<Secret>, keepalive: u16) -> Result<(), PeerError> {
+    fn add_peer(
+        &mut self,
+        key: PublicKey,
+        endpoint: Option<SocketAddr>,
+        preshared: Option<Secret>,
+        keepalive: u16,
+    ) -> Result<(), PeerError> {
         if !key.is_usable() {
             return Err(PeerError::WeakKey);
         }
-        if self.next.identity.as_ref().is_some_and(|identity| *identity.public.as_bytes() == key.0) {
+        if self
+            .next
+            .identity
+            .as_ref()
+            .is_some_and(|identity| *identity.public.as_bytes() == key.0)
+        {
             return Err(PeerError::OwnKey);
         }
-        let link = Link::new(self.next.identity.clone(), endpoint.map(Endpoint::from), preshared, keepalive, self.now);
+        let link = Link::new(
+            self.next.identity.clone(),
+            endpoint.map(Endpoint::from),
+            preshared,
+            keepalive,
+            self.now,
+        );
         let peer = Arc::new(Peer::new(key, self.next.peers.free(), link));
         Arc::make_mut(&mut self.next.peers).insert(&peer);
         self.added.push(peer.slot);
@@ -304,7 +351,9 @@ impl Change<'_> {
         if self.next.peers.get(key).is_none() {
             return false;
         }
-        let Some(peer) = Arc::make_mut(&mut self.next.peers).remove(key) else { return false };
+        let Some(peer) = Arc::make_mut(&mut self.next.peers).remove(key) else {
+            return false;
+        };
         self.removed.push(peer);
         self.control.allowed.retain(|_, owner| owner != key);
         self.ends |= self.control.endpoints.remove(key).is_some();
@@ -348,8 +397,10 @@ impl Change<'_> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         if self.routes {
-            let slot = |(net, key): (&IpNet, &PublicKey)| Some((*net, self.next.peers.get(key)?.slot));
-            self.next.routes = Arc::new(Routes::build(self.control.allowed.iter().filter_map(slot)));
+            let slot =
+                |(net, key): (&IpNet, &PublicKey)| Some((*net, self.next.peers.get(key)?.slot));
+            self.next.routes =
+                Arc::new(Routes::build(self.control.allowed.iter().filter_map(slot)));
         }
         if self.ends {
             self.next.ends = Arc::new(Ends::build(self.control.endpoints.values().copied()));
@@ -364,7 +415,9 @@ impl Drop for Change<'_> {
                 self.device.pending.greet(peer.slot);
             }
         } else {
-            self.added.iter().for_each(|slot| self.device.pending.greet(*slot));
+            self.added
+                .iter()
+                .for_each(|slot| self.device.pending.greet(*slot));
         }
         // Only now, so that no packet finds a peer that is gone while another has its allowed IPs. What a thread still does with the former
         // snapshot ends at the peer's lock.

@@ -37,7 +37,10 @@ impl Identity {
     /// Whether the sender of a message proved its address: the second MAC is right. None if the first is wrong.
     pub(super) fn proof(&self, from: SocketAddr, message: &[u8]) -> Option<bool> {
         // There is no room for a cookie, so that none is made.
-        match self.prover.verify_packet(Some(self.place(from)), message, &mut []) {
+        match self
+            .prover
+            .verify_packet(Some(self.place(from)), message, &mut [])
+        {
             Ok(_) => Some(true),
             Err(TunnResult::Err(WireGuardError::DestinationBufferTooSmall)) => Some(false),
             Err(_) => None,
@@ -45,8 +48,16 @@ impl Identity {
     }
 
     /// A cookie, with which the sender of a message can prove its address. None if it did.
-    pub(super) fn cookie<'b>(&self, from: SocketAddr, message: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
-        match self.prover.verify_packet(Some(self.place(from)), message, buffer) {
+    pub(super) fn cookie<'b>(
+        &self,
+        from: SocketAddr,
+        message: &[u8],
+        buffer: &'b mut [u8],
+    ) -> Option<&'b [u8]> {
+        match self
+            .prover
+            .verify_packet(Some(self.place(from)), message, buffer)
+        {
             Err(TunnResult::WriteToNetwork(cookie)) => Some(cookie),
             _ => None,
         }
@@ -54,7 +65,10 @@ impl Identity {
 
     /// An address that stands for an address and a port.
     fn place(&self, from: SocketAddr) -> IpAddr {
-        let [high, low] = self.places.each_ref().map(|keys| u128::from(keys.hash_one(from)));
+        let [high, low] = self
+            .places
+            .each_ref()
+            .map(|keys| u128::from(keys.hash_one(from)));
         IpAddr::V6((high << 64 | low).into())
     }
 }

@@ -92,7 +92,13 @@ pub(super) enum Which {
 }
 
 impl Link {
-    pub(super) fn new(identity: Option<Arc<Identity>>, endpoint: Option<Endpoint>, preshared: Option<Secret>, keepalive: u16, now: Instant) -> Self {
+    pub(super) fn new(
+        identity: Option<Arc<Identity>>,
+        endpoint: Option<Endpoint>,
+        preshared: Option<Secret>,
+        keepalive: u16,
+        now: Instant,
+    ) -> Self {
         Self {
             identity,
             endpoint,
@@ -131,7 +137,14 @@ impl Link {
             *made = (SystemTime::now(), Instant::now());
             let preshared = preshared.as_ref().map(|secret| *secret.bytes());
             let peer = x25519::PublicKey::from(key.0);
-            Box::new(Tunn::new(identity.private.clone(), peer, preshared, None, index ^ parity, Some(Arc::clone(&identity.unlimited))))
+            Box::new(Tunn::new(
+                identity.private.clone(),
+                peer,
+                preshared,
+                None,
+                index ^ parity,
+                Some(Arc::clone(&identity.unlimited)),
+            ))
         });
         Some(tunn)
     }
@@ -142,7 +155,9 @@ impl Link {
     pub(super) fn follow_clock(&mut self, clock: SystemTime, now: Instant) -> bool {
         let (then, at) = self.made;
         let stamp = then + now.saturating_duration_since(at);
-        let behind = clock.duration_since(stamp).is_ok_and(|behind| behind > BEHIND);
+        let behind = clock
+            .duration_since(stamp)
+            .is_ok_and(|behind| behind > BEHIND);
         if !behind || self.tunn.as_deref().is_none_or(has_session) {
             return false;
         }
@@ -184,7 +199,12 @@ impl Link {
         };
         let ends = self.ends.take();
         if ends.is_some() && has_session(&tunn) {
-            self.old = Some(Old { tunn, ends, sends, until: None });
+            self.old = Some(Old {
+                tunn,
+                ends,
+                sends,
+                until: None,
+            });
             self.parity ^= 1;
         } else if let Some(old) = &mut self.old {
             // What has no session is worth less than what packets may still come in with.
@@ -223,7 +243,8 @@ impl Link {
 
     /// Whether initiations have been sent in vain for too long.
     pub(super) fn is_tired(&self, now: Instant) -> bool {
-        self.tries.is_some_and(|since| now.saturating_duration_since(since) >= GIVE_UP)
+        self.tries
+            .is_some_and(|since| now.saturating_duration_since(since) >= GIVE_UP)
     }
 
     /// No session comes of the initiations sent so far.
@@ -235,11 +256,20 @@ impl Link {
     /// The tunnel whose session packets are sent in.
     pub(super) fn sending(&self, now: Instant) -> Option<Which> {
         // The library ends sessions at visits, which are seconds apart, or when it gives up.
-        let lasts = |tunn: &Tunn, ends: Option<Instant>| ends.is_some_and(|ends| now < ends) && has_session(tunn);
-        if self.tunn.as_deref().is_some_and(|tunn| lasts(tunn, self.ends)) {
+        let lasts = |tunn: &Tunn, ends: Option<Instant>| {
+            ends.is_some_and(|ends| now < ends) && has_session(tunn)
+        };
+        if self
+            .tunn
+            .as_deref()
+            .is_some_and(|tunn| lasts(tunn, self.ends))
+        {
             return Some(Which::Present);
         }
-        self.old.as_ref().filter(|old| old.sends && lasts(&old.tunn, old.ends)).map(|_| Which::Old)
+        self.old
+            .as_ref()
+            .filter(|old| old.sends && lasts(&old.tunn, old.ends))
+            .map(|_| Which::Old)
     }
 
     /// Seals a packet, which is padded, in the session of a tunnel that has one. Returns the length of the message.
@@ -261,9 +291,21 @@ impl Link {
 
     /// Opens a data message into `out`, which is at least as long. Returns the length of the packet, zero for a keepalive.
     #[inline]
-    pub(super) fn open(&mut self, parity: u32, message: &[u8], out: &mut [u8]) -> Result<usize, WireGuardError> {
-        let tunn = if parity == self.parity { self.tunn.as_deref_mut() } else { self.old.as_mut().map(|old| &mut *old.tunn) };
-        match tunn.ok_or(WireGuardError::NoCurrentSession)?.decapsulate(None, message, out) {
+    pub(super) fn open(
+        &mut self,
+        parity: u32,
+        message: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, WireGuardError> {
+        let tunn = if parity == self.parity {
+            self.tunn.as_deref_mut()
+        } else {
+            self.old.as_mut().map(|old| &mut *old.tunn)
+        };
+        match tunn
+            .ok_or(WireGuardError::NoCurrentSession)?
+            .decapsulate(None, message, out)
+        {
             TunnResult::Done => Ok(0),
             TunnResult::WriteToTunnelV4(packet, _) => Ok(packet.len()),
             TunnResult::WriteToTunnelV6(packet, _) => Ok(packet.len()),
@@ -279,7 +321,11 @@ impl Link {
             self.tries = None;
         }
         self.parked.push_back(plain.to_vec());
-        if self.parked.len() > PARKED { self.parked.pop_front() } else { None }
+        if self.parked.len() > PARKED {
+            self.parked.pop_front()
+        } else {
+            None
+        }
     }
 
     /// A handshake was completed, whose session is as old as `since`.
@@ -303,13 +349,20 @@ impl Link {
     /// The peer used the answer before our last one. The library tells how old the youngest session is.
     #[cold]
     fn heard_first(&mut self, now: Instant) {
-        let age = self.tunn.as_deref().and_then(Tunn::time_since_last_handshake);
-        self.ends = age.and_then(|age| now.checked_sub(age)).map(|since| since + LASTS);
+        let age = self
+            .tunn
+            .as_deref()
+            .and_then(Tunn::time_since_last_handshake);
+        self.ends = age
+            .and_then(|age| now.checked_sub(age))
+            .map(|since| since + LASTS);
     }
 
     /// Ends the former tunnel when its time has come or its session is over.
     pub(super) fn end_old(&mut self, now: Instant) {
-        if self.old.as_ref().is_some_and(|old| !has_session(&old.tunn) || old.until.is_some_and(|until| until <= now)) {
+        if self.old.as_ref().is_some_and(|old| {
+            !has_session(&old.tunn) || old.until.is_some_and(|until| until <= now)
+        }) {
             self.old = None;
         }
     }

@@ -10,5 +10,8 @@ const PADDING: usize = 16;
 /// The length of an inner packet with its padding, which hides the exact length but never makes a packet longer than the MTU.
 #[inline]
 pub(super) fn padded(length: usize, mtu: u16) -> usize {
-    length.next_multiple_of(PADDING).min(usize::from(mtu)).max(length)
+    length
+        .next_multiple_of(PADDING)
+        .min(usize::from(mtu))
+        .max(length)
 }

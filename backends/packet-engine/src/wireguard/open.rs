@@ -29,7 +29,12 @@ pub struct Opener<'s> {
 impl<'s> Opener<'s> {
     /// An opener for one batch, with what was published when it began.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
-        Self { device, snapshot, now, held: None }
+        Self {
+            device,
+            snapshot,
+            now,
+            held: None,
+        }
     }
 
     /// Opens a datagram in place: the packet is at its beginning afterwards. `scratch` is for the sealed bytes. None if there is no packet in it: a
@@ -38,7 +43,12 @@ impl<'s> Opener<'s> {
     /// # Errors
     /// The reason to drop it.
     #[inline]
-    pub fn open(&mut self, datagram: &mut [u8], from: Endpoint, scratch: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
+    pub fn open(
+        &mut self,
+        datagram: &mut [u8],
+        from: Endpoint,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<Header>, Reason> {
         let kind = datagram.first_chunk::<4>().ok_or(Reason::Short)?;
         match (u32::from_le_bytes(*kind), datagram.len()) {
             (4, 32..) => self.data(datagram, from, scratch),
@@ -55,20 +65,37 @@ impl<'s> Opener<'s> {
     #[cold]
     fn leave(&mut self, datagram: &[u8], from: Endpoint) -> Result<Option<Header>, Reason> {
         let message = Message::new(from, datagram).ok_or(Reason::BadHeader)?;
-        if self.device.pending.leave(message) { Ok(None) } else { Err(Reason::HandshakeFlood) }
+        if self.device.pending.leave(message) {
+            Ok(None)
+        } else {
+            Err(Reason::HandshakeFlood)
+        }
     }
 
     /// Leaves the answer to one of our messages. Its receiver, which a forger has to guess, is at `at`.
     #[cold]
-    fn response(&mut self, datagram: &[u8], at: usize, from: Endpoint) -> Result<Option<Header>, Reason> {
-        let index = datagram.get(at..).and_then(|rest| rest.first_chunk::<4>()).ok_or(Reason::Short)?;
+    fn response(
+        &mut self,
+        datagram: &[u8],
+        at: usize,
+        from: Endpoint,
+    ) -> Result<Option<Header>, Reason> {
+        let index = datagram
+            .get(at..)
+            .and_then(|rest| rest.first_chunk::<4>())
+            .ok_or(Reason::Short)?;
         let (slot, _) = self.device.place(u32::from_le_bytes(*index));
         self.snapshot.peer(slot).ok_or(Reason::NoSession)?;
         self.leave(datagram, from)
     }
 
     #[inline]
-    fn data(&mut self, datagram: &mut [u8], from: Endpoint, scratch: &mut Vec<u8>) -> Result<Option<Header>, Reason> {
+    fn data(
+        &mut self,
+        datagram: &mut [u8],
+        from: Endpoint,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<Header>, Reason> {
         let head = datagram.first_chunk::<HEAD>().ok_or(Reason::Short)?;
         let [_, _, _, _, i0, i1, i2, i3, counter @ ..] = *head;
         let index = u32::from_le_bytes([i0, i1, i2, i3]);
@@ -81,10 +108,14 @@ impl<'s> Opener<'s> {
             let peer = self.snapshot.peer(slot).ok_or(Reason::NoSession)?;
             self.held = Some((peer, peer.lock()));
         }
-        let Some((peer, link)) = &mut self.held else { return Err(Reason::NoSession) };
+        let Some((peer, link)) = &mut self.held else {
+            return Err(Reason::NoSession);
+        };
         scratch.clear();
         scratch.extend_from_slice(datagram);
-        let length = link.open(parity, scratch, datagram).map_err(|error| reason(&error))?;
+        let length = link
+            .open(parity, scratch, datagram)
+            .map_err(|error| reason(&error))?;
         link.received += scratch.len() as u64;
         if link.endpoint != Some(from) {
             link.endpoint = Some(from);
@@ -105,7 +136,10 @@ impl<'s> Opener<'s> {
         if self.snapshot.slot_of(header.source) != Some(slot) {
             return Err(Reason::Spoofed);
         }
-        if self.snapshot.is_nested(&header, datagram.get(..length).unwrap_or_default()) {
+        if self
+            .snapshot
+            .is_nested(&header, datagram.get(..length).unwrap_or_default())
+        {
             return Err(Reason::Loop);
         }
         Ok(Some(header))
@@ -122,10 +156,13 @@ impl<'s> Opener<'s> {
 #[cold]
 pub(super) fn reason(error: &WireGuardError) -> Reason {
     match error {
-        WireGuardError::WrongIndex | WireGuardError::NoCurrentSession | WireGuardError::UnexpectedPacket | WireGuardError::ConnectionExpired => {
-            Reason::NoSession
-        }
-        WireGuardError::InvalidCounter | WireGuardError::DuplicateCounter | WireGuardError::WrongTai64nTimestamp => Reason::Replayed,
+        WireGuardError::WrongIndex
+        | WireGuardError::NoCurrentSession
+        | WireGuardError::UnexpectedPacket
+        | WireGuardError::ConnectionExpired => Reason::NoSession,
+        WireGuardError::InvalidCounter
+        | WireGuardError::DuplicateCounter
+        | WireGuardError::WrongTai64nTimestamp => Reason::Replayed,
         WireGuardError::InvalidPacket => Reason::Malformed,
         _ => Reason::BadTag,
     }

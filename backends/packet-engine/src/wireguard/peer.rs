@@ -17,7 +17,11 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn new(key: PublicKey, slot: u32, link: Link) -> Self {
-        Self { key, slot, link: Mutex::new(link) }
+        Self {
+            key,
+            slot,
+            link: Mutex::new(link),
+        }
     }
 
     /// The state of the peer. A thread that panicked leaves nothing half done that matters: the worst is a session that has to be made anew.

@@ -35,11 +35,18 @@ impl Message {
     pub(super) fn new(from: Endpoint, message: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST];
         bytes.get_mut(..message.len())?.copy_from_slice(message);
-        Some(Self { from, bytes, length: u8::try_from(message.len()).ok()?, proven: false })
+        Some(Self {
+            from,
+            bytes,
+            length: u8::try_from(message.len()).ok()?,
+            proven: false,
+        })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
+        self.bytes
+            .get(..usize::from(self.length))
+            .unwrap_or_default()
     }
 
     /// Whether it begins a handshake.
@@ -65,7 +72,13 @@ struct Inbox {
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self { messages: Vec::new(), by_port: [0; SHARES], by_source: [0; SHARES], keys: RandomState::new(), turn: 0 }
+        Self {
+            messages: Vec::new(),
+            by_port: [0; SHARES],
+            by_source: [0; SHARES],
+            keys: RandomState::new(),
+            turn: 0,
+        }
     }
 }
 
@@ -73,10 +86,19 @@ impl Inbox {
     /// False if there is no room for a message of its source.
     fn push(&mut self, message: Message) -> bool {
         let place = |key: u128| self.keys.hash_one((self.turn, key)) as usize % SHARES;
-        let (port, source) = (place(exact(message.from.to)), place(source(message.from.ip())));
-        let (Some(port), Some(source)) = (self.by_port.get_mut(port), self.by_source.get_mut(source)) else { return false };
+        let (port, source) = (
+            place(exact(message.from.to)),
+            place(source(message.from.ip())),
+        );
+        let (Some(port), Some(source)) =
+            (self.by_port.get_mut(port), self.by_source.get_mut(source))
+        else {
+            return false;
+        };
         let waiting = self.messages.len();
-        if waiting >= INBOX || waiting >= CROWDED && (*port >= SHARE_OF_PORT || *source >= SHARE_OF_SOURCE) {
+        if waiting >= INBOX
+            || waiting >= CROWDED && (*port >= SHARE_OF_PORT || *source >= SHARE_OF_SOURCE)
+        {
             return false;
         }
         *port += 1;
@@ -139,7 +161,11 @@ impl Pending {
     /// Leaves a message. False if too many wait already.
     pub(super) fn leave(&self, message: Message) -> bool {
         let mut queues = self.lock();
-        let inbox = if message.is_initiation() { &mut queues.initiations } else { &mut queues.answers };
+        let inbox = if message.is_initiation() {
+            &mut queues.initiations
+        } else {
+            &mut queues.answers
+        };
         if !inbox.push(message) {
             return false;
         }
@@ -157,7 +183,10 @@ impl Pending {
     /// Enters the time of a peer's next visit.
     pub(super) fn schedule(&self, due: Instant, slot: u32) {
         let mut queues = self.lock();
-        let sooner = queues.due.peek().is_none_or(|Reverse((first, _))| due < *first);
+        let sooner = queues
+            .due
+            .peek()
+            .is_none_or(|Reverse((first, _))| due < *first);
         queues.due.push(Reverse((due, slot)));
         if sooner {
             self.ring_for(queues);
@@ -201,13 +230,22 @@ impl Pending {
     /// Waits until something is new, or until a time.
     pub(super) fn wait(&self, until: Option<Instant>) {
         let mut queues = self.lock();
-        if !queues.rung && queues.initiations.messages.is_empty() && queues.answers.messages.is_empty() {
+        if !queues.rung
+            && queues.initiations.messages.is_empty()
+            && queues.answers.messages.is_empty()
+        {
             queues.waiting = true;
             queues = match until {
-                None => self.bell.wait(queues).unwrap_or_else(PoisonError::into_inner),
+                None => self
+                    .bell
+                    .wait(queues)
+                    .unwrap_or_else(PoisonError::into_inner),
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
-                    self.bell.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0
+                    self.bell
+                        .wait_timeout(queues, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
             };
         }

@@ -21,7 +21,10 @@ impl Routes {
                 IpNet::V6(net) => v6.insert((net.prefix_len(), net.network().to_bits()), slot),
             };
         }
-        Self { v4: Prefixes::build(&v4), v6: Prefixes::build(&v6) }
+        Self {
+            v4: Prefixes::build(&v4),
+            v6: Prefixes::build(&v6),
+        }
     }
 
     /// The slot of the peer whom an address belongs to.

@@ -40,7 +40,12 @@ struct Held<'s> {
 impl<'s> Sealer<'s> {
     /// A sealer for one batch, with what was published when it began.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
-        Self { device, snapshot, now, held: None }
+        Self {
+            device,
+            snapshot,
+            now,
+            held: None,
+        }
     }
 
     /// Whether a packet is itself a datagram to a peer.
@@ -58,7 +63,10 @@ impl<'s> Sealer<'s> {
         if martian(&header.destination) {
             return Err((None, Reason::Martian));
         }
-        let slot = self.snapshot.slot_of(header.destination).ok_or((Some(Icmp::NetUnreachable), Reason::NoRoute))?;
+        let slot = self
+            .snapshot
+            .slot_of(header.destination)
+            .ok_or((Some(Icmp::NetUnreachable), Reason::NoRoute))?;
         if longest > usize::from(self.snapshot.mtu) {
             return Err((Some(Icmp::TooBig(self.snapshot.mtu)), Reason::TooBig));
         }
@@ -94,12 +102,18 @@ impl<'s> Sealer<'s> {
             }
             self.held = Some(Held { peer, link, which });
         }
-        let Some(held) = &self.held else { return Err(Reason::NoRoute) };
+        let Some(held) = &self.held else {
+            return Err(Reason::NoRoute);
+        };
         if held.link.removed {
             return Err(Reason::NoRoute);
         }
         let endpoint = held.link.endpoint.ok_or(Reason::NoEndpoint)?;
-        Ok(if held.which.is_some() { SendState::Ready(endpoint) } else { SendState::AwaitingSession })
+        Ok(if held.which.is_some() {
+            SendState::Ready(endpoint)
+        } else {
+            SendState::AwaitingSession
+        })
     }
 
     /// Seals a packet, which is padded, for the peer that is held. Returns the length of the datagram.

@@ -20,7 +20,11 @@ pub(super) struct Peers {
 impl Peers {
     /// A slot that is free.
     pub(super) fn free(&self) -> u32 {
-        let free = if self.by_key.len() < self.slots.len() { self.slots.iter().position(Option::is_none) } else { None };
+        let free = if self.by_key.len() < self.slots.len() {
+            self.slots.iter().position(Option::is_none)
+        } else {
+            None
+        };
         u32::try_from(free.unwrap_or(self.slots.len())).unwrap_or(u32::MAX)
     }
 

@@ -36,8 +36,12 @@ fn ip(text: &str) -> IpAddr {
 /// An IPv4 or IPv6 packet of UDP with a payload.
 fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
     let builder = match (from, to) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => etherparse::PacketBuilder::ipv4(from.octets(), to.octets(), 64),
-        (IpAddr::V6(from), IpAddr::V6(to)) => etherparse::PacketBuilder::ipv6(from.octets(), to.octets(), 64),
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            etherparse::PacketBuilder::ipv4(from.octets(), to.octets(), 64)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            etherparse::PacketBuilder::ipv6(from.octets(), to.octets(), 64)
+        }
         _ => panic!("two families"),
     };
     let mut packet = Vec::new();
@@ -93,8 +97,12 @@ impl Node {
 
     fn add(&self, peer: &Node, allowed: &[&str]) {
         let mut change = self.device.change();
-        change.set_peer(peer.key, Some(peer.address), None, 0).unwrap();
-        allowed.iter().for_each(|allowed| change.set_allowed_ip(net(allowed), peer.key).unwrap());
+        change
+            .set_peer(peer.key, Some(peer.address), None, 0)
+            .unwrap();
+        allowed
+            .iter()
+            .for_each(|allowed| change.set_allowed_ip(net(allowed), peer.key).unwrap());
     }
 
     fn now(&self) -> Instant {
@@ -105,7 +113,12 @@ impl Node {
     fn work(&mut self) {
         loop {
             let now = self.now();
-            let Self { device, worker, sent, .. } = self;
+            let Self {
+                device,
+                worker,
+                sent,
+                ..
+            } = self;
             let next = device.work_at(now, worker, &mut |to, datagram| {
                 sent.push_back((to.to, datagram.to_vec()));
                 Ok(())
@@ -119,7 +132,14 @@ impl Node {
     /// Adds a peer with a preshared key.
     fn shares(&self, peer: &Node, allowed: &str, preshared: u8) {
         let mut change = self.device.change();
-        change.set_peer(peer.key, Some(peer.address), Some(Secret::new([preshared; 32])), 0).unwrap();
+        change
+            .set_peer(
+                peer.key,
+                Some(peer.address),
+                Some(Secret::new([preshared; 32])),
+                0,
+            )
+            .unwrap();
         change.set_allowed_ip(net(allowed), peer.key).unwrap();
     }
 
@@ -127,7 +147,9 @@ impl Node {
     fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, Reason> {
         let snapshot = self.device.snapshot();
         let mut sealer = Sealer::new(&self.device, &snapshot, self.now());
-        let slot = sealer.route(&Header::parse(packet).unwrap(), packet.len()).map_err(|(_, reason)| reason)?;
+        let slot = sealer
+            .route(&Header::parse(packet).unwrap(), packet.len())
+            .map_err(|(_, reason)| reason)?;
         let mut plain = packet.to_vec();
         plain.resize(sealer.padded(packet.len()), 0);
         match sealer.hold(slot)? {
@@ -157,7 +179,11 @@ impl Node {
     }
 
     fn sees(&self, peer: &PublicKey) -> PeerStatus {
-        self.device.peers().into_iter().find(|status| status.key == *peer).unwrap()
+        self.device
+            .peers()
+            .into_iter()
+            .find(|status| status.key == *peer)
+            .unwrap()
     }
 }
 
@@ -210,20 +236,37 @@ fn packets_pass_both_ways() {
     let (mut a, mut b) = pair();
     for (here, there) in [("10.5.1.9", "10.5.2.9"), ("fd00:1::9", "fd00:2::9")] {
         for length in [0, 1, 15, 16, 17, 1000] {
-            passes(&mut a, &mut b, &packet(ip(here), ip(there), &vec![7; length]));
-            passes(&mut b, &mut a, &packet(ip(there), ip(here), &vec![8; length]));
+            passes(
+                &mut a,
+                &mut b,
+                &packet(ip(here), ip(there), &vec![7; length]),
+            );
+            passes(
+                &mut b,
+                &mut a,
+                &packet(ip(there), ip(here), &vec![8; length]),
+            );
         }
     }
     let seen = a.sees(&b.key);
-    assert!(seen.handshake.is_some() && seen.sent > 3000 && seen.received > 3000, "{seen:?}");
+    assert!(
+        seen.handshake.is_some() && seen.sent > 3000 && seen.received > 3000,
+        "{seen:?}"
+    );
     assert_eq!(seen.state.allowed, [net("10.5.2.0/24"), net("fd00:2::/64")]);
     let of = |node: &Node| node.device.counters.handshakes.completed.load(Relaxed);
-    assert!(of(&a) > 0 && of(&b) > 0, "each counts a handshake when it is complete");
+    assert!(
+        of(&a) > 0 && of(&b) > 0,
+        "each counts a handshake when it is complete"
+    );
 }
 
 #[test]
 fn padding_hides_the_length_within_the_mtu() {
-    assert_eq!([0, 1, 16, 1405, 1408, 1409, 1420].map(|length| padded(length, MTU)), [0, 16, 16, 1408, 1408, 1420, 1420]);
+    assert_eq!(
+        [0, 1, 16, 1405, 1408, 1409, 1420].map(|length| padded(length, MTU)),
+        [0, 16, 16, 1408, 1408, 1420, 1420]
+    );
     assert_eq!(padded(1430, MTU), 1430, "nothing is cut");
 }
 
@@ -232,13 +275,21 @@ fn packets_wait_for_the_first_session() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.add(&b, &["10.5.2.0/24"]);
     b.add(&a, &["10.5.1.0/24"]);
-    let all: Vec<_> = (0..5u8).map(|n| packet(ip("10.5.1.9"), ip("10.5.2.9"), &[n; 30])).collect();
+    let all: Vec<_> = (0..5u8)
+        .map(|n| packet(ip("10.5.1.9"), ip("10.5.2.9"), &[n; 30]))
+        .collect();
     for packet in &all {
         assert_eq!(a.pod_sends(packet), Ok(None));
     }
     settle(&mut [&mut a, &mut b]);
     assert_eq!(b.delivered, all, "in order");
-    assert_eq!((count(&a.device.counters.sent.packets), count(&a.device.counters.sent.bytes)), (5, 5 * 58));
+    assert_eq!(
+        (
+            count(&a.device.counters.sent.packets),
+            count(&a.device.counters.sent.bytes)
+        ),
+        (5, 5 * 58)
+    );
 }
 
 /// The node that restarted has no session, and the other does not know. It begins by itself, so what only comes in is not lost for long.
@@ -249,10 +300,17 @@ fn a_node_that_restarted_begins() {
     pause();
     let mut b = Node::new(2);
     b.add(&a, &["10.5.1.0/24"]);
-    let (_, lost) = a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"lost")).unwrap().unwrap();
+    let (_, lost) = a
+        .pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"lost"))
+        .unwrap()
+        .unwrap();
     assert_eq!(b.receives(a.address, &lost), Err(Reason::NoSession));
     settle(&mut [&mut a, &mut b]);
-    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"found"));
+    passes(
+        &mut a,
+        &mut b,
+        &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"found"),
+    );
 }
 
 #[test]
@@ -262,16 +320,34 @@ fn the_longest_allowed_ip_wins_and_moves_at_once() {
     a.add(&c, &["10.5.2.128/25"]);
     c.add(&a, &["10.5.1.0/24"]);
     settle(&mut [&mut a, &mut b, &mut c]);
-    let (high, low) = (packet(ip("10.5.1.9"), ip("10.5.2.200"), b"high"), packet(ip("10.5.1.9"), ip("10.5.2.9"), b"low"));
+    let (high, low) = (
+        packet(ip("10.5.1.9"), ip("10.5.2.200"), b"high"),
+        packet(ip("10.5.1.9"), ip("10.5.2.9"), b"low"),
+    );
     passes(&mut a, &mut c, &high);
     passes(&mut a, &mut b, &low);
-    a.device.change().set_allowed_ip(net("10.5.2.0/24"), c.key).unwrap();
+    a.device
+        .change()
+        .set_allowed_ip(net("10.5.2.0/24"), c.key)
+        .unwrap();
     passes(&mut a, &mut c, &low);
     // B spoke for it a moment ago.
-    let (_, forged) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"mine")).unwrap().unwrap();
+    let (_, forged) = b
+        .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"mine"))
+        .unwrap()
+        .unwrap();
     assert_eq!(a.receives(b.address, &forged), Err(Reason::Spoofed));
-    assert!(a.device.change().remove_allowed_ip(net("10.5.2.0/24"), &c.key));
-    assert!(!a.device.change().remove_allowed_ip(net("10.5.2.128/25"), &b.key), "it is C's");
+    assert!(
+        a.device
+            .change()
+            .remove_allowed_ip(net("10.5.2.0/24"), &c.key)
+    );
+    assert!(
+        !a.device
+            .change()
+            .remove_allowed_ip(net("10.5.2.128/25"), &b.key),
+        "it is C's"
+    );
     assert_eq!(a.pod_sends(&low), Err(Reason::NoRoute));
     passes(&mut a, &mut c, &high);
 }
@@ -281,17 +357,29 @@ fn a_packet_that_waited_is_not_sent_to_who_lost_its_subnet() {
     let (mut a, mut b, mut c) = (Node::new(1), Node::new(2), Node::new(3));
     a.add(&b, &["10.5.2.0/24"]);
     b.add(&a, &["10.5.1.0/24"]);
-    assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+    assert_eq!(
+        a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")),
+        Ok(None)
+    );
     a.add(&c, &["10.5.2.0/24"]);
     settle(&mut [&mut a, &mut b, &mut c]);
-    assert_eq!((b.delivered.len(), a.device.counters.sent.drops(Reason::NoRoute)), (0, 1));
+    assert_eq!(
+        (
+            b.delivered.len(),
+            a.device.counters.sent.drops(Reason::NoRoute)
+        ),
+        (0, 1)
+    );
 }
 
 #[test]
 fn the_endpoint_follows_what_is_authentic() {
     let (mut a, mut b) = pair();
     b.address = "[fd00::7]:4242".parse().unwrap();
-    let (_, datagram) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"moved")).unwrap().unwrap();
+    let (_, datagram) = b
+        .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"moved"))
+        .unwrap()
+        .unwrap();
     let mut forged = datagram.clone();
     forged[40] ^= 1;
     assert_eq!(a.receives(elsewhere(), &forged), Err(Reason::BadTag));
@@ -301,12 +389,22 @@ fn the_endpoint_follows_what_is_authentic() {
     // A copy from elsewhere moves nothing.
     assert_eq!(a.receives(elsewhere(), &datagram), Err(Reason::Replayed));
     assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
-    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"found"));
+    passes(
+        &mut a,
+        &mut b,
+        &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"found"),
+    );
     // What is configured counts, and nothing configured leaves what was learned.
     a.device.change().set_peer(b.key, None, None, 0).unwrap();
     assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
-    a.device.change().set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0).unwrap();
-    assert_eq!(a.sees(&b.key).state.endpoint, Some("192.0.2.1:51820".parse().unwrap()));
+    a.device
+        .change()
+        .set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0)
+        .unwrap();
+    assert_eq!(
+        a.sees(&b.key).state.endpoint,
+        Some("192.0.2.1:51820".parse().unwrap())
+    );
 }
 
 /// A peer gets its answers from the address that it knows, whatever the route says: a NAT before it lets nothing else in.
@@ -319,16 +417,23 @@ fn answers_come_from_the_address_that_the_peer_uses() {
     let sends = |node: &mut Node| -> Vec<(Endpoint, Vec<u8>)> {
         let mut all = Vec::new();
         let now = node.now();
-        node.device.work_at(now, &mut node.worker, &mut |to, datagram| {
-            all.push((to, datagram.to_vec()));
-            Ok(())
-        });
+        node.device
+            .work_at(now, &mut node.worker, &mut |to, datagram| {
+                all.push((to, datagram.to_vec()));
+                Ok(())
+            });
         all
     };
     let source = |a: &Node| {
         let snapshot = a.device.snapshot();
-        let slot = Sealer::new(&a.device, &snapshot, a.now()).route(&Header::parse(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"")).unwrap(), 28);
-        match Sealer::new(&a.device, &snapshot, a.now()).hold(slot.unwrap()).unwrap() {
+        let slot = Sealer::new(&a.device, &snapshot, a.now()).route(
+            &Header::parse(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"")).unwrap(),
+            28,
+        );
+        match Sealer::new(&a.device, &snapshot, a.now())
+            .hold(slot.unwrap())
+            .unwrap()
+        {
             SendState::Ready(to) => to.source,
             SendState::AwaitingSession => panic!("no session"),
         }
@@ -336,38 +441,89 @@ fn answers_come_from_the_address_that_the_peer_uses() {
     // The response goes out from the address that the initiation came to,
     let initiation = sends(&mut b).remove(0).1;
     sends(&mut a);
-    a.receives(Endpoint { to: b.address, source: known }, &initiation).unwrap();
+    a.receives(
+        Endpoint {
+            to: b.address,
+            source: known,
+        },
+        &initiation,
+    )
+    .unwrap();
     let (way, response) = sends(&mut a).remove(0);
-    assert_eq!(way, Endpoint { to: b.address, source: known });
+    assert_eq!(
+        way,
+        Endpoint {
+            to: b.address,
+            source: known
+        }
+    );
     // and packets do, once the session is confirmed.
     b.receives(a.address, &response).unwrap();
     let (_, confirmation) = sends(&mut b).remove(0);
-    a.receives(Endpoint { to: b.address, source: known }, &confirmation).unwrap();
+    a.receives(
+        Endpoint {
+            to: b.address,
+            source: known,
+        },
+        &confirmation,
+    )
+    .unwrap();
     assert_eq!(source(&a), known);
     // What is configured anew, and the same, changes nothing.
     a.add(&b, &[]);
     assert_eq!(source(&a), known);
-    let other = Endpoint { to: elsewhere(), source: known };
+    let other = Endpoint {
+        to: elsewhere(),
+        source: known,
+    };
     a.device.forget_sources(&[other]);
     assert_eq!(source(&a), known);
-    a.device.forget_sources(&[other, Endpoint { to: b.address, source: known }]);
+    a.device.forget_sources(&[
+        other,
+        Endpoint {
+            to: b.address,
+            source: known,
+        },
+    ]);
     assert_eq!(source(&a), None);
-    let (_, datagram) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"again")).unwrap().unwrap();
-    a.receives(Endpoint { to: b.address, source: known }, &datagram).unwrap();
+    let (_, datagram) = b
+        .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"again"))
+        .unwrap()
+        .unwrap();
+    a.receives(
+        Endpoint {
+            to: b.address,
+            source: known,
+        },
+        &datagram,
+    )
+    .unwrap();
     assert_eq!(source(&a), known);
-    a.device.change().set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0).unwrap();
+    a.device
+        .change()
+        .set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0)
+        .unwrap();
     assert_eq!(source(&a), None, "of another endpoint nothing is known");
 }
 
 /// A source that still is this host's may lead nowhere, when its uplink failed: no answer is known to come back to it.
 #[test]
 fn a_handshake_without_answer_is_repeated_from_the_address_of_the_route() {
-    let (known, now) = (Endpoint { to: elsewhere(), source: Some(ip("192.168.56.201")) }, Instant::now());
+    let (known, now) = (
+        Endpoint {
+            to: elsewhere(),
+            source: Some(ip("192.168.56.201")),
+        },
+        Instant::now(),
+    );
     let plain = Endpoint::from(elsewhere());
     let mut link = Link::new(None, Some(known), None, 0, now);
     assert_eq!(link.initiates_to(), Some(known));
     link.begun(now);
-    assert_eq!((link.endpoint, link.initiates_to(), link.endpoint), (Some(known), Some(plain), Some(plain)));
+    assert_eq!(
+        (link.endpoint, link.initiates_to(), link.endpoint),
+        (Some(known), Some(plain), Some(plain))
+    );
     // A session, and what came in it, is the peer's word.
     link.shaken(now, now);
     link.endpoint = Some(known);
@@ -393,11 +549,18 @@ fn an_initiation_that_is_repeated_moves_nothing_and_is_refused() {
 #[test]
 fn a_new_key_of_ours_is_used_at_once_and_what_is_on_its_way_still_opens() {
     let (mut a, mut b) = pair();
-    let (_, under_way) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"under way")).unwrap().unwrap();
+    let (_, under_way) = b
+        .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"under way"))
+        .unwrap()
+        .unwrap();
     let old = a.key;
     a.rekey(77);
     let answer = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"answer");
-    assert_eq!(a.pod_sends(&answer), Ok(None), "nothing is sealed under the former key");
+    assert_eq!(
+        a.pod_sends(&answer),
+        Ok(None),
+        "nothing is sealed under the former key"
+    );
     settle(&mut [&mut a, &mut b]);
     a.receives(b.address, &under_way).unwrap();
     assert_eq!(a.delivered.len(), 1);
@@ -407,8 +570,16 @@ fn a_new_key_of_ours_is_used_at_once_and_what_is_on_its_way_still_opens() {
     assert!(b.device.change().remove_peer(&old));
     settle(&mut [&mut a, &mut b]);
     assert_eq!(b.delivered, [answer]);
-    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"again"));
-    passes(&mut b, &mut a, &packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back"));
+    passes(
+        &mut a,
+        &mut b,
+        &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"again"),
+    );
+    passes(
+        &mut b,
+        &mut a,
+        &packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back"),
+    );
 }
 
 #[test]
@@ -416,18 +587,34 @@ fn a_new_preshared_key_leaves_the_session_and_counts_for_the_next() {
     let (mut a, mut b) = pair();
     let there = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there");
     let secret = || Some(Secret::new([5; 32]));
-    a.device.change().set_peer(b.key, None, secret(), 0).unwrap();
+    a.device
+        .change()
+        .set_peer(b.key, None, secret(), 0)
+        .unwrap();
     settle(&mut [&mut a, &mut b]);
     passes(&mut a, &mut b, &there);
-    passes(&mut b, &mut a, &packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back"));
+    passes(
+        &mut b,
+        &mut a,
+        &packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back"),
+    );
     // B restarts without it: no session. With it, there is one.
     for (preshared, works) in [(None, false), (secret(), true)] {
         b = Node::new(2);
-        b.device.change().set_peer(a.key, Some(a.address), preshared, 0).unwrap();
-        b.device.change().set_allowed_ip(net("10.5.1.0/24"), a.key).unwrap();
+        b.device
+            .change()
+            .set_peer(a.key, Some(a.address), preshared, 0)
+            .unwrap();
+        b.device
+            .change()
+            .set_allowed_ip(net("10.5.1.0/24"), a.key)
+            .unwrap();
         pause();
         settle(&mut [&mut a, &mut b]);
-        assert_eq!(b.device.counters.handshakes.completed.load(Relaxed) > 0, works);
+        assert_eq!(
+            b.device.counters.handshakes.completed.load(Relaxed) > 0,
+            works
+        );
         if works {
             passes(&mut a, &mut b, &there);
         }
@@ -437,17 +624,25 @@ fn a_new_preshared_key_leaves_the_session_and_counts_for_the_next() {
 #[test]
 fn a_removed_peer_is_gone_for_those_who_still_see_it() {
     let (a, b) = pair();
-    let (_, datagram) = b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"late")).unwrap().unwrap();
+    let (_, datagram) = b
+        .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"late"))
+        .unwrap()
+        .unwrap();
     let device = &a.device;
     let before = device.snapshot();
     assert!(device.change().remove_peer(&b.key) && !device.change().remove_peer(&b.key));
     let there = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there");
     let mut sealer = Sealer::new(device, &before, Instant::now());
-    let slot = sealer.route(&Header::parse(&there).unwrap(), there.len()).unwrap();
+    let slot = sealer
+        .route(&Header::parse(&there).unwrap(), there.len())
+        .unwrap();
     assert_eq!(sealer.hold(slot), Err(Reason::NoRoute));
     sealer.release();
     let mut opener = Opener::new(device, &before, Instant::now());
-    assert_eq!(opener.open(&mut datagram.clone(), b.address.into(), &mut Vec::new()), Err(Reason::NoSession));
+    assert_eq!(
+        opener.open(&mut datagram.clone(), b.address.into(), &mut Vec::new()),
+        Err(Reason::NoSession)
+    );
     drop(opener);
     assert_eq!(a.pod_sends(&there), Err(Reason::NoRoute));
     assert!(a.device.peers().is_empty());
@@ -457,9 +652,18 @@ fn a_removed_peer_is_gone_for_those_who_still_see_it() {
 fn keys_that_no_peer_can_have_are_refused() {
     let a = Node::new(1);
     let mut change = a.device.change();
-    assert_eq!(change.set_peer(PublicKey([0; 32]), None, None, 0), Err(PeerError::WeakKey));
-    assert_eq!(change.set_peer(a.key, None, None, 0), Err(PeerError::OwnKey));
-    assert_eq!(change.set_allowed_ip(net("10.5.2.0/24"), PublicKey([9; 32])), Err(PeerError::NoPeer));
+    assert_eq!(
+        change.set_peer(PublicKey([0; 32]), None, None, 0),
+        Err(PeerError::WeakKey)
+    );
+    assert_eq!(
+        change.set_peer(a.key, None, None, 0),
+        Err(PeerError::OwnKey)
+    );
+    assert_eq!(
+        change.set_allowed_ip(net("10.5.2.0/24"), PublicKey([9; 32])),
+        Err(PeerError::NoPeer)
+    );
     drop(change);
     assert!(a.device.peers().is_empty());
 }
@@ -474,7 +678,8 @@ fn a_keepalive_is_sent_at_once_and_repeated() {
     assert_eq!(first, received + OVERHEAD as u64, "at once");
     let deadline = Instant::now() + Duration::from_secs(20);
     while b.sees(&a.key).received == first && Instant::now() < deadline {
-        a.device.wait(a.device.pending.next().map(|next| next.min(deadline)));
+        a.device
+            .wait(a.device.pending.next().map(|next| next.min(deadline)));
         settle(&mut [&mut a, &mut b]);
     }
     assert_eq!(b.sees(&a.key).received, first + OVERHEAD as u64);
@@ -498,14 +703,18 @@ fn under_load_a_sender_has_to_prove_its_address() {
     for (at_once, loads) in [(30, false), (300, true)] {
         for _ in 0..6 {
             for (port, initiation) in (1..).zip(valid.iter().cycle().take(at_once)) {
-                assert_eq!(b.receives(SocketAddr::new(elsewhere().ip(), port), initiation), Ok(()));
+                assert_eq!(
+                    b.receives(SocketAddr::new(elsewhere().ip(), port), initiation),
+                    Ok(())
+                );
             }
             b.work();
         }
         assert_eq!(count(&b.device.counters.handshakes.cookies) > 0, loads);
     }
     let counters = &b.device.counters;
-    let dropped = counters.received.drops(Reason::UnknownPeer) + counters.received.drops(Reason::HandshakeFlood);
+    let dropped = counters.received.drops(Reason::UnknownPeer)
+        + counters.received.drops(Reason::HandshakeFlood);
     assert_eq!(dropped + count(&counters.handshakes.cookies), 6 * 330);
 }
 
@@ -516,14 +725,23 @@ fn what_waits_is_bounded() {
     let large = packet(ip("10.5.1.9"), ip("10.5.2.9"), &[0; 1300]);
     let snapshot = a.device.snapshot().clone();
     let mut sealer = Sealer::new(&a.device, &snapshot, Instant::now());
-    let slot = sealer.route(&Header::parse(&large).unwrap(), large.len()).unwrap();
+    let slot = sealer
+        .route(&Header::parse(&large).unwrap(), large.len())
+        .unwrap();
     assert_eq!(sealer.hold(slot), Ok(SendState::AwaitingSession));
     let dropped: usize = (0..200).map(|_| sealer.park(&large)).sum();
     assert_eq!(dropped, 72, "128 stay");
     drop(sealer);
-    let mut left = |from: SocketAddr| usize::from(a.receives(from, &[&1u32.to_le_bytes()[..], &[7; 144]].concat()) == Ok(()));
-    assert_eq!((0..2000).map(|_| left(b.address)).sum::<usize>(), 128, "of one sender");
-    let many = (0..20_000).map(|n| left(SocketAddr::new(Ipv4Addr::from(0x0a00_0000 + n).into(), 1)));
+    let mut left = |from: SocketAddr| {
+        usize::from(a.receives(from, &[&1u32.to_le_bytes()[..], &[7; 144]].concat()) == Ok(()))
+    };
+    assert_eq!(
+        (0..2000).map(|_| left(b.address)).sum::<usize>(),
+        128,
+        "of one sender"
+    );
+    let many =
+        (0..20_000).map(|n| left(SocketAddr::new(Ipv4Addr::from(0x0a00_0000 + n).into(), 1)));
     assert_eq!(many.sum::<usize>(), 1024 - 128);
     a.device.change().remove_peer(&b.key);
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
@@ -538,9 +756,16 @@ fn a_session_is_not_sent_in_beyond_its_time() {
     (a.ahead, b.ahead) = (Duration::from_secs(170), Duration::from_secs(170));
     assert!(a.pod_sends(&there).unwrap().is_some() && b.pod_sends(&back).unwrap().is_some());
     (a.ahead, b.ahead) = (Duration::from_secs(181), Duration::from_secs(181));
-    assert_eq!((a.pod_sends(&there), b.pod_sends(&back)), (Ok(None), Ok(None)));
+    assert_eq!(
+        (a.pod_sends(&there), b.pod_sends(&back)),
+        (Ok(None), Ok(None))
+    );
     settle(&mut [&mut a, &mut b]);
-    assert_eq!((&a.delivered, &b.delivered), (&vec![back], &vec![there]), "each is sent in a new session");
+    assert_eq!(
+        (&a.delivered, &b.delivered),
+        (&vec![back], &vec![there]),
+        "each is sent in a new session"
+    );
 }
 
 /// An answer makes a session that the peer may never use: with another preshared key it cannot.
@@ -548,7 +773,10 @@ fn a_session_is_not_sent_in_beyond_its_time() {
 fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
     let (mut a, b) = (Node::new(1), Node::new(2));
     b.add(&a, &["10.5.1.0/24"]);
-    a.device.change().set_peer(b.key, Some(b.address), Some(Secret::new([5; 32])), 0).unwrap();
+    a.device
+        .change()
+        .set_peer(b.key, Some(b.address), Some(Secret::new([5; 32])), 0)
+        .unwrap();
     // More than the library has places for sessions.
     for _ in 0..9 {
         a.work();
@@ -558,13 +786,28 @@ fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
         let mut link = peer.lock();
         let mut initiation = [0; 148];
         let tunn = link.tunn(&a.key, b.device.index(peer.slot)).unwrap();
-        assert!(matches!(tunn.format_handshake_initiation(&mut initiation, true), boringtun::noise::TunnResult::WriteToNetwork(_)));
+        assert!(matches!(
+            tunn.format_handshake_initiation(&mut initiation, true),
+            boringtun::noise::TunnResult::WriteToNetwork(_)
+        ));
         drop(link);
         pause();
         a.receives(b.address, &initiation).unwrap();
         a.work();
-        assert!(a.sent.iter().any(|(_, answer)| answer.len() == 92), "it answers");
-        assert_eq!(a.device.snapshot().peers.get(&b.key).unwrap().lock().sending(a.now()), None);
+        assert!(
+            a.sent.iter().any(|(_, answer)| answer.len() == 92),
+            "it answers"
+        );
+        assert_eq!(
+            a.device
+                .snapshot()
+                .peers
+                .get(&b.key)
+                .unwrap()
+                .lock()
+                .sending(a.now()),
+            None
+        );
     }
 }
 
@@ -577,25 +820,49 @@ fn with_two_preshared_keys_handshakes_are_seldom_and_given_up() {
     for second in 0..120 {
         a.ahead = Duration::from_secs(second);
         b.ahead = a.ahead;
-        assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
-        assert_eq!(b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"y")), Ok(None));
+        assert_eq!(
+            a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")),
+            Ok(None)
+        );
+        assert_eq!(
+            b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"y")),
+            Ok(None)
+        );
         settle(&mut [&mut a, &mut b]);
     }
     for node in [&a, &b] {
         let handshakes = &node.device.counters.handshakes;
-        assert!((10..=25).contains(&count(&handshakes.initiated)), "{handshakes:?}");
+        assert!(
+            (10..=25).contains(&count(&handshakes.initiated)),
+            "{handshakes:?}"
+        );
         assert!(count(&handshakes.answered) >= 10, "{handshakes:?}");
-        assert_eq!((count(&handshakes.failed), count(&handshakes.completed)), (1, 0));
+        assert_eq!(
+            (count(&handshakes.failed), count(&handshakes.completed)),
+            (1, 0)
+        );
         let dropped = node.device.counters.sent.drops(Reason::NoSession);
-        assert!((88..=100).contains(&dropped), "{dropped} packets waited for a session in vain");
+        assert!(
+            (88..=100).contains(&dropped),
+            "{dropped} packets waited for a session in vain"
+        );
     }
     // With one key, what waits is not older than that.
     let lost = [&a, &b].map(|node| node.device.counters.sent.drops(Reason::NoSession) as usize);
     (a.ahead, b.ahead) = (Duration::from_secs(130), Duration::from_secs(130));
-    b.device.change().set_peer(a.key, None, Some(Secret::new([1; 32])), 0).unwrap();
-    assert_eq!(b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"z")), Ok(None));
+    b.device
+        .change()
+        .set_peer(a.key, None, Some(Secret::new([1; 32])), 0)
+        .unwrap();
+    assert_eq!(
+        b.pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"z")),
+        Ok(None)
+    );
     settle(&mut [&mut a, &mut b]);
-    assert_eq!([b.delivered.len(), a.delivered.len()], [120 - lost[0], 121 - lost[1]]);
+    assert_eq!(
+        [b.delivered.len(), a.delivered.len()],
+        [120 - lost[0], 121 - lost[1]]
+    );
 }
 
 /// The answer to the peer's initiation ends the waiting for one's own. A packet goes on waiting, though no other asks for a session.
@@ -604,12 +871,25 @@ fn a_single_packet_is_tried_for_until_it_is_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.shares(&b, "10.5.2.0/24", 1);
     b.shares(&a, "10.5.1.0/24", 2);
-    assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+    assert_eq!(
+        a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")),
+        Ok(None)
+    );
     let seen = |a: &Node| {
         let counters = &a.device.counters;
-        (count(&counters.handshakes.initiated) > 1, count(&counters.handshakes.failed), counters.sent.drops(Reason::NoSession))
+        (
+            count(&counters.handshakes.initiated) > 1,
+            count(&counters.handshakes.failed),
+            counters.sent.drops(Reason::NoSession),
+        )
     };
-    for (second, wanted) in [(0, (false, 0, 0)), (4, (false, 0, 0)), (6, (true, 0, 0)), (89, (true, 0, 0)), (96, (true, 1, 1))] {
+    for (second, wanted) in [
+        (0, (false, 0, 0)),
+        (4, (false, 0, 0)),
+        (6, (true, 0, 0)),
+        (89, (true, 0, 0)),
+        (96, (true, 1, 1)),
+    ] {
         a.ahead = Duration::from_secs(second);
         settle(&mut [&mut a, &mut b]);
         assert_eq!(seen(&a), wanted, "after {second} s");
@@ -621,17 +901,24 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.add(&b, &["10.5.2.0/24"]);
     b.device.change().set_peer(a.key, None, None, 0).unwrap();
-    assert_eq!(a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")), Ok(None));
+    assert_eq!(
+        a.pod_sends(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x")),
+        Ok(None)
+    );
     a.work();
     let (_, initiation) = a.sent.pop_front().unwrap();
     b.receives(a.address, &initiation).unwrap();
     b.work();
     let (_, answer) = b.sent.pop_front().unwrap();
     a.receives(b.address, &answer).unwrap();
-    a.device.work(&mut a.worker, &mut |_, _| Err(Reason::SendFailed));
+    a.device
+        .work(&mut a.worker, &mut |_, _| Err(Reason::SendFailed));
     let sent = &a.device.counters.sent;
     // The keepalive that confirms the session, and the packet.
-    assert_eq!((count(&sent.packets), sent.drops(Reason::SendFailed)), (0, 2));
+    assert_eq!(
+        (count(&sent.packets), sent.drops(Reason::SendFailed)),
+        (0, 2)
+    );
 }
 
 /// The clock is set when the network is there. Without a session a tunnel follows it, and goes on with what it had begun.
@@ -647,18 +934,29 @@ fn a_clock_that_is_set_forward_is_followed_without_a_session() {
         let restarts = link.follow_clock(clock, now);
         let tunn = link.tunn(&b.key, a.device.index(peer.slot)).unwrap();
         let mut initiation = [0; 148];
-        assert!(matches!(tunn.format_handshake_initiation(&mut initiation, true), boringtun::noise::TunnResult::WriteToNetwork(_)));
+        assert!(matches!(
+            tunn.format_handshake_initiation(&mut initiation, true),
+            boringtun::noise::TunnResult::WriteToNetwork(_)
+        ));
         (restarts, initiation[4])
     };
     a.add(&b, &["10.5.2.0/24"]);
     a.work();
-    for clock in [SystemTime::now(), SystemTime::now() + Duration::from_secs(3), SystemTime::now() - hour] {
+    for clock in [
+        SystemTime::now(),
+        SystemTime::now() + Duration::from_secs(3),
+        SystemTime::now() - hour,
+    ] {
         assert!(!next(&a, &b, clock).0, "too little, or back");
     }
     assert_eq!(next(&a, &b, SystemTime::now() + hour), (true, 1));
     b.add(&a, &["10.5.1.0/24"]);
     settle(&mut [&mut a, &mut b]);
-    passes(&mut a, &mut b, &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there"));
+    passes(
+        &mut a,
+        &mut b,
+        &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there"),
+    );
     let (restarts, index) = next(&a, &b, SystemTime::now() + hour);
     assert!(!restarts && index > 1, "a session is not given up for it");
 }
@@ -684,14 +982,23 @@ fn dead_peers_keep_nobody_from_a_session() {
     let mut sealer = Sealer::new(&a.device, &snapshot, Instant::now());
     let mut dropped = 0;
     for number in 3..6 {
-        let large = packet(ip("10.5.1.9"), Ipv4Addr::new(10, 5, number, 9).into(), &[0; 60_000]);
-        let slot = sealer.route(&Header::parse(&large).unwrap(), large.len()).unwrap();
+        let large = packet(
+            ip("10.5.1.9"),
+            Ipv4Addr::new(10, 5, number, 9).into(),
+            &[0; 60_000],
+        );
+        let slot = sealer
+            .route(&Header::parse(&large).unwrap(), large.len())
+            .unwrap();
         assert_eq!(sealer.hold(slot), Ok(SendState::AwaitingSession));
         dropped += (0..128).map(|_| sealer.park(&large)).sum::<usize>();
     }
     drop(sealer);
     assert!(dropped > 0, "there is room left");
-    a.device.change().set_peer(b.key, Some(b.address), None, 0).unwrap();
+    a.device
+        .change()
+        .set_peer(b.key, Some(b.address), None, 0)
+        .unwrap();
     let found = packet(ip("10.5.1.9"), ip("10.5.2.9"), &[1; 60_000]);
     assert_eq!(a.pod_sends(&found), Ok(None));
     settle(&mut [&mut a, &mut b]);
@@ -713,7 +1020,10 @@ fn a_subnet_moves_under_packets() {
         scope.spawn(|| {
             while !end.load(Relaxed) {
                 let number = begun.fetch_add(1, SeqCst) + 1;
-                a.device.change().set_allowed_ip(net("10.5.2.0/24"), owners[(number % 2) as usize].0).unwrap();
+                a.device
+                    .change()
+                    .set_allowed_ip(net("10.5.2.0/24"), owners[(number % 2) as usize].0)
+                    .unwrap();
                 done.store(number, SeqCst);
             }
         });
@@ -724,7 +1034,10 @@ fn a_subnet_moves_under_packets() {
             let (to, datagram) = a.pod_sends(&sealed).unwrap().unwrap();
             let after = begun.load(SeqCst);
             let owner = u64::from(to == owners[1].1);
-            assert!((before..=after).any(|number| number % 2 == owner), "sealed for {to} between moves {before} and {after}");
+            assert!(
+                (before..=after).any(|number| number % 2 == owner),
+                "sealed for {to} between moves {before} and {after}"
+            );
             datagrams.push((to, datagram));
         }
         end.store(true, Relaxed);
@@ -732,8 +1045,15 @@ fn a_subnet_moves_under_packets() {
     });
     let mut opened = [0, 0];
     for (to, datagram) in datagrams.into_iter().rev().take(1000).rev() {
-        let (owner, other) = if to == b.address { (&mut b, &mut c) } else { (&mut c, &mut b) };
-        assert!(matches!(other.receives(a.address, &datagram), Err(Reason::NoSession | Reason::BadTag)));
+        let (owner, other) = if to == b.address {
+            (&mut b, &mut c)
+        } else {
+            (&mut c, &mut b)
+        };
+        assert!(matches!(
+            other.receives(a.address, &datagram),
+            Err(Reason::NoSession | Reason::BadTag)
+        ));
         assert_eq!(owner.receives(a.address, &datagram), Ok(()));
         opened[usize::from(to == owners[1].1)] += 1;
     }

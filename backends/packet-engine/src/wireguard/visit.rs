@@ -26,8 +26,20 @@ const DATA: u8 = 4;
 
 impl Device {
     /// Does what is due with a peer and enters its next visit. `greet` asks for a session if there is none.
-    #[allow(clippy::too_many_arguments, reason = "one peer, and the thread's tools")]
-    pub(super) fn visit(&self, peer: &Peer, link: &mut Link, snapshot: &Snapshot, now: Instant, greet: bool, buffer: &mut [u8], send: Send<'_>) {
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one peer, and the thread's tools"
+    )]
+    pub(super) fn visit(
+        &self,
+        peer: &Peer,
+        link: &mut Link,
+        snapshot: &Snapshot,
+        now: Instant,
+        greet: bool,
+        buffer: &mut [u8],
+        send: Send<'_>,
+    ) {
         if link.removed {
             return;
         }
@@ -51,7 +63,11 @@ impl Device {
         match link.present().map(|tunn| tunn.update_timers(buffer)) {
             Some(TunnResult::WriteToNetwork(message)) => {
                 let begins = message.first() == Some(&INITIATION);
-                let to = if begins { link.initiates_to() } else { link.endpoint };
+                let to = if begins {
+                    link.initiates_to()
+                } else {
+                    link.endpoint
+                };
                 let went = to.is_some_and(|to| send(to, message));
                 sent += if went { message.len() } else { 0 };
                 if begins {
@@ -76,7 +92,11 @@ impl Device {
             && sends
         {
             if message.first() == Some(&DATA) {
-                sent += if endpoint.is_some_and(|to| send(to, message)) { message.len() } else { 0 };
+                sent += if endpoint.is_some_and(|to| send(to, message)) {
+                    message.len()
+                } else {
+                    0
+                };
             } else {
                 // Its next handshake is the first under the new preshared key.
                 link.rekeys = true;
@@ -93,21 +113,38 @@ impl Device {
             return true;
         }
         link.kept = Some(now);
-        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else { return false };
-        if let Some(message) = link.seal(which, &[], buffer).and_then(|length| buffer.get(..length)) {
+        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else {
+            return false;
+        };
+        if let Some(message) = link
+            .seal(which, &[], buffer)
+            .and_then(|length| buffer.get(..length))
+        {
             send(to, message);
         }
         true
     }
 
     /// Initiates a handshake, unless one waits for its answer or the last was initiated a moment ago.
-    fn initiate(&self, peer: &Peer, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
+    fn initiate(
+        &self,
+        peer: &Peer,
+        link: &mut Link,
+        now: Instant,
+        buffer: &mut [u8],
+        send: Send<'_>,
+    ) {
         if !link.may_begin(now) {
             return;
         }
-        let Some(to) = link.initiates_to() else { return };
-        let Some(tunn) = link.tunn(&peer.key, self.index(peer.slot)) else { return };
-        let TunnResult::WriteToNetwork(message) = tunn.format_handshake_initiation(buffer, true) else {
+        let Some(to) = link.initiates_to() else {
+            return;
+        };
+        let Some(tunn) = link.tunn(&peer.key, self.index(peer.slot)) else {
+            return;
+        };
+        let TunnResult::WriteToNetwork(message) = tunn.format_handshake_initiation(buffer, true)
+        else {
             return;
         };
         let length = message.len();
@@ -120,16 +157,32 @@ impl Device {
     }
 
     /// Sends what waited for a session, if there is one.
-    pub(super) fn unpark(&self, peer: &Peer, link: &mut Link, snapshot: &Snapshot, now: Instant, buffer: &mut [u8], send: Send<'_>) {
-        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else { return };
+    pub(super) fn unpark(
+        &self,
+        peer: &Peer,
+        link: &mut Link,
+        snapshot: &Snapshot,
+        now: Instant,
+        buffer: &mut [u8],
+        send: Send<'_>,
+    ) {
+        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else {
+            return;
+        };
         while let Some(plain) = link.parked.pop_front() {
             self.unparked(&plain);
             // Its subnet may have moved to another peer meanwhile.
-            let Some(length) = inner(&plain).filter(|(_, to)| snapshot.slot_of(*to) == Some(peer.slot)).map(|(length, _)| length) else {
+            let Some(length) = inner(&plain)
+                .filter(|(_, to)| snapshot.slot_of(*to) == Some(peer.slot))
+                .map(|(length, _)| length)
+            else {
                 self.counters.sent.dropped(Reason::NoRoute);
                 continue;
             };
-            let Some(message) = link.seal(which, &plain, buffer).and_then(|length| buffer.get(..length)) else {
+            let Some(message) = link
+                .seal(which, &plain, buffer)
+                .and_then(|length| buffer.get(..length))
+            else {
                 self.counters.sent.dropped(Reason::NoSession);
                 continue;
             };
@@ -145,18 +198,33 @@ impl Device {
 /// The length and the destination of a padded packet, which was parsed when it was parked.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
     let length = told_length(plain)?;
-    Header::parse(plain.get(..length)?).ok().map(|header| (length, header.destination))
+    Header::parse(plain.get(..length)?)
+        .ok()
+        .map(|header| (length, header.destination))
 }
 
 /// When a peer has to be visited again. None if nothing can become due before its packets flow again or it sends a message.
 fn next_visit(link: &Link, now: Instant) -> Option<Instant> {
     // Packets that wait although it is time wait for something else, such as a key.
-    let retry = link.again.filter(|again| link.initiated || !link.parked.is_empty() && *again > now);
+    let retry = link
+        .again
+        .filter(|again| link.initiated || !link.parked.is_empty() && *again > now);
     let session = link.has_session().then(|| {
         let quiet = now.saturating_duration_since(link.used);
-        now + VISITS.iter().find(|(limit, _)| quiet < *limit).map_or(SELDOM, |(_, pause)| *pause)
+        now + VISITS
+            .iter()
+            .find(|(limit, _)| quiet < *limit)
+            .map_or(SELDOM, |(_, pause)| *pause)
     });
-    let keepalive = link.kept.filter(|_| link.keepalive > 0).map(|kept| kept + Duration::from_secs(link.keepalive.into()));
+    let keepalive = link
+        .kept
+        .filter(|_| link.keepalive > 0)
+        .map(|kept| kept + Duration::from_secs(link.keepalive.into()));
     // Never in the past, whatever the clock did: a peer must not be visited over and over.
-    retry.into_iter().chain(session).chain(keepalive).min().map(|at| at.max(now + Duration::from_millis(10)))
+    retry
+        .into_iter()
+        .chain(session)
+        .chain(keepalive)
+        .min()
+        .map(|at| at.max(now + Duration::from_millis(10)))
 }

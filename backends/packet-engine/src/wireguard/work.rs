@@ -57,12 +57,18 @@ impl Device {
     }
 
     /// The round of a moment.
-    pub(super) fn work_at(&self, now: Instant, worker: &mut Worker, send: Transmit<'_>) -> Option<Instant> {
+    pub(super) fn work_at(
+        &self,
+        now: Instant,
+        worker: &mut Worker,
+        send: Transmit<'_>,
+    ) -> Option<Instant> {
         use tracing::dispatcher::{Dispatch, get_default, with_default};
         let log = get_default(Dispatch::clone);
         let mut send = |to: Endpoint, datagram: &[u8]| {
             let sent = with_default(&log, || send(to, datagram));
-            sent.inspect_err(|reason| self.counters.sent.dropped(*reason)).is_ok()
+            sent.inspect_err(|reason| self.counters.sent.dropped(*reason))
+                .is_ok()
         };
         // The library logs each retry as a warning; what matters of it is counted and told elsewhere.
         with_default(&Dispatch::none(), || self.round(now, worker, &mut send))
@@ -72,47 +78,97 @@ impl Device {
         let snapshot = self.snapshot();
         let busy = self.messages(now, worker, &snapshot, send);
         for _ in 0..VISITS {
-            let Some((due, slot)) = self.pending.due(now) else { break };
+            let Some((due, slot)) = self.pending.due(now) else {
+                break;
+            };
             // The latest: whoever entered the peer saw it published.
             let snapshot = self.snapshot();
-            let Some(peer) = snapshot.peer(slot) else { continue };
+            let Some(peer) = snapshot.peer(slot) else {
+                continue;
+            };
             let mut link = peer.lock();
             // Otherwise it has another time by now.
             if link.due == Some(due) {
                 link.due = None;
-                self.visit(peer, &mut link, &snapshot, now, false, &mut worker.buffer, send);
+                self.visit(
+                    peer,
+                    &mut link,
+                    &snapshot,
+                    now,
+                    false,
+                    &mut worker.buffer,
+                    send,
+                );
             }
         }
         let mut next = self.pending.next();
         if now >= worker.greet {
             for _ in 0..GREETINGS {
-                let Some((slot, more)) = self.pending.greeting() else { break };
+                let Some((slot, more)) = self.pending.greeting() else {
+                    break;
+                };
                 if more {
                     worker.greet = now + PACE;
                 }
                 let snapshot = self.snapshot();
-                let Some(peer) = snapshot.peer(slot) else { continue };
-                self.visit(peer, &mut peer.lock(), &snapshot, now, true, &mut worker.buffer, send);
+                let Some(peer) = snapshot.peer(slot) else {
+                    continue;
+                };
+                self.visit(
+                    peer,
+                    &mut peer.lock(),
+                    &snapshot,
+                    now,
+                    true,
+                    &mut worker.buffer,
+                    send,
+                );
             }
             next = self.pending.next();
         }
         let greet = self.pending.greets().then_some(worker.greet);
-        next.into_iter().chain(greet).chain(busy.then_some(now)).min()
+        next.into_iter()
+            .chain(greet)
+            .chain(busy.then_some(now))
+            .min()
     }
 
     /// Handles some of the messages. Returns whether there are more.
-    pub(super) fn messages(&self, now: Instant, worker: &mut Worker, snapshot: &Snapshot, send: Send<'_>) -> bool {
-        self.pending.take(&mut worker.answers, &mut worker.initiations);
-        let Worker { buffer, answers, initiations, admission, .. } = worker;
+    pub(super) fn messages(
+        &self,
+        now: Instant,
+        worker: &mut Worker,
+        snapshot: &Snapshot,
+        send: Send<'_>,
+    ) -> bool {
+        self.pending
+            .take(&mut worker.answers, &mut worker.initiations);
+        let Worker {
+            buffer,
+            answers,
+            initiations,
+            admission,
+            ..
+        } = worker;
         for message in answers.drain(..answers.len().min(ANSWERS)) {
             self.answered(message, admission, snapshot, now, buffer, send);
         }
         let mut cookies = COOKIES;
         for message in initiations.drain(..) {
-            self.admit(message, admission, &mut cookies, snapshot, now, buffer, send);
+            self.admit(
+                message,
+                admission,
+                &mut cookies,
+                snapshot,
+                now,
+                buffer,
+                send,
+            );
         }
         for _ in 0..INITIATIONS {
-            let Some(message) = admission.next() else { break };
+            let Some(message) = admission.next() else {
+                break;
+            };
             self.initiated(&message, admission, snapshot, now, buffer, send);
         }
         admission.is_waiting() || !answers.is_empty()

@@ -1,6 +1,9 @@
 //! Reads what `iptables-save` and `ip6tables-save` print.
 
-use super::model::{Base, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table, Value, Verdict};
+use super::model::{
+    Base, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table,
+    Value, Verdict,
+};
 use super::ranges::Ranges;
 use super::words;
 use crate::variant::Variant;
@@ -67,17 +70,39 @@ pub fn read(saved: &str, family: Family, variant: Variant) -> Rules {
             };
             rules.tables.push(table);
         }
-        let Some(table) = rules.tables.last_mut() else { continue };
+        let Some(table) = rules.tables.last_mut() else {
+            continue;
+        };
         if let Some((name, policy)) = line.strip_prefix(':').and_then(|rest| rest.split_once(' ')) {
             let chain = table.chains.entry(name.to_owned()).or_default();
             chain.rules.get_or_insert_default();
-            chain.base = base(&table.name, name, policy.split(' ').next().unwrap_or_default());
+            chain.base = base(
+                &table.name,
+                name,
+                policy.split(' ').next().unwrap_or_default(),
+            );
         }
         // With `-c`, a rule starts with its counters.
-        let line = line.split_once("] ").filter(|_| line.starts_with('[')).map_or(line, |(_, rule)| rule);
-        if let Some((chain, rest)) = line.strip_prefix("-A ").and_then(|rest| rest.split_once(' ')) {
-            let rule = Rule { steps: steps(&split(rest), family), handle: None, text: line.to_owned() };
-            table.chains.entry(chain.to_owned()).or_default().rules.get_or_insert_default().push(rule);
+        let line = line
+            .split_once("] ")
+            .filter(|_| line.starts_with('['))
+            .map_or(line, |(_, rule)| rule);
+        if let Some((chain, rest)) = line
+            .strip_prefix("-A ")
+            .and_then(|rest| rest.split_once(' '))
+        {
+            let rule = Rule {
+                steps: steps(&split(rest), family),
+                handle: None,
+                text: line.to_owned(),
+            };
+            table
+                .chains
+                .entry(chain.to_owned())
+                .or_default()
+                .rules
+                .get_or_insert_default()
+                .push(rule);
         }
     }
     rules
@@ -96,7 +121,13 @@ fn base(table: &str, chain: &str, policy: &str) -> Option<Base> {
         ("security", _) => 50,
         _ => 0,
     };
-    Some(Base { hook, priority, drops: policy == "DROP", nat: table == "nat", device: None })
+    Some(Base {
+        hook,
+        priority,
+        drops: policy == "DROP",
+        nat: table == "nat",
+        device: None,
+    })
 }
 
 /// The words of a line. Those that are quoted may hold spaces.
@@ -146,8 +177,16 @@ fn options(words: &[String]) -> Vec<Given<'_>> {
             "--comment" | "--log-prefix" | "--nflog-prefix" => {
                 words.next();
             }
-            _ if word.starts_with('-') => all.push(Given { name: word, values: Vec::new(), negated: std::mem::take(&mut negated) }),
-            _ => all.iter_mut().next_back().into_iter().for_each(|last| last.values.push(word)),
+            _ if word.starts_with('-') => all.push(Given {
+                name: word,
+                values: Vec::new(),
+                negated: std::mem::take(&mut negated),
+            }),
+            _ => all
+                .iter_mut()
+                .next_back()
+                .into_iter()
+                .for_each(|last| last.values.push(word)),
         }
     }
     all
@@ -155,13 +194,18 @@ fn options(words: &[String]) -> Vec<Given<'_>> {
 
 fn steps(words: &[String], family: Family) -> Vec<Step> {
     let options = options(words);
-    let place = options.iter().position(|option| matches!(option.name, "-j" | "-g")).unwrap_or(options.len());
+    let place = options
+        .iter()
+        .position(|option| matches!(option.name, "-j" | "-g"))
+        .unwrap_or(options.len());
     let (conditions, target) = options.split_at(place);
     let mut steps: Vec<Step> = Vec::new();
     for option in conditions {
         steps.extend(condition(option, family).into_iter().map(Step::When));
     }
-    let Some((verb, arguments)) = target.split_first() else { return steps };
+    let Some((verb, arguments)) = target.split_first() else {
+        return steps;
+    };
     steps.extend(target_of(verb, arguments));
     steps
 }
@@ -176,10 +220,18 @@ fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
         "RETURN" => Verdict::Return,
         "MASQUERADE" | "SNAT" => Verdict::Accept,
         "MARK" => return vec![arguments.iter().find_map(mark).unwrap_or(Step::MarkUnknown)],
-        "CONNMARK" if arguments.iter().any(|option| option.name == "--restore-mark") => return vec![Step::MarkUnknown],
+        "CONNMARK"
+            if arguments
+                .iter()
+                .any(|option| option.name == "--restore-mark") =>
+        {
+            return vec![Step::MarkUnknown];
+        }
         "CONNMARK" => Verdict::Continue,
         "NOTRACK" => return vec![Step::Untrack],
-        "CT" if arguments.iter().any(|option| option.name == "--notrack") => return vec![Step::Untrack],
+        "CT" if arguments.iter().any(|option| option.name == "--notrack") => {
+            return vec![Step::Untrack];
+        }
         "CT" => Verdict::Continue,
         name if ONWARD.contains(&name) => Verdict::Continue,
         name if verb.name == "-g" => Verdict::Goto(name.to_owned()),
@@ -237,18 +289,32 @@ fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
         },
         "--dst-type" => numbers(
             Key::DestinationKind,
-            first.split(',').map(|kind| words::kind(kind).map(Ranges::one)).collect::<Option<Vec<_>>>().map(|all| Ranges::union(&all)),
+            first
+                .split(',')
+                .map(|kind| words::kind(kind).map(Ranges::one))
+                .collect::<Option<Vec<_>>>()
+                .map(|all| Ranges::union(&all)),
         ),
         "--icmp-type" | "--icmpv6-type" => {
-            let (kind, code) = first.split_once('/').map_or((first, None), |(kind, code)| (kind, Some(code)));
+            let (kind, code) = first
+                .split_once('/')
+                .map_or((first, None), |(kind, code)| (kind, Some(code)));
             if first == "any" {
                 return Vec::new();
             }
             if option.negated && code.is_some() {
                 return vec![Condition::unknown()];
             }
-            let kind = numbers(Key::IcmpType(family), words::icmp_type(kind, family).map(Ranges::one));
-            return [kind].into_iter().chain(code.map(|code| numbers(Key::IcmpCode, words::number(code).map(Ranges::one)))).collect();
+            let kind = numbers(
+                Key::IcmpType(family),
+                words::icmp_type(kind, family).map(Ranges::one),
+            );
+            return [kind]
+                .into_iter()
+                .chain(
+                    code.map(|code| numbers(Key::IcmpCode, words::number(code).map(Ranges::one))),
+                )
+                .collect();
         }
         // A module whose condition is in its options.
         "-m" if PLAIN.contains(&first) => return Vec::new(),
@@ -260,9 +326,15 @@ fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
 fn networks(text: &str) -> Option<Ranges> {
     let net = |text: &str| match text.parse::<IpNet>() {
         Ok(net) => Some(Ranges::net(&net)),
-        Err(_) => text.parse::<IpAddr>().ok().map(|address| Ranges::addresses(address, address)),
+        Err(_) => text
+            .parse::<IpAddr>()
+            .ok()
+            .map(|address| Ranges::addresses(address, address)),
     };
-    text.split(',').map(net).collect::<Option<Vec<_>>>().map(|all| Ranges::union(&all))
+    text.split(',')
+        .map(net)
+        .collect::<Option<Vec<_>>>()
+        .map(|all| Ranges::union(&all))
 }
 
 fn addresses(text: &str) -> Option<Ranges> {
@@ -274,17 +346,34 @@ fn addresses(text: &str) -> Option<Ranges> {
 fn ports(text: &str) -> Option<Ranges> {
     let span = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
-        let first: u16 = if first.is_empty() { 0 } else { first.parse().ok()? };
-        let last: u16 = if last.is_empty() { u16::MAX } else { last.parse().ok()? };
+        let first: u16 = if first.is_empty() {
+            0
+        } else {
+            first.parse().ok()?
+        };
+        let last: u16 = if last.is_empty() {
+            u16::MAX
+        } else {
+            last.parse().ok()?
+        };
         Some(Ranges::span(first, last))
     };
-    text.split(',').map(span).collect::<Option<Vec<_>>>().map(|all| Ranges::union(&all))
+    text.split(',')
+        .map(span)
+        .collect::<Option<Vec<_>>>()
+        .map(|all| Ranges::union(&all))
 }
 
 /// States of the connection, among which are two that say that its addresses are rewritten.
 fn states(text: &str, negated: bool) -> Condition {
-    let (translated, plain): (Vec<&str>, Vec<&str>) = text.split(',').partition(|name| matches!(*name, "DNAT" | "SNAT"));
-    let Some(plain) = plain.iter().map(|name| words::state_of(name).map(Ranges::one)).collect::<Option<Vec<_>>>() else {
+    let (translated, plain): (Vec<&str>, Vec<&str>) = text
+        .split(',')
+        .partition(|name| matches!(*name, "DNAT" | "SNAT"));
+    let Some(plain) = plain
+        .iter()
+        .map(|name| words::state_of(name).map(Ranges::one))
+        .collect::<Option<Vec<_>>>()
+    else {
         return Condition::unknown();
     };
     let plain = Value::Numbers(Ranges::union(&plain));
@@ -294,5 +383,9 @@ fn states(text: &str, negated: bool) -> Condition {
     if !translated.is_empty() {
         elements.push((vec![any(), Value::Numbers(Ranges::one(1_u32))], None));
     }
-    Condition { keys: vec![Key::State, Key::Translated], source: Source::Here(Elements(elements)), negated }
+    Condition {
+        keys: vec![Key::State, Key::Translated],
+        source: Source::Here(Elements(elements)),
+        negated,
+    }
 }

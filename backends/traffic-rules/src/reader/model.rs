@@ -41,7 +41,16 @@ impl Layer {
     }
 
     pub(super) fn named(name: &str) -> Option<Self> {
-        [Layer::Ip, Layer::Ip6, Layer::Inet, Layer::Bridge, Layer::Netdev, Layer::Arp].into_iter().find(|layer| layer.name() == name)
+        [
+            Layer::Ip,
+            Layer::Ip6,
+            Layer::Inet,
+            Layer::Bridge,
+            Layer::Netdev,
+            Layer::Arp,
+        ]
+        .into_iter()
+        .find(|layer| layer.name() == name)
     }
 
     /// Whether a table sees packets at a hook of a layer.
@@ -95,13 +104,19 @@ impl Rules {
         for other in others.tables {
             let same = |table: &Table| (table.layer, &table.name) == (other.layer, &other.name);
             let by = |table: &Table| table.program == Program::Iptables(Variant::Nft);
-            if other.program == Program::Nft && self.tables.iter().any(|table| same(table) && by(table)) {
+            if other.program == Program::Nft
+                && self.tables.iter().any(|table| same(table) && by(table))
+            {
                 continue;
             }
             if by(&other) {
-                self.tables.retain(|table| !same(table) || table.program != Program::Nft);
+                self.tables
+                    .retain(|table| !same(table) || table.program != Program::Nft);
             }
-            match self.tables.iter_mut().find(|table| (table.layer, &table.name, table.program) == (other.layer, &other.name, other.program)) {
+            match self.tables.iter_mut().find(|table| {
+                (table.layer, &table.name, table.program)
+                    == (other.layer, &other.name, other.program)
+            }) {
                 Some(table) => {
                     table.chains.extend(other.chains);
                     table.sets.extend(other.sets);
@@ -202,12 +217,20 @@ pub struct Condition {
 impl Condition {
     /// That a field has one of these numbers.
     pub(super) fn number(key: Key, numbers: Ranges) -> Self {
-        Self { keys: vec![key], source: Source::Here(Elements::one(Value::Numbers(numbers))), negated: false }
+        Self {
+            keys: vec![key],
+            source: Source::Here(Elements::one(Value::Numbers(numbers))),
+            negated: false,
+        }
     }
 
     /// A condition that is not understood.
     pub(super) fn unknown() -> Self {
-        Self { keys: vec![Key::Unknown], source: Source::Here(Elements::one(Value::Unknown)), negated: false }
+        Self {
+            keys: vec![Key::Unknown],
+            source: Source::Here(Elements::one(Value::Unknown)),
+            negated: false,
+        }
     }
 }
 
@@ -271,13 +294,23 @@ impl Name {
     /// A name, or a pattern that ends with this character.
     pub(super) fn new(text: &str, wildcard: char) -> Self {
         match text.strip_suffix(wildcard) {
-            Some(start) => Self { text: start.to_owned(), is_prefix: true },
-            None => Self { text: text.to_owned(), is_prefix: false },
+            Some(start) => Self {
+                text: start.to_owned(),
+                is_prefix: true,
+            },
+            None => Self {
+                text: text.to_owned(),
+                is_prefix: false,
+            },
         }
     }
 
     pub(super) fn is(&self, name: &str) -> bool {
-        if self.is_prefix { name.starts_with(&self.text) } else { name == self.text }
+        if self.is_prefix {
+            name.starts_with(&self.text)
+        } else {
+            name == self.text
+        }
     }
 }
 
@@ -325,7 +358,10 @@ pub enum Key {
 impl Key {
     /// Whether it says whose a packet is: by interfaces or addresses.
     pub(super) fn is_whose(&self) -> bool {
-        matches!(self, Key::Source | Key::Destination | Key::Incoming | Key::Outgoing)
+        matches!(
+            self,
+            Key::Source | Key::Destination | Key::Incoming | Key::Outgoing
+        )
     }
 }
 

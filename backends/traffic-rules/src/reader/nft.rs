@@ -1,6 +1,9 @@
 //! Reads what `nft -j list` prints.
 
-use super::model::{Base, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table, Value, Verdict};
+use super::model::{
+    Base, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table,
+    Value, Verdict,
+};
 use super::ranges::Ranges;
 use super::words;
 use ipnet::IpNet;
@@ -21,11 +24,30 @@ pub enum Extent {
 /// Reads a listing.
 pub fn read(listing: &Json, extent: Extent) -> Rules {
     let mut rules = Rules::default();
-    for item in listing.get("nftables").and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_object).flatten() {
+    for item in listing
+        .get("nftables")
+        .and_then(Json::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Json::as_object)
+        .flatten()
+    {
         let (kind, body) = item;
         let name = text(body, "name").to_owned();
-        let Some(layer) = Layer::named(text(body, "family")) else { continue };
-        let Some(table) = table(&mut rules, layer, if kind == "table" { &name } else { text(body, "table") }) else { continue };
+        let Some(layer) = Layer::named(text(body, "family")) else {
+            continue;
+        };
+        let Some(table) = table(
+            &mut rules,
+            layer,
+            if kind == "table" {
+                &name
+            } else {
+                text(body, "table")
+            },
+        ) else {
+            continue;
+        };
         match kind.as_str() {
             "chain" => {
                 let chain = table.chains.entry(name).or_default();
@@ -36,13 +58,29 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
             }
             "set" | "map" => {
                 let keys = keys_of_type(body.get("type"));
-                table.sets.insert(name, elements(body.get("elem").unwrap_or(&Json::Null), keys.as_deref()));
+                table.sets.insert(
+                    name,
+                    elements(body.get("elem").unwrap_or(&Json::Null), keys.as_deref()),
+                );
             }
             "rule" => {
-                let steps = body.get("expr").and_then(Json::as_array).into_iter().flatten().flat_map(steps).collect();
+                let steps = body
+                    .get("expr")
+                    .and_then(Json::as_array)
+                    .into_iter()
+                    .flatten()
+                    .flat_map(steps)
+                    .collect();
                 let handle = body.get("handle").and_then(Json::as_u64);
-                let chain = table.chains.entry(text(body, "chain").to_owned()).or_default();
-                chain.rules.get_or_insert_default().push(Rule { steps, handle, text: String::new() });
+                let chain = table
+                    .chains
+                    .entry(text(body, "chain").to_owned())
+                    .or_default();
+                chain.rules.get_or_insert_default().push(Rule {
+                    steps,
+                    handle,
+                    text: String::new(),
+                });
             }
             _ => {}
         }
@@ -54,7 +92,13 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
 fn table<'a>(rules: &'a mut Rules, layer: Layer, name: &str) -> Option<&'a mut Table> {
     let is_it = |table: &Table| table.layer == layer && table.name == name;
     if !rules.tables.iter().any(is_it) {
-        rules.tables.push(Table { layer, name: name.to_owned(), program: Program::Nft, chains: BTreeMap::new(), sets: BTreeMap::new() });
+        rules.tables.push(Table {
+            layer,
+            name: name.to_owned(),
+            program: Program::Nft,
+            chains: BTreeMap::new(),
+            sets: BTreeMap::new(),
+        });
     }
     rules.tables.iter_mut().find(|table| is_it(table))
 }
@@ -62,7 +106,11 @@ fn table<'a>(rules: &'a mut Rules, layer: Layer, name: &str) -> Option<&'a mut T
 fn base(chain: &Json) -> Option<Base> {
     Some(Base {
         hook: Hook::named(text(chain, "hook"))?,
-        priority: chain.get("prio").and_then(Json::as_i64).and_then(|number| i32::try_from(number).ok()).unwrap_or_default(),
+        priority: chain
+            .get("prio")
+            .and_then(Json::as_i64)
+            .and_then(|number| i32::try_from(number).ok())
+            .unwrap_or_default(),
         drops: text(chain, "policy") == "drop",
         nat: text(chain, "type") == "nat",
         device: chain.get("dev").and_then(Json::as_str).map(str::to_owned),
@@ -71,7 +119,10 @@ fn base(chain: &Json) -> Option<Base> {
 
 /// The steps of an expression.
 fn steps(expression: &Json) -> Vec<Step> {
-    let Some((kind, body)) = expression.as_object().and_then(|object| object.iter().next()) else {
+    let Some((kind, body)) = expression
+        .as_object()
+        .and_then(|object| object.iter().next())
+    else {
         return vec![Step::When(Condition::unknown())];
     };
     match kind.as_str() {
@@ -82,9 +133,12 @@ fn steps(expression: &Json) -> Vec<Step> {
         // Of how many packets they are true is not known.
         "limit" | "quota" | "ct count" | "meter" => vec![Step::When(Condition::unknown())],
         "xt" if text(body, "type") == "match" => vec![Step::When(Condition::unknown())],
-        "counter" | "log" | "set" | "map" | "ct helper" | "ct timeout" | "ct expectation" | "secmark" | "flow" | "dup" | "last" => Vec::new(),
+        "counter" | "log" | "set" | "map" | "ct helper" | "ct timeout" | "ct expectation"
+        | "secmark" | "flow" | "dup" | "last" => Vec::new(),
         "snat" | "masquerade" => vec![Step::Verdict(Verdict::Accept)],
-        _ => vec![Step::Verdict(verdict(expression).unwrap_or(Verdict::Unknown))],
+        _ => vec![Step::Verdict(
+            verdict(expression).unwrap_or(Verdict::Unknown),
+        )],
     }
 }
 
@@ -104,10 +158,16 @@ fn verdict(expression: &Json) -> Option<Verdict> {
 
 /// A map of verdicts.
 fn lookup(body: &Json) -> Vec<Step> {
-    let (Some(key), Some(data)) = (body.get("key"), body.get("data")) else { return vec![Step::Verdict(Verdict::Unknown)] };
+    let (Some(key), Some(data)) = (body.get("key"), body.get("data")) else {
+        return vec![Step::Verdict(Verdict::Unknown)];
+    };
     let (keys, needs) = keys(key);
     let source = source(data, Some(&keys));
-    needs.into_iter().map(Step::When).chain([Step::Lookup(keys, source)]).collect()
+    needs
+        .into_iter()
+        .map(Step::When)
+        .chain([Step::Lookup(keys, source)])
+        .collect()
 }
 
 /// A change of the packet.
@@ -115,12 +175,16 @@ fn mangle(body: &Json) -> Vec<Step> {
     let key = body.get("key").unwrap_or(&Json::Null);
     if text(key.get("meta").unwrap_or(&Json::Null), "key") == "mark" {
         let change = body.get("value").and_then(change);
-        return vec![change.map_or(Step::MarkUnknown, |(kept, inverted)| Step::Mark(kept, inverted))];
+        return vec![change.map_or(Step::MarkUnknown, |(kept, inverted)| {
+            Step::Mark(kept, inverted)
+        })];
     }
     let field = key.get("payload").map(|payload| text(payload, "field"));
     match field {
         // Conditions behind it would see another packet.
-        Some(field) if !matches!(field, "dscp" | "ecn" | "ttl" | "hoplimit") => vec![Step::Verdict(Verdict::Unknown)],
+        Some(field) if !matches!(field, "dscp" | "ecn" | "ttl" | "hoplimit") => {
+            vec![Step::Verdict(Verdict::Unknown)]
+        }
         _ => Vec::new(),
     }
 }
@@ -134,7 +198,9 @@ fn change(value: &Json) -> Option<(u32, u32)> {
         return (text(meta, "key") == "mark").then_some((u32::MAX, 0));
     }
     let (operator, operands) = value.as_object()?.iter().next()?;
-    let [left, right] = operands.as_array()?.as_slice() else { return None };
+    let [left, right] = operands.as_array()?.as_slice() else {
+        return None;
+    };
     let (kept, inverted) = change(left)?;
     let bits = number(&Key::Mark(u32::MAX), right)?;
     Some(match operator.as_str() {
@@ -147,16 +213,28 @@ fn change(value: &Json) -> Option<(u32, u32)> {
 
 /// The conditions of a comparison.
 fn conditions(body: &Json) -> Vec<Condition> {
-    let (Some(left), Some(right)) = (body.get("left"), body.get("right")) else { return vec![Condition::unknown()] };
+    let (Some(left), Some(right)) = (body.get("left"), body.get("right")) else {
+        return vec![Condition::unknown()];
+    };
     let operator = text(body, "op");
     if let Some(tracked) = left.get("ct") {
         return vec![tracking(text(tracked, "key"), operator, right)];
     }
     let (keys, mut needs) = keys(left);
-    let compared = |source: Source, negated: bool| Condition { keys: keys.clone(), source, negated };
+    let compared = |source: Source, negated: bool| Condition {
+        keys: keys.clone(),
+        source,
+        negated,
+    };
     let beyond = |span: &dyn Fn(u128) -> Ranges| {
-        let found = keys.first().and_then(|key| number(key, right)).map(|number| Value::Numbers(span(u128::from(number))));
-        compared(Source::Here(Elements::one(found.unwrap_or(Value::Unknown))), false)
+        let found = keys
+            .first()
+            .and_then(|key| number(key, right))
+            .map(|number| Value::Numbers(span(u128::from(number))));
+        compared(
+            Source::Here(Elements::one(found.unwrap_or(Value::Unknown))),
+            false,
+        )
     };
     needs.push(match operator {
         "==" => compared(source(right, Some(&keys)), false),
@@ -164,7 +242,12 @@ fn conditions(body: &Json) -> Vec<Condition> {
         ">=" => beyond(&|number| Ranges::span(number, u128::MAX)),
         ">" => beyond(&|number| Ranges::span(number.saturating_add(1), u128::MAX)),
         "<=" => beyond(&|number| Ranges::span(0_u32, number)),
-        "<" => beyond(&|number| number.checked_sub(1).map(|last| Ranges::span(0_u32, last)).unwrap_or_default()),
+        "<" => beyond(&|number| {
+            number
+                .checked_sub(1)
+                .map(|last| Ranges::span(0_u32, last))
+                .unwrap_or_default()
+        }),
         _ => Condition::unknown(),
     });
     needs
@@ -179,13 +262,24 @@ fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     match (key, operator) {
         // Any of these bits.
         ("state", "in" | "!") => {
-            let bits: Option<Vec<Ranges>> = list.iter().map(|bit| number(&Key::State, bit).map(Ranges::one)).collect();
-            let mut found = bits.map_or_else(Condition::unknown, |bits| Condition::number(Key::State, Ranges::union(&bits)));
+            let bits: Option<Vec<Ranges>> = list
+                .iter()
+                .map(|bit| number(&Key::State, bit).map(Ranges::one))
+                .collect();
+            let mut found = bits.map_or_else(Condition::unknown, |bits| {
+                Condition::number(Key::State, Ranges::union(&bits))
+            });
             found.negated = operator == "!";
             found
         }
-        ("state", "==" | "!=") => Condition { keys: vec![Key::State], source: source(right, Some(&[Key::State])), negated: operator == "!=" },
-        ("status", "in" | "==") if list.iter().all(|bit| bit == "dnat" || bit == "snat") => Condition::number(Key::Translated, Ranges::one(1_u32)),
+        ("state", "==" | "!=") => Condition {
+            keys: vec![Key::State],
+            source: source(right, Some(&[Key::State])),
+            negated: operator == "!=",
+        },
+        ("status", "in" | "==") if list.iter().all(|bit| bit == "dnat" || bit == "snat") => {
+            Condition::number(Key::Translated, Ranges::one(1_u32))
+        }
         _ => Condition::unknown(),
     }
 }
@@ -197,9 +291,16 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
         return (keys.concat(), needs.concat());
     }
     let family = |number: u32| Condition::number(Key::Family, Ranges::one(number));
-    let protocol = |name: &str| Condition::number(Key::Protocol, words::protocol(name).map(Ranges::one).unwrap_or_default());
+    let protocol = |name: &str| {
+        Condition::number(
+            Key::Protocol,
+            words::protocol(name).map(Ranges::one).unwrap_or_default(),
+        )
+    };
     if let Some([value, mask]) = left.get("&").and_then(Json::as_array).map(Vec::as_slice) {
-        let is_mark = value.get("meta").is_some_and(|meta| text(meta, "key") == "mark");
+        let is_mark = value
+            .get("meta")
+            .is_some_and(|meta| text(meta, "key") == "mark");
         let mask = number(&Key::Mark(u32::MAX), mask).filter(|_| is_mark);
         return (vec![mask.map_or(Key::Unknown, Key::Mark)], Vec::new());
     }
@@ -215,13 +316,32 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
         return (vec![key], Vec::new());
     }
     if let Some(tracked) = left.get("ct") {
-        return (vec![if text(tracked, "key") == "state" { Key::State } else { Key::Unknown }], Vec::new());
+        return (
+            vec![if text(tracked, "key") == "state" {
+                Key::State
+            } else {
+                Key::Unknown
+            }],
+            Vec::new(),
+        );
     }
     if let Some(fib) = left.get("fib") {
-        let of_destination = fib.get("flags").and_then(Json::as_array).is_some_and(|flags| matches!(flags.as_slice(), [flag] if flag == "daddr"));
-        return (vec![if text(fib, "result") == "type" && of_destination { Key::DestinationKind } else { Key::Unknown }], Vec::new());
+        let of_destination = fib
+            .get("flags")
+            .and_then(Json::as_array)
+            .is_some_and(|flags| matches!(flags.as_slice(), [flag] if flag == "daddr"));
+        return (
+            vec![if text(fib, "result") == "type" && of_destination {
+                Key::DestinationKind
+            } else {
+                Key::Unknown
+            }],
+            Vec::new(),
+        );
     }
-    let Some(payload) = left.get("payload") else { return (vec![Key::Unknown], Vec::new()) };
+    let Some(payload) = left.get("payload") else {
+        return (vec![Key::Unknown], Vec::new());
+    };
     let (header, field) = (text(payload, "protocol"), text(payload, "field"));
     let (key, need) = match (header, field) {
         ("ip", "saddr") => (Key::Source, vec![family(2)]),
@@ -234,12 +354,19 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
         ("ip6", _) => (Key::Unknown, vec![family(10)]),
         ("th", "sport") => (Key::SourcePort, vec![]),
         ("th", "dport") => (Key::DestinationPort, vec![]),
-        ("tcp" | "udp" | "sctp" | "dccp" | "udplite", "sport") => (Key::SourcePort, vec![protocol(header)]),
-        ("tcp" | "udp" | "sctp" | "dccp" | "udplite", "dport") => (Key::DestinationPort, vec![protocol(header)]),
+        ("tcp" | "udp" | "sctp" | "dccp" | "udplite", "sport") => {
+            (Key::SourcePort, vec![protocol(header)])
+        }
+        ("tcp" | "udp" | "sctp" | "dccp" | "udplite", "dport") => {
+            (Key::DestinationPort, vec![protocol(header)])
+        }
         ("tcp" | "udp" | "sctp" | "dccp" | "udplite", _) => (Key::Unknown, vec![protocol(header)]),
         ("icmp", "type") => (Key::IcmpType(Family::V4), vec![family(2), protocol("icmp")]),
         ("icmp", "code") => (Key::IcmpCode, vec![family(2), protocol("icmp")]),
-        ("icmpv6", "type") => (Key::IcmpType(Family::V6), vec![family(10), protocol("icmpv6")]),
+        ("icmpv6", "type") => (
+            Key::IcmpType(Family::V6),
+            vec![family(10), protocol("icmpv6")],
+        ),
         ("icmpv6", "code") => (Key::IcmpCode, vec![family(10), protocol("icmpv6")]),
         ("ether", "type") => (Key::Family, vec![]),
         _ => (Key::Unknown, vec![]),
@@ -293,7 +420,10 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
             Some([value, then]) => (value, Some(verdict(then).unwrap_or(Verdict::Unknown))),
             _ => (element, None),
         };
-        let value = value.get("elem").and_then(|element| element.get("val")).unwrap_or(value);
+        let value = value
+            .get("elem")
+            .and_then(|element| element.get("val"))
+            .unwrap_or(value);
         let parts = match value.get("concat").and_then(Json::as_array) {
             Some(parts) => parts.as_slice(),
             None => std::slice::from_ref(value),
@@ -301,7 +431,11 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
         let values = match keys {
             // Whatever is in no other element.
             Some(keys) if is_rest(value) => keys.iter().map(any).collect(),
-            Some(keys) if keys.len() == parts.len() => keys.iter().zip(parts).map(|(key, part)| self::value(key, part)).collect(),
+            Some(keys) if keys.len() == parts.len() => keys
+                .iter()
+                .zip(parts)
+                .map(|(key, part)| self::value(key, part))
+                .collect(),
             _ => vec![Value::Unknown],
         };
         (is_rest(value), (values, then))
@@ -313,7 +447,10 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
 /// Any value of a field.
 fn any(key: &Key) -> Value {
     match key {
-        Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut => Value::Name(Name { text: String::new(), is_prefix: true }),
+        Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut => Value::Name(Name {
+            text: String::new(),
+            is_prefix: true,
+        }),
         _ => Value::Numbers(Ranges::all()),
     }
 }
@@ -327,8 +464,14 @@ fn value(key: &Key, json: &Json) -> Value {
         Key::Source | Key::Destination => addresses(json).map_or(Value::Unknown, Value::Numbers),
         Key::Unknown => Value::Unknown,
         _ => {
-            let found = match json.get("range").and_then(Json::as_array).map(Vec::as_slice) {
-                Some([first, last]) => number(key, first).zip(number(key, last)).map(|(first, last)| Ranges::span(first, last)),
+            let found = match json
+                .get("range")
+                .and_then(Json::as_array)
+                .map(Vec::as_slice)
+            {
+                Some([first, last]) => number(key, first)
+                    .zip(number(key, last))
+                    .map(|(first, last)| Ranges::span(first, last)),
                 _ => number(key, json).map(Ranges::one),
             };
             found.map_or(Value::Unknown, Value::Numbers)
@@ -339,21 +482,39 @@ fn value(key: &Key, json: &Json) -> Value {
 /// An address, a network or a range.
 fn addresses(json: &Json) -> Option<Ranges> {
     let address = |json: &Json| json.as_str()?.parse::<IpAddr>().ok();
-    if let Some([first, last]) = json.get("range").and_then(Json::as_array).map(Vec::as_slice) {
+    if let Some([first, last]) = json
+        .get("range")
+        .and_then(Json::as_array)
+        .map(Vec::as_slice)
+    {
         return Some(Ranges::addresses(address(first)?, address(last)?));
     }
-    let Some(prefix) = json.get("prefix") else { return address(json).map(|one| Ranges::addresses(one, one)) };
-    let length = prefix.get("len").and_then(Json::as_u64).and_then(|length| u8::try_from(length).ok())?;
-    Some(Ranges::net(&IpNet::new(prefix.get("addr").and_then(address)?, length).ok()?))
+    let Some(prefix) = json.get("prefix") else {
+        return address(json).map(|one| Ranges::addresses(one, one));
+    };
+    let length = prefix
+        .get("len")
+        .and_then(Json::as_u64)
+        .and_then(|length| u8::try_from(length).ok())?;
+    Some(Ranges::net(
+        &IpNet::new(prefix.get("addr").and_then(address)?, length).ok()?,
+    ))
 }
 
 /// A number, or the name of one.
 fn number(key: &Key, json: &Json) -> Option<u32> {
     if let Some(parts) = json.get("|").and_then(Json::as_array) {
-        return parts.iter().try_fold(0, |bits, part| Some(bits | number(key, part)?));
+        return parts
+            .iter()
+            .try_fold(0, |bits, part| Some(bits | number(key, part)?));
     }
     let text = match json {
-        Json::Number(number) => return number.as_u64().and_then(|number| u32::try_from(number).ok()).and_then(|number| ether(key, number)),
+        Json::Number(number) => {
+            return number
+                .as_u64()
+                .and_then(|number| u32::try_from(number).ok())
+                .and_then(|number| ether(key, number));
+        }
         Json::String(text) => text.as_str(),
         _ => return None,
     };

@@ -28,16 +28,20 @@ impl Device {
 
     pub(super) fn fits(&self, wanted: &Name) -> Fits {
         match (self, wanted) {
-            (Device::Among(names), _) => match names.iter().filter(|name| wanted.is(name)).count() {
-                0 => Fits::No,
-                all if all == names.len() => Fits::Yes,
-                _ => Fits::Perhaps,
-            },
-            (Device::UnknownBut(others), _) => match others.iter().any(|start| wanted.text.starts_with(start)) {
-                true => Fits::No,
-                false if wanted.is_prefix && wanted.text.is_empty() => Fits::Yes,
-                false => Fits::Perhaps,
-            },
+            (Device::Among(names), _) => {
+                match names.iter().filter(|name| wanted.is(name)).count() {
+                    0 => Fits::No,
+                    all if all == names.len() => Fits::Yes,
+                    _ => Fits::Perhaps,
+                }
+            }
+            (Device::UnknownBut(others), _) => {
+                match others.iter().any(|start| wanted.text.starts_with(start)) {
+                    true => Fits::No,
+                    false if wanted.is_prefix && wanted.text.is_empty() => Fits::Yes,
+                    false => Fits::Perhaps,
+                }
+            }
         }
     }
 }
@@ -55,13 +59,19 @@ impl Mark {
     /// What is known of a mark that is one of two.
     pub(super) fn or(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.value ^ other.value);
-        Self { value: self.value & known, known }
+        Self {
+            value: self.value & known,
+            known,
+        }
     }
 
     /// The mark with these bits cleared, and these inverted.
     pub(super) fn changed(self, kept: u32, inverted: u32) -> Self {
         let known = self.known | !kept;
-        Self { value: ((self.value & kept) ^ inverted) & known, known }
+        Self {
+            value: ((self.value & kept) ^ inverted) & known,
+            known,
+        }
     }
 }
 
@@ -138,14 +148,24 @@ impl Packet {
             icmp_code: Ranges::span(0_u32, 255_u32),
             state: Ranges::one(state::NEW),
             translated: Some(false),
-            mark: Mark { value: 0, known: u32::MAX },
+            mark: Mark {
+                value: 0,
+                known: u32::MAX,
+            },
         }
     }
 
     /// The same packets with what is known of the bridge: where it decides and is not known, both.
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
-        match self.bridge_calls_ip.is_none() && (self.port_in.is_some() || self.way == HookPath::Bridge) {
-            true => [true, false].map(|calls| Packet { bridge_calls_ip: Some(calls), ..self.clone() }).into(),
+        match self.bridge_calls_ip.is_none()
+            && (self.port_in.is_some() || self.way == HookPath::Bridge)
+        {
+            true => [true, false]
+                .map(|calls| Packet {
+                    bridge_calls_ip: Some(calls),
+                    ..self.clone()
+                })
+                .into(),
             false => vec![self.clone()],
         }
     }
@@ -156,24 +176,56 @@ impl Packet {
         let calls = self.bridge_calls_ip == Some(true);
         let none = Device::none();
         // Of a frame that no bridge passed to IP, rules of IP see no port. A packet that leaves the bridge has none by which it goes out.
-        let port_in = if self.bridge_calls_ip == Some(false) || self.way == HookPath::Output { Some(none.clone()) } else { self.port_in.clone() };
+        let port_in = if self.bridge_calls_ip == Some(false) || self.way == HookPath::Output {
+            Some(none.clone())
+        } else {
+            self.port_in.clone()
+        };
         let stage = |layer, hook, incoming: &Device, outgoing: &Device| {
-            let bridged = self.way == HookPath::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
-            let port_out = if bridged { self.port_out.clone() } else { Some(none.clone()) };
-            Stage { layer, hook, incoming: incoming.clone(), outgoing: outgoing.clone(), port_in: port_in.clone(), port_out, bridged }
+            let bridged =
+                self.way == HookPath::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
+            let port_out = if bridged {
+                self.port_out.clone()
+            } else {
+                Some(none.clone())
+            };
+            Stage {
+                layer,
+                hook,
+                incoming: incoming.clone(),
+                outgoing: outgoing.clone(),
+                port_in: port_in.clone(),
+                port_out,
+                bridged,
+            }
         };
         let mut stages = Vec::new();
         if self.way != HookPath::Output {
-            stages.push(stage(Layer::Netdev, Hook::Ingress, self.port_in.as_ref().unwrap_or(&self.incoming), &none));
+            stages.push(stage(
+                Layer::Netdev,
+                Hook::Ingress,
+                self.port_in.as_ref().unwrap_or(&self.incoming),
+                &none,
+            ));
         }
         if let Some(port) = &self.port_in {
             stages.push(stage(bridge, Hook::Prerouting, port, &none));
         }
-        let input = self.port_in.as_ref().filter(|_| self.way != HookPath::Bridge).map(|port| stage(bridge, Hook::Input, port, &none));
-        let is_received = self.way == HookPath::Input || self.way == HookPath::Forward || calls && self.way == HookPath::Bridge;
+        let input = self
+            .port_in
+            .as_ref()
+            .filter(|_| self.way != HookPath::Bridge)
+            .map(|port| stage(bridge, Hook::Input, port, &none));
+        let is_received = self.way == HookPath::Input
+            || self.way == HookPath::Forward
+            || calls && self.way == HookPath::Bridge;
         let received = is_received.then(|| stage(ip, Hook::Prerouting, &self.incoming, &none));
         // The bridge itself calls the first hook of IP.
-        let (first, second) = if calls { (received, input) } else { (input, received) };
+        let (first, second) = if calls {
+            (received, input)
+        } else {
+            (input, received)
+        };
         stages.extend(first.into_iter().chain(second));
         match self.way {
             HookPath::Input => stages.push(stage(ip, Hook::Input, &self.incoming, &none)),
@@ -186,14 +238,23 @@ impl Packet {
                 stages.push(stage(ip, Hook::Postrouting, &none, &self.outgoing));
             }
             HookPath::Bridge => {
-                let (from, to) = (self.port_in.as_ref().unwrap_or(&self.incoming), self.port_out.as_ref().unwrap_or(&self.outgoing));
+                let (from, to) = (
+                    self.port_in.as_ref().unwrap_or(&self.incoming),
+                    self.port_out.as_ref().unwrap_or(&self.outgoing),
+                );
                 stages.push(stage(bridge, Hook::Forward, from, to));
-                stages.extend(calls.then(|| stage(ip, Hook::Forward, &self.incoming, &self.outgoing)));
+                stages.extend(
+                    calls.then(|| stage(ip, Hook::Forward, &self.incoming, &self.outgoing)),
+                );
                 stages.push(stage(bridge, Hook::Postrouting, &none, to));
                 stages.extend(calls.then(|| stage(ip, Hook::Postrouting, &none, &self.outgoing)));
             }
         }
-        if let Some(port) = self.port_out.as_ref().filter(|_| matches!(self.way, HookPath::Forward | HookPath::Output)) {
+        if let Some(port) = self
+            .port_out
+            .as_ref()
+            .filter(|_| matches!(self.way, HookPath::Forward | HookPath::Output))
+        {
             stages.push(stage(bridge, Hook::Output, &none, port));
             stages.push(stage(bridge, Hook::Postrouting, &none, port));
         }
@@ -217,7 +278,14 @@ impl Packet {
                 HookPath::Input => Ranges::one(super::words::LOCAL),
                 HookPath::Output | HookPath::Bridge => return None,
             },
-            Key::State | Key::Mark(_) | Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut | Key::Bridged | Key::Unknown => return None,
+            Key::State
+            | Key::Mark(_)
+            | Key::Incoming
+            | Key::Outgoing
+            | Key::PortIn
+            | Key::PortOut
+            | Key::Bridged
+            | Key::Unknown => return None,
         })
     }
 

@@ -57,7 +57,12 @@ impl Ranges {
     /// The numbers of both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |two| (one.0.max(two.0), one.1.min(two.1))));
+        let pairs = self.0.iter().flat_map(|one| {
+            other
+                .0
+                .iter()
+                .map(move |two| (one.0.max(two.0), one.1.min(two.1)))
+        });
         pairs.collect()
     }
 
@@ -96,12 +101,17 @@ impl Ranges {
 /// Ranges in any order; those whose end is before their begin are none.
 impl FromIterator<(u128, u128)> for Ranges {
     fn from_iter<I: IntoIterator<Item = (u128, u128)>>(ranges: I) -> Self {
-        let mut all: Vec<(u128, u128)> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
+        let mut all: Vec<(u128, u128)> = ranges
+            .into_iter()
+            .filter(|(first, last)| first <= last)
+            .collect();
         all.sort_unstable();
         let mut merged: Vec<(u128, u128)> = Vec::new();
         for (first, last) in all {
             match merged.last_mut() {
-                Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+                Some(before) if first <= before.1.saturating_add(1) => {
+                    before.1 = before.1.max(last)
+                }
                 _ => merged.push((first, last)),
             }
         }

@@ -18,7 +18,10 @@ fn by_nft(script: &str) -> Rules {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "nft refuses\n{script}");
-    nft::read(&serde_json::from_slice(&output.stdout).unwrap(), Extent::Rules)
+    nft::read(
+        &serde_json::from_slice(&output.stdout).unwrap(),
+        Extent::Rules,
+    )
 }
 
 fn by_iptables(saved: &str) -> Rules {
@@ -32,7 +35,12 @@ fn pods() -> Packet {
         source: net.clone(),
         destination: net,
         port_in: Some(Device::named("veth1")),
-        ..Packet::new(HookPath::Forward, Family::V4, Device::named("cni0"), Device::named("flannel.1"))
+        ..Packet::new(
+            HookPath::Forward,
+            Family::V4,
+            Device::named("cni0"),
+            Device::named("flannel.1"),
+        )
     }
 }
 
@@ -42,7 +50,12 @@ fn tunnel() -> Packet {
         source: Ranges::net(&"192.0.2.2/32".parse().unwrap()),
         protocol: Ranges::one(17_u32),
         destination_port: Ranges::one(8472_u32),
-        ..Packet::new(HookPath::Input, Family::V4, Device::named("eth0"), Device::none())
+        ..Packet::new(
+            HookPath::Input,
+            Family::V4,
+            Device::named("eth0"),
+            Device::none(),
+        )
     }
 }
 
@@ -50,7 +63,14 @@ fn tunnel() -> Packet {
 fn word(rules: &Rules, packet: &Packet) -> String {
     match Walk::through(rules).fate(packet) {
         Fate::Yes { .. } => "passes".to_owned(),
-        Fate::No(stop) => format!("{} {}{}", stop.table, stop.chain, stop.place.map(|place| format!(" {place}")).unwrap_or_default()),
+        Fate::No(stop) => format!(
+            "{} {}{}",
+            stop.table,
+            stop.chain,
+            stop.place
+                .map(|place| format!(" {place}"))
+                .unwrap_or_default()
+        ),
         Fate::Perhaps { .. } => "perhaps".to_owned(),
     }
 }
@@ -58,28 +78,74 @@ fn word(rules: &Rules, packet: &Packet) -> String {
 #[test]
 fn packet_is_dropped_by_whatever_table_drops_it() {
     let table = |name: &str, lines: &str| format!("*{name}\n{lines}\nCOMMIT\n");
-    let (filter, open) = (":FORWARD ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n", ":PREROUTING ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n");
-    let of = |saved: &str| (word(&by_iptables(saved), &pods()), word(&by_iptables(saved), &tunnel()));
+    let (filter, open) = (
+        ":FORWARD ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n",
+        ":PREROUTING ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n",
+    );
+    let of = |saved: &str| {
+        (
+            word(&by_iptables(saved), &pods()),
+            word(&by_iptables(saved), &tunnel()),
+        )
+    };
     let both = |pods: &str, tunnel: &str| (pods.to_owned(), tunnel.to_owned());
     assert_eq!(of(&table("filter", filter)), both("passes", "passes"));
-    assert_eq!(of(&table("raw", &format!("{open}-A PREROUTING -p udp -m udp --dport 8472 -j DROP"))), both("passes", "raw PREROUTING 1"));
-    assert_eq!(of(&table("mangle", &format!("{open}-A FORWARD -s 10.244.0.0/16 -j DROP"))), both("mangle FORWARD 1", "passes"));
+    assert_eq!(
+        of(&table(
+            "raw",
+            &format!("{open}-A PREROUTING -p udp -m udp --dport 8472 -j DROP")
+        )),
+        both("passes", "raw PREROUTING 1")
+    );
+    assert_eq!(
+        of(&table(
+            "mangle",
+            &format!("{open}-A FORWARD -s 10.244.0.0/16 -j DROP")
+        )),
+        both("mangle FORWARD 1", "passes")
+    );
     // An accept elsewhere does not help.
-    let two = table("mangle", &format!("{open}-A FORWARD -i cni0 -j DROP")) + &table("filter", &format!("{filter}-A FORWARD -j ACCEPT"));
+    let two = table("mangle", &format!("{open}-A FORWARD -i cni0 -j DROP"))
+        + &table("filter", &format!("{filter}-A FORWARD -j ACCEPT"));
     assert_eq!(of(&two), both("mangle FORWARD 1", "passes"));
-    let jumped = format!("{filter}:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -s 10.244.0.0/16 -j ACCEPT\n-A DOCKER-USER -j DROP");
-    assert_eq!(of(&table("filter", &jumped)), both("filter DOCKER-USER 1", "passes"));
-    let returned = jumped.replace("DOCKER-USER -j DROP", "DOCKER-USER -i cni+ -j RETURN\n-A DOCKER-USER -j DROP");
+    let jumped = format!(
+        "{filter}:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -s 10.244.0.0/16 -j ACCEPT\n-A DOCKER-USER -j DROP"
+    );
+    assert_eq!(
+        of(&table("filter", &jumped)),
+        both("filter DOCKER-USER 1", "passes")
+    );
+    let returned = jumped.replace(
+        "DOCKER-USER -j DROP",
+        "DOCKER-USER -i cni+ -j RETURN\n-A DOCKER-USER -j DROP",
+    );
     assert_eq!(of(&table("filter", &returned)), both("passes", "passes"));
 }
 
 #[test]
 fn hooks_of_bridges_and_devices_are_on_the_way() {
-    let of = |script: &str| (word(&by_nft(script), &pods()), word(&by_nft(script), &tunnel()));
-    let chain = |table: &str, hook: &str, rule: &str| format!("table {table} {{ chain c {{ type filter hook {hook} priority -5; {rule}\n }}\n }}");
-    assert_eq!(of(&chain("bridge b", "input", "ip daddr 10.244.0.0/16 drop")).0, "b c 1");
-    assert_eq!(of(&chain("bridge b", "prerouting", "iifname \"veth*\" drop")).0, "b c 1");
-    assert_eq!(of(&chain("bridge b", "forward", "drop")).0, "passes", "it leaves the bridge");
+    let of = |script: &str| {
+        (
+            word(&by_nft(script), &pods()),
+            word(&by_nft(script), &tunnel()),
+        )
+    };
+    let chain = |table: &str, hook: &str, rule: &str| {
+        format!("table {table} {{ chain c {{ type filter hook {hook} priority -5; {rule}\n }}\n }}")
+    };
+    assert_eq!(
+        of(&chain("bridge b", "input", "ip daddr 10.244.0.0/16 drop")).0,
+        "b c 1"
+    );
+    assert_eq!(
+        of(&chain("bridge b", "prerouting", "iifname \"veth*\" drop")).0,
+        "b c 1"
+    );
+    assert_eq!(
+        of(&chain("bridge b", "forward", "drop")).0,
+        "passes",
+        "it leaves the bridge"
+    );
     let ingress = |device: &str| {
         let listing = serde_json::json!({"nftables": [
             {"chain": {"family": "netdev", "table": "n", "name": "c", "hook": "ingress", "type": "filter", "prio": 0, "policy": "accept", "dev": device}},
@@ -87,10 +153,33 @@ fn hooks_of_bridges_and_devices_are_on_the_way() {
         ]});
         word(&nft::read(&listing, Extent::Rules), &tunnel())
     };
-    assert_eq!((ingress("eth0"), ingress("eth1")), ("n c 1".to_owned(), "passes".to_owned()));
-    assert_eq!(of(&chain("netdev n", "ingress device lo", "udp dport 8472 drop")).1, "perhaps", "older nft lists no device");
-    assert_eq!(of(&chain("inet n", "prerouting", "udp dport 8472 drop")).1, "n c 1");
-    assert_eq!(of(&chain("inet n", "forward", "iifname \"cni0\" oifname \"flannel.1\" drop")).0, "n c 1");
+    assert_eq!(
+        (ingress("eth0"), ingress("eth1")),
+        ("n c 1".to_owned(), "passes".to_owned())
+    );
+    assert_eq!(
+        of(&chain(
+            "netdev n",
+            "ingress device lo",
+            "udp dport 8472 drop"
+        ))
+        .1,
+        "perhaps",
+        "older nft lists no device"
+    );
+    assert_eq!(
+        of(&chain("inet n", "prerouting", "udp dport 8472 drop")).1,
+        "n c 1"
+    );
+    assert_eq!(
+        of(&chain(
+            "inet n",
+            "forward",
+            "iifname \"cni0\" oifname \"flannel.1\" drop"
+        ))
+        .0,
+        "n c 1"
+    );
     assert_eq!(of(&chain("ip6 n", "forward", "drop")).0, "passes");
 }
 
@@ -109,13 +198,25 @@ fn sets_maps_and_pairs_decide_for_whole_networks() {
     for (rules, wanted) in [
         ("ip saddr . ip daddr @nets accept", "passes"),
         ("iifname . oifname vmap @pairs", "passes"),
-        ("ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept", "passes"),
+        (
+            "ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept",
+            "passes",
+        ),
         ("ip saddr 10.244.0.0/17 accept", "perhaps"),
-        ("ct state vmap { established : accept, new : goto own }", "passes"),
-        ("meta mark set 0x10; meta mark & 0x10 == 0x10 accept", "passes"),
+        (
+            "ct state vmap { established : accept, new : goto own }",
+            "passes",
+        ),
+        (
+            "meta mark set 0x10; meta mark & 0x10 == 0x10 accept",
+            "passes",
+        ),
         ("meta mark 7 accept", "t c"),
         ("limit rate 5/second accept", "perhaps"),
-        ("ct state established,related accept; tcp dport 22 accept", "t c"),
+        (
+            "ct state established,related accept; tcp dport 22 accept",
+            "t c",
+        ),
         ("ct state != established,related accept", "passes"),
         ("notrack; ct state new accept", "t c"),
     ] {
@@ -126,7 +227,12 @@ fn sets_maps_and_pairs_decide_for_whole_networks() {
 #[test]
 fn states_are_not_known_before_connections_are_looked_up() {
     let of = |priority: &str, rule: &str| {
-        word(&by_nft(&format!("table inet t {{ chain c {{ type filter hook prerouting priority {priority}; {rule}\n }}\n }}")), &pods())
+        word(
+            &by_nft(&format!(
+                "table inet t {{ chain c {{ type filter hook prerouting priority {priority}; {rule}\n }}\n }}"
+            )),
+            &pods(),
+        )
     };
     assert_eq!(of("raw", "ct state new drop"), "passes");
     assert_eq!(of("raw", "ct state invalid drop"), "t c 1");
@@ -135,18 +241,39 @@ fn states_are_not_known_before_connections_are_looked_up() {
 
 #[test]
 fn mark_that_is_not_known_decides_nothing() {
-    let rules = by_iptables("*filter\n:FORWARD DROP [0:0]\n-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT\nCOMMIT\n");
-    let unknown = Packet { mark: Mark { value: 0, known: 0x4000 }, ..pods() };
-    assert_eq!((word(&rules, &unknown), word(&rules, &pods())), ("perhaps".to_owned(), "filter FORWARD".to_owned()));
-    let Fate::Perhaps { why, unless } = Walk::through(&rules).fate(&unknown) else { panic!("it is known") };
-    assert!(why.contains("0x10000/0x10000") && unless.is_some_and(|stop| stop.is_policy()), "{why}");
+    let rules = by_iptables(
+        "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT\nCOMMIT\n",
+    );
+    let unknown = Packet {
+        mark: Mark {
+            value: 0,
+            known: 0x4000,
+        },
+        ..pods()
+    };
+    assert_eq!(
+        (word(&rules, &unknown), word(&rules, &pods())),
+        ("perhaps".to_owned(), "filter FORWARD".to_owned())
+    );
+    let Fate::Perhaps { why, unless } = Walk::through(&rules).fate(&unknown) else {
+        panic!("it is known")
+    };
+    assert!(
+        why.contains("0x10000/0x10000") && unless.is_some_and(|stop| stop.is_policy()),
+        "{why}"
+    );
 }
 
 #[test]
 fn what_comes_next_is_told_once_the_first_is_gone() {
-    let rules = by_iptables("*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth9 -j DROP\n-A FORWARD -j REJECT\nCOMMIT\n");
+    let rules = by_iptables(
+        "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth9 -j DROP\n-A FORWARD -j REJECT\nCOMMIT\n",
+    );
     let stops = Walk::through(&rules).stops(&pods());
-    let words: Vec<(Option<usize>, bool)> = stops.iter().map(|(stop, doubt)| (stop.number, *doubt)).collect();
+    let words: Vec<(Option<usize>, bool)> = stops
+        .iter()
+        .map(|(stop, doubt)| (stop.number, *doubt))
+        .collect();
     assert_eq!(words, [(Some(2), false), (None, false)]);
 }
 
@@ -157,8 +284,17 @@ fn chain_that_was_not_listed_is_named_and_decides_nothing() {
         {"chain": {"family": "ip", "table": "t", "name": "more"}},
     ]});
     let mut rules = nft::read(&listing, Extent::Names);
-    let names = |rules: &Rules| Walk::through(rules).missing(&pods()).into_iter().map(|missing| missing.name).collect::<Vec<_>>();
-    assert_eq!((names(&rules), word(&rules, &pods())), (vec!["c".to_owned()], "perhaps".to_owned()));
+    let names = |rules: &Rules| {
+        Walk::through(rules)
+            .missing(&pods())
+            .into_iter()
+            .map(|missing| missing.name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (names(&rules), word(&rules, &pods())),
+        (vec!["c".to_owned()], "perhaps".to_owned())
+    );
     let rule = serde_json::json!({"nftables": [
         {"chain": {"family": "ip", "table": "t", "name": "c", "hook": "forward", "type": "filter", "prio": 0, "policy": "drop"}},
         {"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 4, "expr": [{"jump": {"target": "more"}}]}},
@@ -171,6 +307,11 @@ fn chain_that_was_not_listed_is_named_and_decides_nothing() {
 #[test]
 fn ring_of_jumps_ends() {
     let jump = |chain: &str| format!("-A {chain} -j a\n-A {chain} -j b\n");
-    let ring = format!("*filter\n:FORWARD DROP [0:0]\n:a - [0:0]\n:b - [0:0]\n{}{}{}COMMIT\n", jump("FORWARD"), jump("a"), jump("b"));
+    let ring = format!(
+        "*filter\n:FORWARD DROP [0:0]\n:a - [0:0]\n:b - [0:0]\n{}{}{}COMMIT\n",
+        jump("FORWARD"),
+        jump("a"),
+        jump("b")
+    );
     assert_eq!(word(&by_iptables(&ring), &pods()), "perhaps");
 }

@@ -4,7 +4,10 @@
 //! called. Where it is not known whether a condition is fulfilled, both ways are followed.
 
 use super::fits::Fits;
-use super::model::{Base, Chain, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table, Value, Verdict};
+use super::model::{
+    Base, Chain, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step,
+    Table, Value, Verdict,
+};
 use super::packet::{Mark, Packet, Stage};
 use super::ranges::Ranges;
 use super::words::{WITH_PORTS, state};
@@ -83,12 +86,23 @@ impl Fate {
     /// What becomes of two classes of packets together.
     fn and(self, other: Fate) -> Fate {
         match (self, other) {
-            (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes { named: named && also },
+            (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes {
+                named: named && also,
+            },
             (Fate::No(stop), Fate::No(_)) => Fate::No(stop),
             (one, other) => {
-                let why = [&one, &other].into_iter().find_map(|fate| if let Fate::Perhaps { why, .. } = fate { Some(why.clone()) } else { None });
+                let why = [&one, &other].into_iter().find_map(|fate| {
+                    if let Fate::Perhaps { why, .. } = fate {
+                        Some(why.clone())
+                    } else {
+                        None
+                    }
+                });
                 let unless = one.stop().filter(|_| other.stop().is_some()).cloned();
-                Fate::Perhaps { why: why.unwrap_or_else(|| SOME.to_owned()), unless }
+                Fate::Perhaps {
+                    why: why.unwrap_or_else(|| SOME.to_owned()),
+                    unless,
+                }
             }
         }
     }
@@ -142,7 +156,11 @@ pub struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Through all rules.
     pub fn through(rules: &'a Rules) -> Self {
-        Self { rules, only: &|_, _, _| true, over: &[] }
+        Self {
+            rules,
+            only: &|_, _, _| true,
+            over: &[],
+        }
     }
 
     /// Through the chains for which this is true: others are not called.
@@ -167,7 +185,11 @@ impl<'a> Walk<'a> {
         {
             found.push((stop, !matches!(fate, Fate::No(_))));
             let over: Vec<Stop> = found.iter().map(|(stop, _)| stop.clone()).collect();
-            fate = Walk { over: &over, ..*self }.fate(packet);
+            fate = Walk {
+                over: &over,
+                ..*self
+            }
+            .fate(packet);
         }
         found
     }
@@ -179,21 +201,44 @@ impl<'a> Walk<'a> {
 
     fn both(&self, packet: &Packet) -> (Fate, BTreeSet<Missing>) {
         let (mut parts, mut rest, mut missing) = (PARTS, RULES, BTreeSet::new());
-        let fates = packet.by_bridge().into_iter().map(|packet| self.divide(&packet, &mut parts, &mut rest, &mut missing));
-        let fate = fates.reduce(Fate::and).unwrap_or(Fate::Yes { named: false });
+        let fates = packet
+            .by_bridge()
+            .into_iter()
+            .map(|packet| self.divide(&packet, &mut parts, &mut rest, &mut missing));
+        let fate = fates
+            .reduce(Fate::and)
+            .unwrap_or(Fate::Yes { named: false });
         (fate, missing)
     }
 
     /// Answers for all packets at once, or for both parts of them where a condition divides them.
-    fn divide(&self, packet: &Packet, parts: &mut usize, rest: &mut usize, missing: &mut BTreeSet<Missing>) -> Fate {
+    fn divide(
+        &self,
+        packet: &Packet,
+        parts: &mut usize,
+        rest: &mut usize,
+        missing: &mut BTreeSet<Missing>,
+    ) -> Fate {
         *parts = parts.saturating_sub(1);
-        let mut steps =
-            Steps { walk: self, packet, rest: *rest, mark: packet.mark, state: packet.state.clone(), partial: None, doubt: None, missing };
+        let mut steps = Steps {
+            walk: self,
+            packet,
+            rest: *rest,
+            mark: packet.mark,
+            state: packet.state.clone(),
+            partial: None,
+            doubt: None,
+            missing,
+        };
         let fate = steps.run();
         *rest = steps.rest;
-        let divided = steps.partial.filter(|_| *parts > 0 && matches!(fate, Fate::Perhaps { .. }));
+        let divided = steps
+            .partial
+            .filter(|_| *parts > 0 && matches!(fate, Fate::Perhaps { .. }));
         match divided.and_then(|(key, by)| packet.divided(&key, &by)) {
-            Some([some, others]) => self.divide(&some, parts, rest, missing).and(self.divide(&others, parts, rest, missing)),
+            Some([some, others]) => self
+                .divide(&some, parts, rest, missing)
+                .and(self.divide(&others, parts, rest, missing)),
             None => fate,
         }
     }
@@ -227,7 +272,10 @@ struct Changed {
 
 impl Changed {
     fn or(self, other: &Changed) -> Changed {
-        Changed { mark: self.mark.or(other.mark), state: Ranges::union(&[self.state, other.state.clone()]) }
+        Changed {
+            mark: self.mark.or(other.mark),
+            state: Ranges::union(&[self.state, other.state.clone()]),
+        }
     }
 }
 
@@ -288,14 +336,28 @@ impl<'a> Steps<'a, '_> {
         let (mut stop, mut may_drop, mut named) = (None, false, false);
         for stage in self.packet.stages() {
             let mut bases: Vec<(&Table, &String, &Chain, &Base)> = Vec::new();
-            for table in self.walk.rules.tables.iter().filter(|table| table.layer.sees(stage.layer)) {
-                let called = table.chains.iter().filter_map(|(name, chain)| Some((table, name, chain, chain.base.as_ref()?)));
-                bases.extend(called.filter(|(table, name, _, base)| base.hook == stage.hook && (self.walk.only)(table, name, base)));
+            for table in self
+                .walk
+                .rules
+                .tables
+                .iter()
+                .filter(|table| table.layer.sees(stage.layer))
+            {
+                let called = table
+                    .chains
+                    .iter()
+                    .filter_map(|(name, chain)| Some((table, name, chain, chain.base.as_ref()?)));
+                bases.extend(called.filter(|(table, name, _, base)| {
+                    base.hook == stage.hook && (self.walk.only)(table, name, base)
+                }));
             }
             bases.sort_by_key(|(.., base)| base.priority);
             for (table, name, chain, base) in bases {
                 let fits = match &base.device {
-                    Some(device) => stage.incoming.fits(&Name { text: device.clone(), is_prefix: false }),
+                    Some(device) => stage.incoming.fits(&Name {
+                        text: device.clone(),
+                        is_prefix: false,
+                    }),
                     // nft before 1.0.7 does not list the device.
                     None if table.layer == Layer::Netdev => Fits::Perhaps,
                     None => Fits::Yes,
@@ -303,7 +365,16 @@ impl<'a> Steps<'a, '_> {
                 if fits == Fits::No {
                     continue;
                 }
-                let place = Place { table, name, base, stage: &stage, number: None, handle: None, named: false, depth: 0 };
+                let place = Place {
+                    table,
+                    name,
+                    base,
+                    stage: &stage,
+                    number: None,
+                    handle: None,
+                    named: false,
+                    depth: 0,
+                };
                 let (may, end) = self.base(place, chain);
                 named |= may.named;
                 may_drop |= may.drop;
@@ -316,12 +387,22 @@ impl<'a> Steps<'a, '_> {
                 if may.drop && !may.accept && fits == Fits::Yes {
                     return match stop {
                         Some(stop) => Fate::No(stop),
-                        None => Fate::Perhaps { why: self.doubt(), unless: None },
+                        None => Fate::Perhaps {
+                            why: self.doubt(),
+                            unless: None,
+                        },
                     };
                 }
             }
         }
-        if may_drop { Fate::Perhaps { why: self.doubt(), unless: stop } } else { Fate::Yes { named } }
+        if may_drop {
+            Fate::Perhaps {
+                why: self.doubt(),
+                unless: stop,
+            }
+        } else {
+            Fate::Yes { named }
+        }
     }
 
     fn doubt(&self) -> String {
@@ -338,7 +419,11 @@ impl<'a> Steps<'a, '_> {
             may.drop |= drops;
             may.accept |= !drops;
             if matches!(end, End::Fall) {
-                end = if drops { End::Drop(policy) } else { End::Accept };
+                end = if drops {
+                    End::Drop(policy)
+                } else {
+                    End::Accept
+                };
             }
             if !drops {
                 join(&mut accepted, self.changed());
@@ -351,7 +436,10 @@ impl<'a> Steps<'a, '_> {
     }
 
     fn changed(&self) -> Changed {
-        Changed { mark: self.mark, state: self.state.clone() }
+        Changed {
+            mark: self.mark,
+            state: self.state.clone(),
+        }
     }
 
     fn set(&mut self, changed: Changed) {
@@ -359,17 +447,41 @@ impl<'a> Steps<'a, '_> {
     }
 
     /// The rules of a chain.
-    fn chain(&mut self, place: Place<'_>, name: &str, chain: &Chain, accepted: &mut Option<Changed>) -> (May, End) {
-        let mut walked = Walked { may: May::default(), end: None, left: None };
+    fn chain(
+        &mut self,
+        place: Place<'_>,
+        name: &str,
+        chain: &Chain,
+        accepted: &mut Option<Changed>,
+    ) -> (May, End) {
+        let mut walked = Walked {
+            may: May::default(),
+            end: None,
+            left: None,
+        };
         let Some(rules) = &chain.rules else {
             self.misses(place, name, Part::Chain);
-            return (May { accept: true, drop: true, fall: true, named: false }, End::Fall);
+            return (
+                May {
+                    accept: true,
+                    drop: true,
+                    fall: true,
+                    named: false,
+                },
+                End::Fall,
+            );
         };
         for (number, rule) in (1..).zip(rules) {
             self.rest = self.rest.saturating_sub(1);
             if self.rest == 0 {
-                self.doubt.get_or_insert_with(|| "there are too many rules".to_owned());
-                let may = May { accept: true, drop: true, fall: true, ..walked.may };
+                self.doubt
+                    .get_or_insert_with(|| "there are too many rules".to_owned());
+                let may = May {
+                    accept: true,
+                    drop: true,
+                    fall: true,
+                    ..walked.may
+                };
                 return (may, walked.end.unwrap_or(End::Fall));
             }
             let at_base = place.depth == 0;
@@ -395,13 +507,22 @@ impl<'a> Steps<'a, '_> {
     }
 
     /// A rule. Returns whether it decides about all packets that come to it.
-    fn rule(&mut self, place: Place<'_>, chain: &str, rule: (usize, &Rule), accepted: &mut Option<Changed>, walked: &mut Walked) -> bool {
+    fn rule(
+        &mut self,
+        place: Place<'_>,
+        chain: &str,
+        rule: (usize, &Rule),
+        accepted: &mut Option<Changed>,
+        walked: &mut Walked,
+    ) -> bool {
         let (mut fits, mut named) = (Fits::Yes, place.named);
         for step in &rule.1.steps {
             match step {
                 Step::When(condition) => {
                     let found = self.judge(place, condition);
-                    named |= found == Fits::Yes && !condition.negated && condition.keys.iter().any(Key::is_whose);
+                    named |= found == Fits::Yes
+                        && !condition.negated
+                        && condition.keys.iter().any(Key::is_whose);
                     fits = fits.min(found);
                     if fits == Fits::No {
                         return false;
@@ -412,20 +533,44 @@ impl<'a> Steps<'a, '_> {
                 }
                 Step::Mark(kept, inverted) => {
                     let mark = self.mark.changed(*kept, *inverted);
-                    self.mark = if fits == Fits::Yes { mark } else { self.mark.or(mark) };
+                    self.mark = if fits == Fits::Yes {
+                        mark
+                    } else {
+                        self.mark.or(mark)
+                    };
                 }
                 Step::MarkUnknown => self.mark.known = 0,
                 Step::Untrack => {
                     let untracked = Ranges::one(state::UNTRACKED);
-                    self.state = if fits == Fits::Yes { untracked } else { Ranges::union(&[self.state.clone(), untracked]) };
+                    self.state = if fits == Fits::Yes {
+                        untracked
+                    } else {
+                        Ranges::union(&[self.state.clone(), untracked])
+                    };
                 }
                 Step::Verdict(verdict) => {
-                    return self.verdict(Place { named, ..place }, chain, rule, verdict, fits, accepted, walked) && fits == Fits::Yes;
+                    return self.verdict(
+                        Place { named, ..place },
+                        chain,
+                        rule,
+                        verdict,
+                        fits,
+                        accepted,
+                        walked,
+                    ) && fits == Fits::Yes;
                 }
                 Step::Lookup(keys, source) => {
                     let Some(elements) = self.elements(place, source, Part::Map) else {
                         self.doubts(place, chain, rule.1);
-                        return self.verdict(place, chain, rule, &Verdict::Unknown, Fits::Perhaps, accepted, walked);
+                        return self.verdict(
+                            place,
+                            chain,
+                            rule,
+                            &Verdict::Unknown,
+                            Fits::Perhaps,
+                            accepted,
+                            walked,
+                        );
                     };
                     let whose = keys.iter().any(Key::is_whose);
                     for (values, verdict) in &elements.0 {
@@ -437,8 +582,12 @@ impl<'a> Steps<'a, '_> {
                             self.doubts(place, chain, rule.1);
                         }
                         let verdict = verdict.as_ref().unwrap_or(&Verdict::Unknown);
-                        let place = Place { named: named || whose && found == Fits::Yes, ..place };
-                        let decided = self.verdict(place, chain, rule, verdict, found, accepted, walked);
+                        let place = Place {
+                            named: named || whose && found == Fits::Yes,
+                            ..place
+                        };
+                        let decided =
+                            self.verdict(place, chain, rule, verdict, found, accepted, walked);
                         // One element holds a value, or none.
                         if found == Fits::Yes {
                             return decided;
@@ -453,7 +602,10 @@ impl<'a> Steps<'a, '_> {
     }
 
     /// Notes what a verdict does to the packets that it is about. Returns whether none of these goes on behind the rule.
-    #[allow(clippy::too_many_arguments, reason = "where it is, and what is known so far")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "where it is, and what is known so far"
+    )]
     fn verdict(
         &mut self,
         place: Place<'_>,
@@ -488,7 +640,12 @@ impl<'a> Steps<'a, '_> {
             }
             Verdict::Unknown => {
                 self.doubts(place, chain, rule.1);
-                walked.may = May { accept: true, drop: true, fall: true, ..walked.may };
+                walked.may = May {
+                    accept: true,
+                    drop: true,
+                    fall: true,
+                    ..walked.may
+                };
                 self.mark.known = 0;
                 join(accepted, self.changed());
                 join(&mut walked.left, self.changed());
@@ -499,13 +656,29 @@ impl<'a> Steps<'a, '_> {
                 let before = self.changed();
                 let target = place.table.chains.get(name).filter(|_| place.depth < DEPTH);
                 let (may, end) = match target {
-                    Some(target) => self.chain(Place { depth: place.depth + 1, ..place }, name, target, accepted),
+                    Some(target) => self.chain(
+                        Place {
+                            depth: place.depth + 1,
+                            ..place
+                        },
+                        name,
+                        target,
+                        accepted,
+                    ),
                     None => {
                         if place.depth < DEPTH {
                             self.misses(place, name, Part::Chain);
                         }
                         self.doubts(place, chain, rule.1);
-                        (May { accept: true, drop: true, fall: true, named: false }, End::Fall)
+                        (
+                            May {
+                                accept: true,
+                                drop: true,
+                                fall: true,
+                                named: false,
+                            },
+                            End::Fall,
+                        )
                     }
                 };
                 walked.may.accept |= may.accept;
@@ -531,7 +704,9 @@ impl<'a> Steps<'a, '_> {
 
     /// Whether the packets fulfil a condition.
     fn judge(&mut self, place: Place<'_>, condition: &Condition) -> Fits {
-        let Some(elements) = self.elements(place, &condition.source, Part::Set) else { return Fits::Perhaps };
+        let Some(elements) = self.elements(place, &condition.source, Part::Set) else {
+            return Fits::Perhaps;
+        };
         let mut best = Fits::No;
         for (values, _) in &elements.0 {
             best = best.max(self.element(place, &condition.keys, values));
@@ -542,7 +717,12 @@ impl<'a> Steps<'a, '_> {
         best.negated_if(condition.negated)
     }
 
-    fn elements<'s>(&mut self, place: Place<'s>, source: &'s Source, part: Part) -> Option<&'s Elements> {
+    fn elements<'s>(
+        &mut self,
+        place: Place<'s>,
+        source: &'s Source,
+        part: Part,
+    ) -> Option<&'s Elements> {
         match source {
             Source::Here(elements) => Some(elements),
             Source::Named(name) => {
@@ -582,58 +762,99 @@ impl<'a> Steps<'a, '_> {
     }
 
     fn field(&self, place: Place<'_>, key: &Key, value: &Value) -> Fits {
-        let tracked = !matches!(place.stage.hook, Hook::Prerouting | Hook::Output | Hook::Ingress) || place.base.priority > TRACKING;
-        let port = |port: &Option<super::packet::Device>, name: &Name| port.as_ref().map_or(Fits::Perhaps, |port| port.fits(name));
+        let tracked = !matches!(
+            place.stage.hook,
+            Hook::Prerouting | Hook::Output | Hook::Ingress
+        ) || place.base.priority > TRACKING;
+        let port = |port: &Option<super::packet::Device>, name: &Name| {
+            port.as_ref().map_or(Fits::Perhaps, |port| port.fits(name))
+        };
         match (key, value) {
             (Key::Incoming, Value::Name(name)) => place.stage.incoming.fits(name),
             (Key::Outgoing, Value::Name(name)) => place.stage.outgoing.fits(name),
             (Key::PortIn, Value::Name(name)) => port(&place.stage.port_in, name),
             (Key::PortOut, Value::Name(name)) => port(&place.stage.port_out, name),
-            (Key::Bridged, Value::Numbers(numbers)) => Ranges::one(u32::from(place.stage.bridged)).within(numbers),
+            (Key::Bridged, Value::Numbers(numbers)) => {
+                Ranges::one(u32::from(place.stage.bridged)).within(numbers)
+            }
             (Key::Mark(mask), Value::Numbers(numbers)) => match mask & !self.mark.known {
                 0 => Ranges::one(self.mark.value & mask).within(numbers),
                 // It may still be seen that it is none of them.
                 unknown => match numbers.single() {
-                    Some(wanted) if (u128::from(self.mark.value) ^ wanted) & u128::from(mask & !unknown) != 0 => Fits::No,
+                    Some(wanted)
+                        if (u128::from(self.mark.value) ^ wanted) & u128::from(mask & !unknown)
+                            != 0 =>
+                    {
+                        Fits::No
+                    }
                     _ => Fits::Perhaps,
                 },
             },
             // Bridges and devices look up connections by themselves, or not at all.
-            (Key::State, _) if matches!(place.stage.layer, Layer::Bridge | Layer::Netdev) => Fits::Perhaps,
+            (Key::State, _) if matches!(place.stage.layer, Layer::Bridge | Layer::Netdev) => {
+                Fits::Perhaps
+            }
             // Before connections are looked up, packets are as those of none: but for those that a rule excepted.
-            (Key::State, Value::Numbers(numbers)) if !tracked => match (place.base.priority == TRACKING, &self.state) {
-                (true, _) => Fits::Perhaps,
-                (_, state) if *state == Ranges::one(state::UNTRACKED) => state.within(numbers),
-                (_, state) if Ranges::one(state::UNTRACKED).within(state) == Fits::No => Ranges::one(state::INVALID).within(numbers),
-                _ => Fits::Perhaps,
-            },
+            (Key::State, Value::Numbers(numbers)) if !tracked => {
+                match (place.base.priority == TRACKING, &self.state) {
+                    (true, _) => Fits::Perhaps,
+                    (_, state) if *state == Ranges::one(state::UNTRACKED) => state.within(numbers),
+                    (_, state) if Ranges::one(state::UNTRACKED).within(state) == Fits::No => {
+                        Ranges::one(state::INVALID).within(numbers)
+                    }
+                    _ => Fits::Perhaps,
+                }
+            }
             (Key::State, Value::Numbers(numbers)) => self.state.within(numbers),
-            (Key::SourcePort | Key::DestinationPort, Value::Numbers(_)) if !self.has_ports() => Fits::Perhaps,
-            (key, Value::Numbers(numbers)) => self.packet.numbers(key).map_or(Fits::Perhaps, |own| own.within(numbers)),
+            (Key::SourcePort | Key::DestinationPort, Value::Numbers(_)) if !self.has_ports() => {
+                Fits::Perhaps
+            }
+            (key, Value::Numbers(numbers)) => self
+                .packet
+                .numbers(key)
+                .map_or(Fits::Perhaps, |own| own.within(numbers)),
             _ => Fits::Perhaps,
         }
     }
 
     fn has_ports(&self) -> bool {
-        let all: Vec<Ranges> = WITH_PORTS.iter().map(|protocol| Ranges::one(*protocol)).collect();
+        let all: Vec<Ranges> = WITH_PORTS
+            .iter()
+            .map(|protocol| Ranges::one(*protocol))
+            .collect();
         self.packet.protocol.within(&Ranges::union(&all)) == Fits::Yes
     }
 
     /// Notes what is needed. What iptables does not list is no chain, but the target of an extension.
     fn misses(&mut self, place: Place<'_>, name: &str, part: Part) {
         if place.table.program == Program::Nft {
-            let missing = Missing { layer: place.table.layer.name(), table: place.table.name.clone(), name: name.to_owned(), part };
-            self.doubt.get_or_insert_with(|| format!("the {} {} {} {name} was not listed", part.name(), missing.layer, missing.table));
+            let missing = Missing {
+                layer: place.table.layer.name(),
+                table: place.table.name.clone(),
+                name: name.to_owned(),
+                part,
+            };
+            self.doubt.get_or_insert_with(|| {
+                format!(
+                    "the {} {} {} {name} was not listed",
+                    part.name(),
+                    missing.layer,
+                    missing.table
+                )
+            });
             self.missing.insert(missing);
         }
     }
 
     fn doubts(&mut self, place: Place<'_>, chain: &str, rule: &Rule) {
         let Table { layer, name, .. } = place.table;
-        self.doubt.get_or_insert_with(|| match (&rule.handle, rule.text.as_str()) {
-            (Some(handle), _) => format!("a rule of {} {name} {chain}, handle {handle}", layer.name()),
-            (None, text) => format!("the rule `{text}` of the table {name}"),
-        });
+        self.doubt
+            .get_or_insert_with(|| match (&rule.handle, rule.text.as_str()) {
+                (Some(handle), _) => {
+                    format!("a rule of {} {name} {chain}, handle {handle}", layer.name())
+                }
+                (None, text) => format!("the rule `{text}` of the table {name}"),
+            });
     }
 }
 

@@ -2,7 +2,10 @@
 
 use crate::sets::RuleSet;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto,
+    setsockopt, socket, sockopt,
+};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -66,7 +69,14 @@ impl Sent {
             10 | 11 => (HookPath::Bridge, false),
             12 => (HookPath::Forward, true),
             13 => (HookPath::Input, true),
-            _ => (if number % 5 < 3 { HookPath::Forward } else { HookPath::Input }, false),
+            _ => (
+                if number % 5 < 3 {
+                    HookPath::Forward
+                } else {
+                    HookPath::Input
+                },
+                false,
+            ),
         };
         // ICMP has no port by which packets could be told apart: each receiver gets one.
         let protocol = match number {
@@ -77,7 +87,10 @@ impl Sent {
             _ => *[6, 17, 17].choose(random).unwrap(),
         };
         let destination = match way {
-            HookPath::Input => family.pick(IpAddr::from(Ipv4Addr::new(10, 1, 0, 1)), Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1).into()),
+            HookPath::Input => family.pick(
+                IpAddr::from(Ipv4Addr::new(10, 1, 0, 1)),
+                Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1).into(),
+            ),
             _ => address(family, 2, random.random_range(0..4)),
         };
         let echo = u16::from(family.pick(8_u8, 128)) << 8;
@@ -88,8 +101,16 @@ impl Sent {
             protocol,
             source: address(family, 1, random.random_range(0..4)),
             destination,
-            source_port: if matches!(protocol, 1 | 58) { echo } else { fresh },
-            destination_port: if matches!(protocol, 1 | 58) { fresh } else { *PORTS.choose(random).unwrap() },
+            source_port: if matches!(protocol, 1 | 58) {
+                echo
+            } else {
+                fresh
+            },
+            destination_port: if matches!(protocol, 1 | 58) {
+                fresh
+            } else {
+                *PORTS.choose(random).unwrap()
+            },
         }
     }
 
@@ -112,7 +133,11 @@ impl Sent {
             destination_port: Ranges::one(self.destination_port),
             icmp_type: Ranges::one(if icmp { self.source_port >> 8 } else { 0 }),
             icmp_code: Ranges::one(0_u8),
-            state: if self.established { Ranges::one(state::ESTABLISHED) } else { fresh.state.clone() },
+            state: if self.established {
+                Ranges::one(state::ESTABLISHED)
+            } else {
+                fresh.state.clone()
+            },
             ..fresh
         }
     }
@@ -136,7 +161,13 @@ impl Sent {
                     Nth::Reply => (100, 2, 0x12),
                     Nth::Third => (2, 101, 0x10),
                 };
-                (vec![a, b, c, d, 0, 0, 0, number, 0, 0, 0, answered, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0], 16)
+                (
+                    vec![
+                        a, b, c, d, 0, 0, 0, number, 0, 0, 0, answered, 0x50, flags, 0xff, 0xff, 0,
+                        0, 0, 0,
+                    ],
+                    16,
+                )
             }
             17 => (vec![a, b, c, d, 0, 8, 0, 0], 6),
             _ => (vec![a, b, 0, 0, c, d, 0, 1], 2),
@@ -152,7 +183,10 @@ impl Sent {
             words.extend([0, self.protocol, 0, bytes.len() as u8]);
         }
         words.extend(&bytes);
-        let mut total: u32 = words.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        let mut total: u32 = words
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
+            .sum();
         while total > 0xffff {
             total = (total & 0xffff) + (total >> 16);
         }
@@ -164,7 +198,13 @@ impl Sent {
     fn datagram(&self, nth: Nth) -> Vec<u8> {
         if nth == Nth::Reply {
             let (source, source_port) = (self.destination, self.destination_port);
-            let back = Self { source, source_port, destination: self.source, destination_port: self.source_port, ..self.clone() };
+            let back = Self {
+                source,
+                source_port,
+                destination: self.source,
+                destination_port: self.source_port,
+                ..self.clone()
+            };
             return back.headed(back.payload(nth));
         }
         self.headed(self.payload(nth))
@@ -174,7 +214,20 @@ impl Sent {
         let mut bytes = match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let length = (20 + payload.len() as u16).to_be_bytes();
-                let mut head = vec![0x45, 0, length[0], length[1], 0, 1, 0, 0, 64, self.protocol, 0, 0];
+                let mut head = vec![
+                    0x45,
+                    0,
+                    length[0],
+                    length[1],
+                    0,
+                    1,
+                    0,
+                    0,
+                    64,
+                    self.protocol,
+                    0,
+                    0,
+                ];
                 head.extend(source.octets());
                 head.extend(destination.octets());
                 head
@@ -196,17 +249,44 @@ impl Sent {
 fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     let path = format!("/var/run/netns/{namespace}");
     let send = || {
-        setns(std::fs::File::open(&path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+        setns(
+            std::fs::File::open(&path).unwrap(),
+            CloneFlags::CLONE_NEWNET,
+        )
+        .unwrap();
         for sent in all {
             let domain = sent.family.pick(AddressFamily::Inet, AddressFamily::Inet6);
-            let socket = socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).unwrap();
+            let socket = socket(
+                domain,
+                SockType::Raw,
+                SockFlag::SOCK_CLOEXEC,
+                SockProtocol::Raw,
+            )
+            .unwrap();
             if sent.way == HookPath::Bridge || nth == Nth::Reply {
                 setsockopt(&socket, sockopt::Mark, &OTHER_WAY).unwrap();
             }
-            let (bytes, to) = (sent.datagram(nth), if nth == Nth::Reply { sent.source } else { sent.destination });
+            let (bytes, to) = (
+                sent.datagram(nth),
+                if nth == Nth::Reply {
+                    sent.source
+                } else {
+                    sent.destination
+                },
+            );
             let done = match to {
-                IpAddr::V4(to) => sendto(socket.as_raw_fd(), &bytes, &SockaddrIn::from(SocketAddrV4::new(to, 0)), MsgFlags::empty()),
-                IpAddr::V6(to) => sendto(socket.as_raw_fd(), &bytes, &SockaddrIn6::from(SocketAddrV6::new(to, 0, 0, 0)), MsgFlags::empty()),
+                IpAddr::V4(to) => sendto(
+                    socket.as_raw_fd(),
+                    &bytes,
+                    &SockaddrIn::from(SocketAddrV4::new(to, 0)),
+                    MsgFlags::empty(),
+                ),
+                IpAddr::V6(to) => sendto(
+                    socket.as_raw_fd(),
+                    &bytes,
+                    &SockaddrIn6::from(SocketAddrV6::new(to, 0, 0, 0)),
+                    MsgFlags::empty(),
+                ),
             };
             done.unwrap();
         }
@@ -228,16 +308,32 @@ impl Drop for Bed {
 }
 
 fn shell(script: &str, input: &str) -> String {
-    let mut child = Command::new("sh").args(["-ec", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let mut child = Command::new("sh")
+        .args(["-ec", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{script}\n{input}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{script}\n{input}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// What the kernel writes down of packets that passed all other chains, and of replies. It also keeps connections being tracked.
 fn probe(hook: &str, priority: i32) -> String {
-    let note = "ct direction reply ct state established update @replied { meta l4proto . th dport }";
+    let note =
+        "ct direction reply ct state established update @replied { meta l4proto . th dport }";
     let set = "type inet_proto . inet_service; flags dynamic; size 65535;";
     format!(
         "table inet probe {{ set seen {{ {set} }}\n set replied {{ {set} }}\n\
@@ -282,14 +378,19 @@ impl Bed {
             for g in 10.9.0.1 fd00:9::1; do ip -n {b} neigh replace $g lladdr 02:00:00:00:00:04 dev b0 nud permanent; ip -n {b} route add default via $g dev b0 table {OTHER_WAY}; done
             ip netns exec {b} nft -f -"
         );
-        let bed = Self { names: names.clone() };
+        let bed = Self {
+            names: names.clone(),
+        };
         shell(&script, &probe("prerouting", -400));
         // The ports forward once the bridge has learned nothing for a while: with STP off, at once.
         let begun = Instant::now();
         while !shell(&format!("ip -n {r} -o link show pt0"), "").contains("state UP")
             || !shell(&format!("ip -n {r} -o link show pt1"), "").contains("state UP")
         {
-            assert!(begun.elapsed() < DEADLINE, "the ports of the bridge come up");
+            assert!(
+                begun.elapsed() < DEADLINE,
+                "the ports of the bridge come up"
+            );
             std::thread::yield_now();
         }
         bed
@@ -299,14 +400,28 @@ impl Bed {
     pub fn apply(&self, set: &RuleSet) -> Rules {
         let (host, name) = (&self.names[1], set.family.pick("iptables", "ip6tables"));
         let empty = |table: &str, chains: &[&str]| {
-            let chains: String = chains.iter().map(|chain| format!(":{chain} ACCEPT [0:0]\n")).collect();
+            let chains: String = chains
+                .iter()
+                .map(|chain| format!(":{chain} ACCEPT [0:0]\n"))
+                .collect();
             format!("*{table}\n{chains}COMMIT\n")
         };
         let nothing = empty("filter", &["INPUT", "FORWARD", "OUTPUT"])
-            + &empty("mangle", &["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"])
+            + &empty(
+                "mangle",
+                &["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"],
+            )
             + &empty("raw", &["PREROUTING", "OUTPUT"]);
-        let legacy = if set.legacy.is_empty() { &nothing } else { &set.legacy };
-        let nft_part = if set.nft_variant.is_empty() { String::new() } else { format!("{name}-nft-restore <<'END'\n{}END\n", set.nft_variant) };
+        let legacy = if set.legacy.is_empty() {
+            &nothing
+        } else {
+            &set.legacy
+        };
+        let nft_part = if set.nft_variant.is_empty() {
+            String::new()
+        } else {
+            format!("{name}-nft-restore <<'END'\n{}END\n", set.nft_variant)
+        };
         let script = format!(
             "exec ip netns exec {host} sh -e <<'ALL'
 for k in iptables ip6tables; do echo {} > /proc/sys/net/bridge/bridge-nf-call-$k; done
@@ -330,7 +445,9 @@ ALL",
         );
         let text = shell(&script, "");
         let parts: Vec<&str> = text.split("#next\n").collect();
-        let [legacy, by_nft, listing] = parts.as_slice() else { panic!("{text}") };
+        let [legacy, by_nft, listing] = parts.as_slice() else {
+            panic!("{text}")
+        };
         let mut rules = nft::read(&serde_json::from_str(listing).unwrap(), Extent::Rules);
         rules.tables.retain(|table| table.name != "probe");
         rules.extend(iptables::read(legacy, set.family, Variant::Legacy));
@@ -342,28 +459,66 @@ ALL",
     pub fn establish(&self, all: &[&Sent]) {
         let [a, r, b] = &self.names;
         self.apply(&RuleSet::none());
-        shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
+        shell(
+            &format!("ip netns exec {b} nft flush set inet probe seen"),
+            "",
+        );
         emit(a, all, Nth::First);
-        self.wait("seen", |seen| all.iter().all(|sent| seen[sent.receiver()].contains(&(sent.protocol, sent.source_port))));
+        self.wait("seen", |seen| {
+            all.iter()
+                .all(|sent| seen[sent.receiver()].contains(&(sent.protocol, sent.source_port)))
+        });
         for (namespace, receiver) in [(r, 0), (b, 1)] {
-            let from: Vec<&Sent> = all.iter().copied().filter(|sent| sent.receiver() == receiver).collect();
+            let from: Vec<&Sent> = all
+                .iter()
+                .copied()
+                .filter(|sent| sent.receiver() == receiver)
+                .collect();
             emit(namespace, &from, Nth::Reply);
         }
-        let done = self.wait("replied", |replied| all.iter().all(|sent| replied[0].contains(&(sent.protocol, sent.source_port))));
-        let missing = || all.iter().filter(|sent| !done[0].contains(&(sent.protocol, sent.source_port))).collect::<Vec<_>>();
-        assert!(missing().is_empty(), "connections without reply: {:?}", missing());
+        let done = self.wait("replied", |replied| {
+            all.iter()
+                .all(|sent| replied[0].contains(&(sent.protocol, sent.source_port)))
+        });
+        let missing = || {
+            all.iter()
+                .filter(|sent| !done[0].contains(&(sent.protocol, sent.source_port)))
+                .collect::<Vec<_>>()
+        };
+        assert!(
+            missing().is_empty(),
+            "connections without reply: {:?}",
+            missing()
+        );
     }
 
     /// Sends packets, and returns for each whether it passed.
     pub fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
         let [a, _, b] = &self.names;
-        shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
+        shell(
+            &format!("ip netns exec {b} nft flush set inet probe seen"),
+            "",
+        );
         for sent in all {
-            emit(a, &[sent], if sent.established { Nth::Third } else { Nth::First });
+            emit(
+                a,
+                &[sent],
+                if sent.established {
+                    Nth::Third
+                } else {
+                    Nth::First
+                },
+            );
         }
-        let arrived = |sent: &Sent, seen: &[Seen]| seen[sent.receiver()].contains(&(sent.protocol, sent.source_port));
+        let arrived = |sent: &Sent, seen: &[Seen]| {
+            seen[sent.receiver()].contains(&(sent.protocol, sent.source_port))
+        };
         // A packet is there when it is sent, unless the machine is busy.
-        let seen = self.wait("seen", |seen| all.iter().zip(fates).all(|(sent, fate)| !matches!(fate, Fate::Yes { .. }) || arrived(sent, seen)));
+        let seen = self.wait("seen", |seen| {
+            all.iter()
+                .zip(fates)
+                .all(|(sent, fate)| !matches!(fate, Fate::Yes { .. }) || arrived(sent, seen))
+        });
         all.iter().map(|sent| arrived(sent, &seen)).collect()
     }
 
@@ -372,8 +527,17 @@ ALL",
         let [_, r, b] = &self.names;
         let begun = Instant::now();
         loop {
-            let text = shell(&format!("for n in {r} {b}; do ip netns exec $n nft -j list set inet probe {set}; done"), "");
-            let seen: Vec<Seen> = text.lines().filter(|line| line.starts_with('{')).map(elements).collect();
+            let text = shell(
+                &format!(
+                    "for n in {r} {b}; do ip netns exec $n nft -j list set inet probe {set}; done"
+                ),
+                "",
+            );
+            let seen: Vec<Seen> = text
+                .lines()
+                .filter(|line| line.starts_with('{'))
+                .map(elements)
+                .collect();
             if is_complete(&seen) || begun.elapsed() > DEADLINE {
                 return seen;
             }
@@ -387,7 +551,11 @@ type Seen = BTreeSet<(u8, u16)>;
 /// Protocols and ports that were seen.
 fn elements(listing: &str) -> Seen {
     let listing: serde_json::Value = serde_json::from_str(listing).unwrap();
-    let sets = listing["nftables"].as_array().into_iter().flatten().filter_map(|item| item["set"]["elem"].as_array());
+    let sets = listing["nftables"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|item| item["set"]["elem"].as_array());
     let number = |value: &serde_json::Value| match value.as_str() {
         Some("icmp") => Some(1),
         Some("ipv6-icmp" | "icmpv6") => Some(58),

@@ -67,8 +67,16 @@ impl fmt::Display for RuleSet {
 
 impl RuleSet {
     pub fn random(random: &mut StdRng, seed: u64) -> Self {
-        let family = if random.random_bool(0.3) { Family::V6 } else { Family::V4 };
-        let mut dice = Dice { random, family, used: BTreeSet::new() };
+        let family = if random.random_bool(0.3) {
+            Family::V6
+        } else {
+            Family::V4
+        };
+        let mut dice = Dice {
+            random,
+            family,
+            used: BTreeSet::new(),
+        };
         let (mut legacy, mut nft_variant, mut nft) = (String::new(), String::new(), String::new());
         match seed % 4 {
             0 => legacy = dice.iptables(),
@@ -82,13 +90,27 @@ impl RuleSet {
             }
         }
         let bridge_calls_ip = dice.chance(0.5);
-        Self { family, bridge_calls_ip, legacy, nft_variant, nft, constructs: dice.used }
+        Self {
+            family,
+            bridge_calls_ip,
+            legacy,
+            nft_variant,
+            nft,
+            constructs: dice.used,
+        }
     }
 
     /// No rules at all.
     pub fn none() -> Self {
         let [legacy, nft_variant, nft] = [const { String::new() }; 3];
-        Self { family: Family::V4, bridge_calls_ip: false, legacy, nft_variant, nft, constructs: BTreeSet::new() }
+        Self {
+            family: Family::V4,
+            bridge_calls_ip: false,
+            legacy,
+            nft_variant,
+            nft,
+            constructs: BTreeSet::new(),
+        }
     }
 }
 
@@ -123,7 +145,10 @@ impl Dice<'_> {
             }
             _ => {
                 self.uses("prefix");
-                format!("{one}/{}", self.family.pick(24, 48) - i32::from(self.random.random_bool(0.3)))
+                format!(
+                    "{one}/{}",
+                    self.family.pick(24, 48) - i32::from(self.random.random_bool(0.3))
+                )
             }
         }
         .replace("7/", "0/")
@@ -133,7 +158,11 @@ impl Dice<'_> {
         self.uses("range");
         let (net, first) = (if source { 1 } else { 2 }, self.random.random_range(0..3));
         let last = self.random.random_range(first + 1..5);
-        format!("{}-{}", address(self.family, net, first), address(self.family, net, last))
+        format!(
+            "{}-{}",
+            address(self.family, net, first),
+            address(self.family, net, last)
+        )
     }
 
     fn port(&mut self) -> u16 {
@@ -159,25 +188,40 @@ impl Dice<'_> {
         let mut text = String::new();
         for (table, of, chains) in [
             ("raw", 0.4, &["PREROUTING"][..]),
-            ("mangle", 0.5, &["PREROUTING", "FORWARD", "INPUT", "POSTROUTING"]),
+            (
+                "mangle",
+                0.5,
+                &["PREROUTING", "FORWARD", "INPUT", "POSTROUTING"],
+            ),
             ("filter", 1.0, &["INPUT", "FORWARD"]),
         ] {
             if !self.chance(of) {
                 continue;
             }
-            if let Some(construct) = ["raw", "mangle"].into_iter().find(|construct| *construct == table) {
+            if let Some(construct) = ["raw", "mangle"]
+                .into_iter()
+                .find(|construct| *construct == table)
+            {
                 self.uses(construct);
             }
             text += &format!("*{table}\n");
-            let policies: Vec<bool> = chains.iter().map(|_| self.chance(if table == "filter" { 0.4 } else { 0.03 })).collect();
+            let policies: Vec<bool> = chains
+                .iter()
+                .map(|_| self.chance(if table == "filter" { 0.4 } else { 0.03 }))
+                .collect();
             for (chain, drops) in chains.iter().zip(policies) {
                 if drops {
                     self.uses("policy");
                 }
                 text += &format!(":{chain} {} [0:0]\n", if drops { "DROP" } else { "ACCEPT" });
             }
-            let own: &[&str] = if self.chance(0.7) { &["own", "more"] } else { &[] };
-            own.iter().for_each(|chain| text += &format!(":{chain} - [0:0]\n"));
+            let own: &[&str] = if self.chance(0.7) {
+                &["own", "more"]
+            } else {
+                &[]
+            };
+            own.iter()
+                .for_each(|chain| text += &format!(":{chain} - [0:0]\n"));
             for chain in chains.iter().chain(own) {
                 for _ in 0..self.random.random_range(0..5) {
                     let rule = self.iptables_rule(table, chain, own);
@@ -208,7 +252,9 @@ impl Dice<'_> {
                     }
                     text += &format!("{not} -i {name}");
                 }
-                3 if !matches!(chain, "PREROUTING" | "INPUT" | "own" | "more") && !text.contains(" -o ") => {
+                3 if !matches!(chain, "PREROUTING" | "INPUT" | "own" | "more")
+                    && !text.contains(" -o ") =>
+                {
                     self.uses("interface");
                     text += &format!("{not} -o {}", self.pick(&["out0", "out+", "br0", "eth9"]));
                 }
@@ -231,37 +277,71 @@ impl Dice<'_> {
                             self.uses("list");
                             self.uses("port");
                             let (first, last) = self.ports();
-                            text += &format!(" -p {name} -m multiport{not} --dports {},{first}:{last}", self.port());
+                            text += &format!(
+                                " -p {name} -m multiport{not} --dports {},{first}:{last}",
+                                self.port()
+                            );
                         }
                         _ => {
                             self.uses("icmp");
-                            let (own, module) = self.family.pick(("icmp", "icmp --icmp-type 8"), ("ipv6-icmp", "icmp6 --icmpv6-type 128"));
+                            let (own, module) = self.family.pick(
+                                ("icmp", "icmp --icmp-type 8"),
+                                ("ipv6-icmp", "icmp6 --icmpv6-type 128"),
+                            );
                             text += &format!(" -p {own} -m {module}");
                         }
                     }
                 }
                 6 if !text.contains("--ctstate") => {
                     self.uses("state");
-                    let state = self.pick(&["NEW", "RELATED,ESTABLISHED", "ESTABLISHED", "INVALID", "NEW,DNAT", "UNTRACKED"]);
-                    self.uses(if state.ends_with("ESTABLISHED") { "established" } else { "state" });
+                    let state = self.pick(&[
+                        "NEW",
+                        "RELATED,ESTABLISHED",
+                        "ESTABLISHED",
+                        "INVALID",
+                        "NEW,DNAT",
+                        "UNTRACKED",
+                    ]);
+                    self.uses(if state.ends_with("ESTABLISHED") {
+                        "established"
+                    } else {
+                        "state"
+                    });
                     text += &format!(" -m conntrack{not} --ctstate {state}");
                 }
                 7 if !text.contains("--mark") => {
                     self.uses("mark");
-                    text += &format!(" -m mark{not} --mark {}", self.pick(&["0x1/0x1", "0x0/0x3", "0x2", "0x10/0xf0"]));
+                    text += &format!(
+                        " -m mark{not} --mark {}",
+                        self.pick(&["0x1/0x1", "0x0/0x3", "0x2", "0x10/0xf0"])
+                    );
                 }
                 8 if !text.contains("physdev") => {
                     self.uses("physdev");
                     text += " -m physdev";
                     let leaves = matches!(chain, "FORWARD" | "POSTROUTING");
                     match self.random.random_range(0..if leaves { 4 } else { 2 }) {
-                        0 | 1 => text += &format!("{not} --physdev-in {}", self.pick(&["pt0", "pt+", "pt1", "eth9"])),
+                        0 | 1 => {
+                            text += &format!(
+                                "{not} --physdev-in {}",
+                                self.pick(&["pt0", "pt+", "pt1", "eth9"])
+                            )
+                        }
                         2 => text += &format!("{not} --physdev-is-bridged"),
-                        _ => text += &format!(" --physdev-is-bridged{not} --physdev-out {}", self.pick(&["pt1", "pt+", "pt0"])),
+                        _ => {
+                            text += &format!(
+                                " --physdev-is-bridged{not} --physdev-out {}",
+                                self.pick(&["pt1", "pt+", "pt0"])
+                            )
+                        }
                     }
                 }
                 9 if !text.contains("-range") => {
-                    let (side, source) = if self.chance(0.5) { ("src", true) } else { ("dst", false) };
+                    let (side, source) = if self.chance(0.5) {
+                        ("src", true)
+                    } else {
+                        ("dst", false)
+                    };
                     text += &format!(" -m iprange{not} --{side}-range {}", self.span(source));
                 }
                 _ => {}
@@ -294,11 +374,19 @@ impl Dice<'_> {
             }
             (4 | 5, _) if table == "mangle" => {
                 self.uses("mark set");
-                format!("-j MARK --set-xmark {}", self.pick(&["0x1/0x1", "0x2/0xffffffff", "0x10/0x10"]))
+                format!(
+                    "-j MARK --set-xmark {}",
+                    self.pick(&["0x1/0x1", "0x2/0xffffffff", "0x10/0x10"])
+                )
             }
             (4, _) if table == "raw" && chain == "PREROUTING" => "-j CT --notrack".to_owned(),
             (6 | 7, _) if table == "filter" || self.chance(0.3) => {
-                if table == "filter" && self.chance(0.4) { "-j REJECT" } else { "-j DROP" }.to_owned()
+                if table == "filter" && self.chance(0.4) {
+                    "-j REJECT"
+                } else {
+                    "-j DROP"
+                }
+                .to_owned()
             }
             _ => "-j ACCEPT".to_owned(),
         }
@@ -328,9 +416,13 @@ chain more {{\n"
             text += &format!("{rule}\n");
         }
         text += "}\n";
-        for (hook, priority, of) in
-            [("prerouting", -300_i32, 0.4), ("prerouting", -150, 0.4), ("input", 0, 1.0), ("forward", 0, 1.0), ("forward", 10, 0.6)]
-        {
+        for (hook, priority, of) in [
+            ("prerouting", -300_i32, 0.4),
+            ("prerouting", -150, 0.4),
+            ("input", 0, 1.0),
+            ("forward", 0, 1.0),
+            ("forward", 10, 0.6),
+        ] {
             if !self.chance(of) {
                 continue;
             }
@@ -345,7 +437,10 @@ chain more {{\n"
                 self.uses("policy");
             }
             let policy = if drops { "drop" } else { "accept" };
-            text += &format!("chain {hook}{} {{ type filter hook {hook} priority {priority}; policy {policy};\n", priority.unsigned_abs());
+            text += &format!(
+                "chain {hook}{} {{ type filter hook {hook} priority {priority}; policy {policy};\n",
+                priority.unsigned_abs()
+            );
             for _ in 0..self.random.random_range(1..6) {
                 let rule = self.nft_rule(word, hook == "forward", &["own", "more"]);
                 text += &format!("{rule}\n");
@@ -358,7 +453,14 @@ chain more {{\n"
         text += "}\n";
         if self.chance(0.8) {
             self.uses("bridge");
-            let hook = self.pick(&["prerouting", "input", "forward", "forward", "forward", "postrouting"]);
+            let hook = self.pick(&[
+                "prerouting",
+                "input",
+                "forward",
+                "forward",
+                "forward",
+                "postrouting",
+            ]);
             if hook == "forward" {
                 self.uses("bridge forward");
             }
@@ -372,12 +474,16 @@ chain more {{\n"
                 5 => format!("oifname != \"pt1\" udp dport {port} drop"),
                 _ => format!("meta protocol {word} meta l4proto tcp drop"),
             };
-            text += &format!("table bridge walls {{ chain c {{ type filter hook {hook} priority -5;\n{rule}\n}}\n}}\n");
+            text += &format!(
+                "table bridge walls {{ chain c {{ type filter hook {hook} priority -5;\n{rule}\n}}\n}}\n"
+            );
         }
         if self.chance(0.3) {
             self.uses("ingress");
             let (device, port) = (self.pick(&["pt0", "out0"]), self.port());
-            text += &format!("table netdev gate {{ chain c {{ type filter hook ingress device {device} priority 0;\nudp dport {port} drop\n}}\n}}\n");
+            text += &format!(
+                "table netdev gate {{ chain c {{ type filter hook ingress device {device} priority 0;\nudp dport {port} drop\n}}\n}}\n"
+            );
         }
         text
     }
@@ -405,8 +511,13 @@ chain more {{\n"
             }
             (4, _) => {
                 self.uses("mark set");
-                self.pick(&["meta mark set 0x1", "meta mark set mark or 0x10", "meta mark set mark and 0xfffffffe", "meta mark set mark xor 0x2"])
-                    .to_owned()
+                self.pick(&[
+                    "meta mark set 0x1",
+                    "meta mark set mark or 0x10",
+                    "meta mark set mark and 0xfffffffe",
+                    "meta mark set mark xor 0x2",
+                ])
+                .to_owned()
             }
             (5, ["own", ..]) => {
                 self.uses("verdict map");
@@ -420,7 +531,11 @@ chain more {{\n"
             (7, _) => {
                 self.uses("verdict map");
                 self.uses("established");
-                self.pick(&["ct state vmap { established : accept, new : drop }", "ct state vmap { new : accept, established : drop }"]).to_owned()
+                self.pick(&[
+                    "ct state vmap { established : accept, new : drop }",
+                    "ct state vmap { new : accept, established : drop }",
+                ])
+                .to_owned()
             }
             (8 | 9, _) => "drop".to_owned(),
             _ => "accept".to_owned(),
@@ -433,7 +548,9 @@ chain more {{\n"
         // A packet has one protocol: conditions of another one behind it are an error.
         let mut first = None;
         parts.retain(|part| {
-            let protocol = ["tcp", "udp", "icmp", "meta l4proto"].into_iter().find(|protocol| part.starts_with(protocol));
+            let protocol = ["tcp", "udp", "icmp", "meta l4proto"]
+                .into_iter()
+                .find(|protocol| part.starts_with(protocol));
             let fits = protocol.is_none() || first.is_none() || protocol == first;
             first = first.or(protocol);
             fits
@@ -450,7 +567,10 @@ chain more {{\n"
             }
             1 => {
                 self.uses("list");
-                let (one, two) = (address(self.family, 1, 0), address(self.family, 1, self.random.random_range(1..4)));
+                let (one, two) = (
+                    address(self.family, 1, 0),
+                    address(self.family, 1, self.random.random_range(1..4)),
+                );
                 format!("{word} saddr {not}{{ {one}, {two} }}")
             }
             2 => format!("{word} daddr {not}{}", self.span(false)),
@@ -467,7 +587,10 @@ chain more {{\n"
             5 => {
                 self.uses("interface");
                 self.uses("wildcard");
-                format!("iifname {not}{}", self.pick(&["\"br*\"", "\"eth*\"", "\"b*\""]))
+                format!(
+                    "iifname {not}{}",
+                    self.pick(&["\"br*\"", "\"eth*\"", "\"b*\""])
+                )
             }
             6 => {
                 self.uses("interface");
@@ -476,7 +599,10 @@ chain more {{\n"
             }
             7 if leaves => {
                 self.uses("interface");
-                format!("oifname {not}{}", self.pick(&["\"out0\"", "\"eth9\"", "\"out*\""]))
+                format!(
+                    "oifname {not}{}",
+                    self.pick(&["\"out0\"", "\"eth9\"", "\"out*\""])
+                )
             }
             8 => {
                 self.uses("port");
@@ -487,7 +613,10 @@ chain more {{\n"
             9 => {
                 self.uses("port");
                 let (first, last) = self.ports();
-                format!("udp dport {not}{{ {}, {first}-{last} }}", 65000 + self.random.random_range(0..9))
+                format!(
+                    "udp dport {not}{{ {}, {first}-{last} }}",
+                    65000 + self.random.random_range(0..9)
+                )
             }
             10 => {
                 self.uses("set");
@@ -509,11 +638,19 @@ chain more {{\n"
             }
             12 => {
                 self.uses("mark");
-                self.pick(&["meta mark & 0x1 == 0x1", "meta mark & 0x10 != 0", "meta mark 0", "meta mark { 1, 0x10-0x20 }"]).to_owned()
+                self.pick(&[
+                    "meta mark & 0x1 == 0x1",
+                    "meta mark & 0x10 != 0",
+                    "meta mark 0",
+                    "meta mark { 1, 0x10-0x20 }",
+                ])
+                .to_owned()
             }
             13 => {
                 self.uses("icmp");
-                self.family.pick("icmp type echo-request", "icmpv6 type echo-request").to_owned()
+                self.family
+                    .pick("icmp type echo-request", "icmpv6 type echo-request")
+                    .to_owned()
             }
             _ => {
                 self.uses("protocol");

@@ -32,18 +32,28 @@ impl FileStore {
     /// # Errors
     /// When the socket cannot be made.
     pub fn start(socket: &Path) -> Result<FileStore> {
-        let listener = UnixDatagram::bind(socket).with_context(|| format!("binding {}", socket.display()))?;
+        let listener =
+            UnixDatagram::bind(socket).with_context(|| format!("binding {}", socket.display()))?;
         listener.set_read_timeout(Some(Duration::from_millis(20)))?;
         let (handle, end) = (FileStoreHandle::default(), Arc::new(AtomicBool::new(false)));
         let (ours, ends) = (handle.clone(), Arc::clone(&end));
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 if let Some((text, sent)) = receive(&listener) {
-                    keep(&mut ours.0.lock().unwrap_or_else(PoisonError::into_inner), &text, sent);
+                    keep(
+                        &mut ours.0.lock().unwrap_or_else(PoisonError::into_inner),
+                        &text,
+                        sent,
+                    );
                 }
             }
         });
-        Ok(FileStore { socket: socket.to_owned(), handle, end, thread: Some(thread) })
+        Ok(FileStore {
+            socket: socket.to_owned(),
+            handle,
+            end,
+            thread: Some(thread),
+        })
     }
 
     /// Where it listens.
@@ -92,26 +102,42 @@ fn receive(listener: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     let mut buffer = [0; 4096];
     let mut space = nix::cmsg_space!([RawFd; 16]);
     let mut parts = [IoSliceMut::new(&mut buffer)];
-    let message = recvmsg::<()>(listener.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC).ok()?;
+    let message = recvmsg::<()>(
+        listener.as_raw_fd(),
+        &mut parts,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )
+    .ok()?;
     let mut files = Vec::new();
     for control in message.cmsgs().ok()? {
         if let ControlMessageOwned::ScmRights(sent) = control {
             // SAFETY: the kernel has just made these descriptors for us.
-            files.extend(sent.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            files.extend(
+                sent.into_iter()
+                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+            );
         }
     }
     let length = message.bytes;
-    Some((String::from_utf8_lossy(buffer.get(..length)?).into_owned(), files))
+    Some((
+        String::from_utf8_lossy(buffer.get(..length)?).into_owned(),
+        files,
+    ))
 }
 
 fn keep(files: &mut Files, text: &str, sent: Vec<OwnedFd>) {
     let has = |line: &str| text.lines().any(|have| have == line);
-    let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("FDNAME="))
+        .unwrap_or("stored");
     if has("FDSTOREREMOVE=1") {
         files.retain(|(kept, _)| kept != name);
     }
     if has("FDSTORE=1") {
         // systemd puts each before those that it has, and so returns the last first.
-        sent.into_iter().for_each(|file| files.insert(0, (name.to_owned(), Arc::new(file))));
+        sent.into_iter()
+            .for_each(|file| files.insert(0, (name.to_owned(), Arc::new(file))));
     }
 }

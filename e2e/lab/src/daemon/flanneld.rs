@@ -53,7 +53,10 @@ impl FlanneldOptions {
 
     /// Our own daemon on the Node API: as the Node with this name, with this net-conf.json.
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
-        let args = vec!["--kube-subnet-mgr".to_owned(), format!("--net-config-path={}", net_conf.display())];
+        let args = vec![
+            "--kube-subnet-mgr".to_owned(),
+            format!("--net-config-path={}", net_conf.display()),
+        ];
         FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
@@ -146,13 +149,21 @@ impl Host {
 
 impl Flanneld {
     fn start(host: &Host, options: &FlanneldOptions) -> Result<Flanneld> {
-        let binary = options.binary.clone().map_or_else(|| binaries::own("flanneld"), Ok)?;
+        let binary = options
+            .binary
+            .clone()
+            .map_or_else(|| binaries::own("flanneld"), Ok)?;
         let usual = host.subnet_file()?;
         let (subnet_file, log) = match &options.second {
-            Some(name) => (usual.with_file_name(format!("{name}.env")), format!("flanneld-{name}")),
+            Some(name) => (
+                usual.with_file_name(format!("{name}.env")),
+                format!("flanneld-{name}"),
+            ),
             None => (usual, "flanneld".to_owned()),
         };
-        let mut launch = Launch::new(binary).args(&options.args).arg(format!("--subnet-file={}", subnet_file.display()));
+        let mut launch = Launch::new(binary)
+            .args(&options.args)
+            .arg(format!("--subnet-file={}", subnet_file.display()));
         if let Some(port) = options.healthz_port {
             launch = launch.arg(format!("--healthz-port={port}"));
         }
@@ -164,10 +175,19 @@ impl Flanneld {
         if let Some(store) = &options.file_store {
             launch = launch.files(store.files());
         }
-        let health = options.healthz_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let health = options
+            .healthz_port
+            .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let started = (Instant::now(), SystemTime::now());
         let process = host.spawn(&log, &launch)?;
-        Ok(Flanneld { process, netns: host.netns().clone(), subnet_file, started, health, foreign: options.binary.is_some() })
+        Ok(Flanneld {
+            process,
+            netns: host.netns().clone(),
+            subnet_file,
+            started,
+            health,
+            foreign: options.binary.is_some(),
+        })
     }
 
     /// Waits until it is ready and has written `subnet.env`; returns how long that took from its start.
@@ -179,10 +199,16 @@ impl Flanneld {
         while !self.is_ready() {
             if !self.process.is_running() {
                 let status = self.process.wait(Duration::ZERO)?;
-                bail!("flanneld ended before it was ready: {status}\n{}", self.process.log_tail(20));
+                bail!(
+                    "flanneld ended before it was ready: {status}\n{}",
+                    self.process.log_tail(20)
+                );
             }
             if start.elapsed() >= deadline {
-                bail!("flanneld is not ready after {deadline:?}\n{}", self.process.log_tail(20));
+                bail!(
+                    "flanneld is not ready after {deadline:?}\n{}",
+                    self.process.log_tail(20)
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -192,7 +218,9 @@ impl Flanneld {
     /// Whether `subnet.env` is there and the daemon says that it is ready.
     pub fn is_ready(&self) -> bool {
         match self.health {
-            Some(_) if !self.foreign => self.subnet_file.exists() && matches!(self.get("/readyz"), Ok((200, _))),
+            Some(_) if !self.foreign => {
+                self.subnet_file.exists() && matches!(self.get("/readyz"), Ok((200, _)))
+            }
             // Without an endpoint to ask, a file of an earlier run must not count.
             _ => self.is_subnet_file_new(),
         }
@@ -222,7 +250,12 @@ impl Flanneld {
     /// # Errors
     /// When it has none, or does not answer.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
-        http::get(&self.netns, self.health.context("this daemon was started without a health endpoint")?, path)
+        http::get(
+            &self.netns,
+            self.health
+                .context("this daemon was started without a health endpoint")?,
+            path,
+        )
     }
 
     /// The status code and body of a document of its API, such as `/api/v1/node`, on the port where it is by default.
@@ -230,7 +263,11 @@ impl Flanneld {
     /// # Errors
     /// When it does not answer there.
     pub fn api(&self, path: &str) -> Result<(u16, String)> {
-        http::get(&self.netns, SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)), path)
+        http::get(
+            &self.netns,
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)),
+            path,
+        )
     }
 
     /// The value of a metric line whose name and labels are exactly these.
@@ -239,15 +276,24 @@ impl Flanneld {
     /// When there is no such line.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let (_, text) = self.get("/metrics")?;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).with_context(|| format!("no metric {name}"))?;
-        value.trim().parse().with_context(|| format!("metric {name}"))
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+            .with_context(|| format!("no metric {name}"))?;
+        value
+            .trim()
+            .parse()
+            .with_context(|| format!("metric {name}"))
     }
 
     /// The lines of its log that report an error.
     pub fn errors(&self) -> Vec<String> {
         let log = self.process.log();
         log.lines()
-            .filter(|line| line.split_whitespace().take(3).any(|word| word == "ERROR") || line.contains("panicked at"))
+            .filter(|line| {
+                line.split_whitespace().take(3).any(|word| word == "ERROR")
+                    || line.contains("panicked at")
+            })
             .map(str::to_owned)
             .collect()
     }

@@ -40,7 +40,9 @@ impl Programs {
     /// # Errors
     /// When the folder cannot be made.
     pub fn none(lab: &Lab, name: &str) -> Result<Programs> {
-        Ok(Programs { folder: lab.folder(&format!("programs-{name}"))? })
+        Ok(Programs {
+            folder: lab.folder(&format!("programs-{name}"))?,
+        })
     }
 
     /// The folder, as the value of `PATH`.
@@ -90,7 +92,11 @@ impl Programs {
     /// # Errors
     /// When something is not installed here.
     pub fn all(lab: &Lab, name: &str, which: Xtables) -> Result<Programs> {
-        Programs::none(lab, name)?.with_nft()?.with_iptables(which)?.with_variant(Xtables::Nft)?.with_variant(Xtables::Legacy)
+        Programs::none(lab, name)?
+            .with_nft()?
+            .with_iptables(which)?
+            .with_variant(Xtables::Nft)?
+            .with_variant(Xtables::Legacy)
     }
 
     /// Adds a shell script, in place of a program of that name.
@@ -107,7 +113,8 @@ impl Programs {
     }
 
     fn link(&self, name: &str, program: &Path) -> Result<()> {
-        symlink(program, self.folder.join(name)).with_context(|| format!("linking {name} in {}", self.folder.display()))
+        symlink(program, self.folder.join(name))
+            .with_context(|| format!("linking {name} in {}", self.folder.display()))
     }
 }
 
@@ -117,7 +124,11 @@ impl Programs {
 /// When it cannot be written.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     // By another process: the kernel does not run a file that this one has open, be it in a child that another thread is just starting.
-    let mut writer = Command::new("sh").args(["-ec", "cat > \"$0\"; chmod +x \"$0\""]).arg(path).stdin(Stdio::piped()).spawn()?;
+    let mut writer = Command::new("sh")
+        .args(["-ec", "cat > \"$0\"; chmod +x \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()?;
     if let Some(mut stdin) = writer.stdin.take() {
         stdin.write_all(text.as_bytes())?;
     }
@@ -127,6 +138,9 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
 
 fn installed(name: &str) -> Result<PathBuf> {
     let folders = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
-    let found = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
+    let found = folders
+        .iter()
+        .map(|folder| Path::new(folder).join(name))
+        .find(|path| path.exists());
     found.with_context(|| format!("there is no {name} in {folders:?}: `make setup` gets it"))
 }

@@ -28,11 +28,20 @@ impl Cable {
     /// When ethtool fails.
     pub fn lay(self, host: &Host) -> Result<()> {
         if self == Cable::Wire {
-            for feature in ["tso", "gso", "tx-udp-segmentation", "tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
+            for feature in [
+                "tso",
+                "gso",
+                "tx-udp-segmentation",
+                "tx-udp_tnl-segmentation",
+                "tx-udp_tnl-csum-segmentation",
+            ] {
                 // A kernel that does not have one of them sends no such super-packets.
-                let _ = host.netns().exec("ethtool", &["-K", "enp0s8", feature, "off"]);
+                let _ = host
+                    .netns()
+                    .exec("ethtool", &["-K", "enp0s8", feature, "off"]);
             }
-            host.netns().exec("ethtool", &["-K", "enp0s8", "gro", "on"])?;
+            host.netns()
+                .exec("ethtool", &["-K", "enp0s8", "gro", "on"])?;
         }
         Ok(())
     }

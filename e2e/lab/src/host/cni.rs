@@ -34,7 +34,14 @@ pub struct CniAnswer {
 impl CniAnswer {
     /// The error's code, or 0.
     pub fn code(&self) -> u64 {
-        if self.ok { 0 } else { self.output.get("code").and_then(Value::as_u64).unwrap_or(u64::MAX) }
+        if self.ok {
+            0
+        } else {
+            self.output
+                .get("code")
+                .and_then(Value::as_u64)
+                .unwrap_or(u64::MAX)
+        }
     }
 
     /// What was printed by a call that succeeded.
@@ -42,7 +49,12 @@ impl CniAnswer {
     /// # Errors
     /// When it did not succeed.
     pub fn ok(self) -> Result<Value> {
-        ensure!(self.ok, "the plugin failed: {} {}", self.output, self.stderr);
+        ensure!(
+            self.ok,
+            "the plugin failed: {} {}",
+            self.output,
+            self.stderr
+        );
         Ok(self.output)
     }
 }
@@ -50,7 +62,11 @@ impl CniAnswer {
 impl Host {
     /// A runtime that executes a plugin, and has a folder of others for it.
     pub fn cni(&self, plugin: &Path, path: &Path) -> Cni {
-        Cni { host: self.clone(), plugin: plugin.to_owned(), path: path.to_owned() }
+        Cni {
+            host: self.clone(),
+            plugin: plugin.to_owned(),
+            path: path.to_owned(),
+        }
     }
 
     /// A pod's namespace without a network, as a runtime makes it before ADD.
@@ -67,23 +83,42 @@ impl Cni {
     ///
     /// # Errors
     /// When the plugin cannot be started.
-    pub fn call(&self, verb: &str, pod: Option<&Netns>, interface: &str, conf: &Value) -> Result<CniAnswer> {
+    pub fn call(
+        &self,
+        verb: &str,
+        pod: Option<&Netns>,
+        interface: &str,
+        conf: &Value,
+    ) -> Result<CniAnswer> {
         let mut command = Command::new(&self.plugin);
         command.env("CNI_COMMAND", verb).env("CNI_PATH", &self.path);
         if let Some(pod) = pod {
-            command.env("CNI_CONTAINERID", pod.name()).env("CNI_NETNS", pod.path()).env("CNI_IFNAME", interface);
+            command
+                .env("CNI_CONTAINERID", pod.name())
+                .env("CNI_NETNS", pod.path())
+                .env("CNI_IFNAME", interface);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let conf = conf.to_string();
         let run = || -> Result<_> {
             let start = Instant::now();
             let mut child = command.spawn()?;
             // A plugin that refuses early does not read.
-            let _ = child.stdin.take().map(|mut stdin| stdin.write_all(conf.as_bytes()));
+            let _ = child
+                .stdin
+                .take()
+                .map(|mut stdin| stdin.write_all(conf.as_bytes()));
             let output = child.wait_with_output()?;
             Ok((output, start.elapsed()))
         };
-        let (output, time) = self.host.netns().run(run)?.with_context(|| format!("executing {}", self.plugin.display()))?;
+        let (output, time) = self
+            .host
+            .netns()
+            .run(run)?
+            .with_context(|| format!("executing {}", self.plugin.display()))?;
         Ok(CniAnswer {
             output: serde_json::from_slice(&output.stdout).unwrap_or_default(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),

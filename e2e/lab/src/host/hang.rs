@@ -22,10 +22,13 @@ impl Hang {
     /// When the kernel has no fanotify permissions, or a folder is not there.
     pub fn of(folders: &[&Path]) -> Result<Hang> {
         let flags = InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC;
-        let gate = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC).context("fanotify_init")?;
-        let events = MaskFlags::FAN_OPEN_PERM | MaskFlags::FAN_ONDIR | MaskFlags::FAN_EVENT_ON_CHILD;
+        let gate = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)
+            .context("fanotify_init")?;
+        let events =
+            MaskFlags::FAN_OPEN_PERM | MaskFlags::FAN_ONDIR | MaskFlags::FAN_EVENT_ON_CHILD;
         for folder in folders {
-            gate.mark(MarkFlags::FAN_MARK_ADD, events, AT_FDCWD, Some(*folder)).with_context(|| format!("marking {}", folder.display()))?;
+            gate.mark(MarkFlags::FAN_MARK_ADD, events, AT_FDCWD, Some(*folder))
+                .with_context(|| format!("marking {}", folder.display()))?;
         }
         Ok(Hang { _gate: gate })
     }

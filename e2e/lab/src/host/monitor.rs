@@ -35,7 +35,11 @@ impl Monitor {
     /// # Errors
     /// When it cannot be started, or reports nothing.
     pub fn ip(host: &Host, objects: &[&str]) -> Result<Monitor> {
-        Monitor::start(host, Marks::Routes, &Launch::new("ip").args(["monitor", "route"]).args(objects))
+        Monitor::start(
+            host,
+            Marks::Routes,
+            &Launch::new("ip").args(["monitor", "route"]).args(objects),
+        )
     }
 
     /// `nft monitor`: every change of rules that is kept in nf_tables, those of iptables-nft too.
@@ -48,7 +52,13 @@ impl Monitor {
 
     fn start(host: &Host, marks: Marks, launch: &Launch) -> Result<Monitor> {
         let process = host.spawn("monitor", launch)?;
-        let mut monitor = Monitor { process, host: host.clone(), marks, made: 0, read: 0 };
+        let mut monitor = Monitor {
+            process,
+            host: host.clone(),
+            marks,
+            made: 0,
+            read: 0,
+        };
         eventually_ok(DEADLINE, "the monitor listens", || monitor.mark(FIRST))?;
         monitor.reports()?;
         Ok(monitor)
@@ -62,7 +72,9 @@ impl Monitor {
         self.mark(DEADLINE)?;
         let log = self.process.log();
         let new = log.get(self.read..).unwrap_or_default();
-        let lines = new.lines().filter(|line| !line.contains(self.common()) && !line.starts_with("# new generation"));
+        let lines = new
+            .lines()
+            .filter(|line| !line.contains(self.common()) && !line.starts_with("# new generation"));
         let reports = lines.map(|line| format!("{line}\n")).collect();
         self.read = log.len();
         Ok(reports)
@@ -74,12 +86,23 @@ impl Monitor {
         let mark = format!("{}{}", self.common(), self.made);
         let netns = self.host.netns();
         match self.marks {
-            Marks::Routes => netns.ip(&format!("route add {mark} dev lo table 99\nroute del {mark} dev lo table 99")),
-            Marks::Tables => netns.sh(&format!("nft add table ip {mark}; nft delete table ip {mark}")),
+            Marks::Routes => netns.ip(&format!(
+                "route add {mark} dev lo table 99\nroute del {mark} dev lo table 99"
+            )),
+            Marks::Tables => netns.sh(&format!(
+                "nft add table ip {mark}; nft delete table ip {mark}"
+            )),
         }?;
         // Both changes: the second one comes last.
         eventually_ok(deadline, "the monitor reports a mark", || {
-            ensure!(self.process.log().lines().filter(|line| line.ends_with(&mark) || line.contains(&format!("{mark} "))).count() >= 2);
+            ensure!(
+                self.process
+                    .log()
+                    .lines()
+                    .filter(|line| line.ends_with(&mark) || line.contains(&format!("{mark} ")))
+                    .count()
+                    >= 2
+            );
             Ok(())
         })
     }

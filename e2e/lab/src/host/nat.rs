@@ -31,8 +31,16 @@ pub struct NatBox {
 }
 
 impl NatBox {
-    pub(crate) fn build(site: &Arc<Site>, name: &str, inner: (&Switch, &str), outer: (&Switch, &str)) -> Result<NatBox> {
-        let uplinks = [Uplink::new(inner.0, "inner").address(inner.1)?, Uplink::new(outer.0, "outer").address(outer.1)?];
+    pub(crate) fn build(
+        site: &Arc<Site>,
+        name: &str,
+        inner: (&Switch, &str),
+        outer: (&Switch, &str),
+    ) -> Result<NatBox> {
+        let uplinks = [
+            Uplink::new(inner.0, "inner").address(inner.1)?,
+            Uplink::new(outer.0, "outer").address(outer.1)?,
+        ];
         let host = Host::build(site, name, &uplinks)?;
         host.netns().feed("nft", &["-f", "-"], RULES)?;
         Ok(NatBox { host })

@@ -36,7 +36,13 @@ impl Host {
 }
 
 impl Pod {
-    fn build(host: &Host, name: &str, netns: Netns, subnet: &SubnetEnv, number: u32) -> Result<Pod> {
+    fn build(
+        host: &Host,
+        name: &str,
+        netns: Netns,
+        subnet: &SubnetEnv,
+        number: u32,
+    ) -> Result<Pod> {
         if subnet.subnet.is_none() && subnet.v6_subnet.is_none() {
             bail!("a pod needs a subnet: {subnet:?}");
         }
@@ -45,8 +51,14 @@ impl Pod {
         } else {
             gateways(host, subnet)?;
         }
-        let v4 = subnet.subnet.map(|gateway| after_v4(gateway, number)).transpose()?;
-        let v6 = subnet.v6_subnet.map(|gateway| after_v6(gateway, number)).transpose()?;
+        let v4 = subnet
+            .subnet
+            .map(|gateway| after_v4(gateway, number))
+            .transpose()?;
+        let v6 = subnet
+            .v6_subnet
+            .map(|gateway| after_v6(gateway, number))
+            .transpose()?;
         let (pod, port, mtu) = (netns.name(), format!("veth{number}"), subnet.mtu);
         host.netns().ip(&format!(
             "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pod}\n\
@@ -55,14 +67,29 @@ impl Pod {
         ))?;
         let mut batch = "link set eth0 up\n".to_owned();
         if let (Some(address), Some(gateway)) = (v4, subnet.subnet) {
-            batch.push_str(&format!("address add {address}/{} dev eth0\nroute add default via {}\n", gateway.prefix_len(), gateway.addr()));
+            batch.push_str(&format!(
+                "address add {address}/{} dev eth0\nroute add default via {}\n",
+                gateway.prefix_len(),
+                gateway.addr()
+            ));
         }
         if let (Some(address), Some(gateway)) = (v6, subnet.v6_subnet) {
-            batch.push_str(&format!("address add {address}/{} dev eth0 nodad\nroute add default via {}\n", gateway.prefix_len(), gateway.addr()));
+            batch.push_str(&format!(
+                "address add {address}/{} dev eth0 nodad\nroute add default via {}\n",
+                gateway.prefix_len(),
+                gateway.addr()
+            ));
         }
         netns.ip(&batch)?;
         wait_connected(host.netns(), &port, &netns, "eth0")?;
-        Ok(Pod { name: format!("{}/{name}", host.name()), host: host.clone(), netns, v4, v6, mtu })
+        Ok(Pod {
+            name: format!("{}/{name}", host.name()),
+            host: host.clone(),
+            netns,
+            v4,
+            v6,
+            mtu,
+        })
     }
 
     /// `<host>/<pod>`.
@@ -90,7 +117,8 @@ impl Pod {
     /// # Errors
     /// When it has none.
     pub fn v4(&self) -> Result<Ipv4Addr> {
-        self.v4.with_context(|| format!("pod {} has no v4 address", self.name))
+        self.v4
+            .with_context(|| format!("pod {} has no v4 address", self.name))
     }
 
     /// Its v6 address.
@@ -98,12 +126,17 @@ impl Pod {
     /// # Errors
     /// When it has none.
     pub fn v6(&self) -> Result<Ipv6Addr> {
-        self.v6.with_context(|| format!("pod {} has no v6 address", self.name))
+        self.v6
+            .with_context(|| format!("pod {} has no v6 address", self.name))
     }
 
     /// Its addresses, v4 first.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
+        self.v4
+            .map(IpAddr::V4)
+            .into_iter()
+            .chain(self.v6.map(IpAddr::V6))
+            .collect()
     }
 
     /// Its v4 address, or else its v6 address.
@@ -111,7 +144,10 @@ impl Pod {
     /// # Errors
     /// When it has neither.
     pub fn address(&self) -> Result<IpAddr> {
-        self.addresses().first().copied().with_context(|| format!("pod {} has no address", self.name))
+        self.addresses()
+            .first()
+            .copied()
+            .with_context(|| format!("pod {} has no address", self.name))
     }
 
     /// Removes it.
@@ -124,7 +160,10 @@ impl Pod {
 }
 
 fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
-    let mut batch = format!("link add {BRIDGE} mtu {} type bridge forward_delay 0 mcast_snooping 0\n", subnet.mtu);
+    let mut batch = format!(
+        "link add {BRIDGE} mtu {} type bridge forward_delay 0 mcast_snooping 0\n",
+        subnet.mtu
+    );
     if let Some(address) = subnet.subnet {
         batch.push_str(&format!("address add {address} dev {BRIDGE}\n"));
     }
@@ -137,10 +176,25 @@ fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
 
 /// Adds the gateways that the bridge lacks, as its plugin does when the host has got another subnet.
 fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
-    let present = host.netns().exec("ip", &["-oneline", "address", "show", "dev", BRIDGE])?;
-    let wanted = [subnet.subnet.map(|net| net.to_string()), subnet.v6_subnet.map(|net| format!("{net} nodad"))];
-    let missing = |wanted: &&String| !wanted.split(' ').next().is_some_and(|net| present.contains(&format!(" {net} ")));
-    let batch: String = wanted.iter().flatten().filter(missing).map(|address| format!("address add {address} dev {BRIDGE}\n")).collect();
+    let present = host
+        .netns()
+        .exec("ip", &["-oneline", "address", "show", "dev", BRIDGE])?;
+    let wanted = [
+        subnet.subnet.map(|net| net.to_string()),
+        subnet.v6_subnet.map(|net| format!("{net} nodad")),
+    ];
+    let missing = |wanted: &&String| {
+        !wanted
+            .split(' ')
+            .next()
+            .is_some_and(|net| present.contains(&format!(" {net} ")))
+    };
+    let batch: String = wanted
+        .iter()
+        .flatten()
+        .filter(missing)
+        .map(|address| format!("address add {address} dev {BRIDGE}\n"))
+        .collect();
     host.netns().ip(&batch).map(drop)
 }
 

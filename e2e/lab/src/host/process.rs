@@ -23,7 +23,14 @@ use crate::net::netns::Netns;
 use crate::site::Site;
 
 /// Where this machine's own node may have left what a daemon or the doctor would take for the host's: there, each host has its own.
-const PLACES: [&str; 6] = ["/etc/cni", "/etc/default", "/etc/systemd/system", "/usr/lib/systemd/system", "/var/lib/cni", "/var/log/pods"];
+const PLACES: [&str; 6] = [
+    "/etc/cni",
+    "/etc/default",
+    "/etc/systemd/system",
+    "/usr/lib/systemd/system",
+    "/var/lib/cni",
+    "/var/log/pods",
+];
 /// The folder of kubelet's, by which the doctor knows a node of Kubernetes: it must not be there at all.
 const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
@@ -42,7 +49,12 @@ pub struct Launch {
 impl Launch {
     /// The program by its path, or by its name on `PATH`.
     pub fn new(program: impl Into<PathBuf>) -> Launch {
-        Launch { program: program.into(), args: Vec::new(), env: Vec::new(), files: Vec::new() }
+        Launch {
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            files: Vec::new(),
+        }
     }
 
     /// Adds an argument.
@@ -55,14 +67,16 @@ impl Launch {
     /// Adds arguments.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Launch {
-        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self.args
+            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
     /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
-        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self.env
+            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
@@ -70,7 +84,10 @@ impl Launch {
     #[must_use]
     pub(crate) fn inside(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
-        self.args.splice(0..0, [namespace.into(), "--".into(), program.into_os_string()]);
+        self.args.splice(
+            0..0,
+            [namespace.into(), "--".into(), program.into_os_string()],
+        );
         self
     }
 
@@ -89,10 +106,20 @@ impl Launch {
         }
         // The program has to be told its own process id, which nobody knows before.
         let mut command = Command::new("sh");
-        command.args(["-ec", "export LISTEN_PID=$$; exec \"$0\" \"$@\""]).arg(&self.program).args(&self.args);
+        command
+            .args(["-ec", "export LISTEN_PID=$$; exec \"$0\" \"$@\""])
+            .arg(&self.program)
+            .args(&self.args);
         let names: Vec<&str> = self.files.iter().map(|(name, _)| name.as_str()).collect();
-        command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
-        let files: Vec<i32> = self.files.iter().take(FILES).map(|(_, file)| file.as_raw_fd()).collect();
+        command
+            .env("LISTEN_FDS", names.len().to_string())
+            .env("LISTEN_FDNAMES", names.join(":"));
+        let files: Vec<i32> = self
+            .files
+            .iter()
+            .take(FILES)
+            .map(|(_, file)| file.as_raw_fd())
+            .collect();
         let hand_over = move || {
             // First out of the way of the numbers that they shall have.
             let mut moved = [0; FILES];
@@ -134,8 +161,17 @@ pub struct Process {
 }
 
 impl Process {
-    pub(crate) fn spawn(machine: &Machine, launch: &Launch, log: &Path, site: Arc<Site>) -> Result<Process> {
-        let out = OpenOptions::new().create(true).append(true).open(log).with_context(|| format!("opening {}", log.display()))?;
+    pub(crate) fn spawn(
+        machine: &Machine,
+        launch: &Launch,
+        log: &Path,
+        site: Arc<Site>,
+    ) -> Result<Process> {
+        let out = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("opening {}", log.display()))?;
         let err = out.try_clone()?;
         let netns = machine.netns.open()?;
         // A child has the namespaces of the thread that starts it, so this thread gets all of them and ends.
@@ -145,18 +181,41 @@ impl Process {
                 furnish(machine).context("giving the host a name and files of its own")?;
                 let mut command = launch.command();
                 // Nothing of the tester's own environment may change what is tested.
-                for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FLANNELD_")) {
+                for (name, _) in std::env::vars_os()
+                    .filter(|(name, _)| name.to_string_lossy().starts_with("FLANNELD_"))
+                {
                     command.env_remove(name);
                 }
                 command.envs(launch.env.iter().map(|(name, value)| (name, value)));
-                command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-                command.spawn().with_context(|| format!("starting {}", launch.program.display()))
+                command
+                    .stdin(Stdio::null())
+                    .stdout(out)
+                    .stderr(err)
+                    .process_group(0);
+                command
+                    .spawn()
+                    .with_context(|| format!("starting {}", launch.program.display()))
             };
             scope.spawn(spawn).join()
         });
-        let Ok(child) = spawned else { bail!("the thread that starts {} panicked", launch.program.display()) };
-        let program = launch.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Process { child: child?, program, log: log.to_owned(), site })
+        let Ok(child) = spawned else {
+            bail!(
+                "the thread that starts {} panicked",
+                launch.program.display()
+            )
+        };
+        let program = launch
+            .program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        Ok(Process {
+            child: child?,
+            program,
+            log: log.to_owned(),
+            site,
+        })
     }
 
     /// Its process id.
@@ -201,7 +260,10 @@ impl Process {
     pub fn kill(&mut self) -> Result<()> {
         // It may have ended by itself, which is what was wanted.
         let _ = self.child.kill();
-        self.child.wait().map(drop).with_context(|| format!("waiting for {}", self.program))
+        self.child
+            .wait()
+            .map(drop)
+            .with_context(|| format!("waiting for {}", self.program))
     }
 
     /// Asks it to end (SIGTERM) and waits for that.
@@ -226,7 +288,11 @@ impl Process {
                 return Ok(status);
             }
             if start.elapsed() >= deadline {
-                bail!("{} still runs after {deadline:?}; its log ends so:\n{}", self.program, self.log_tail(20));
+                bail!(
+                    "{} still runs after {deadline:?}; its log ends so:\n{}",
+                    self.program,
+                    self.log_tail(20)
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -246,7 +312,10 @@ impl Process {
     pub fn log_tail(&self, count: usize) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
-        lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().join("\n")
+        lines
+            .get(lines.len().saturating_sub(count)..)
+            .unwrap_or_default()
+            .join("\n")
     }
 
     /// Seconds of processor time that it has used.
@@ -255,9 +324,17 @@ impl Process {
     /// When it has ended.
     pub fn cpu_seconds(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
-        let fields = stat.rsplit_once(')').map(|(_, rest)| rest).context("an unknown form of /proc/PID/stat")?;
+        let fields = stat
+            .rsplit_once(')')
+            .map(|(_, rest)| rest)
+            .context("an unknown form of /proc/PID/stat")?;
         // Fields 14 and 15 of proc_pid_stat(5), in ticks, which are 1/100 s on every architecture that Rust has.
-        let ticks: f64 = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+        let ticks: f64 = fields
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .filter_map(|field| field.parse::<f64>().ok())
+            .sum();
         Ok(ticks / 100.0)
     }
 
@@ -267,7 +344,10 @@ impl Process {
     /// When it has ended.
     pub fn memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS: the process has ended")?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .context("no VmRSS: the process has ended")?;
         let kilobytes: u64 = line.trim().trim_end_matches(" kB").trim().parse()?;
         Ok(kilobytes * 1024)
     }
@@ -292,7 +372,8 @@ fn furnish(machine: &Machine) -> Result<()> {
     for place in PLACES.into_iter().filter(|place| Path::new(place).is_dir()) {
         let own = machine.places.join(place.replace('/', "-"));
         std::fs::create_dir_all(&own)?;
-        mount(Some(&own), place, NONE, MsFlags::MS_BIND, NONE).with_context(|| format!("mounting {place}"))?;
+        mount(Some(&own), place, NONE, MsFlags::MS_BIND, NONE)
+            .with_context(|| format!("mounting {place}"))?;
     }
     hide_kubelet(&machine.places)?;
     Ok(sethostname(&machine.hostname)?)
@@ -308,11 +389,27 @@ fn hide_kubelet(places: &Path) -> Result<()> {
     let (links, machine) = (places.join("links"), places.join("machine"));
     std::fs::create_dir_all(&links)?;
     std::fs::create_dir_all(&machine)?;
-    mount(Some(parent), &machine, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
-    mount(NONE, &machine, NONE, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, NONE)?;
-    for entry in std::fs::read_dir(&machine)?.flatten().filter(|entry| entry.file_name() != kubelet) {
+    mount(
+        Some(parent),
+        &machine,
+        NONE,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        NONE,
+    )?;
+    mount(
+        NONE,
+        &machine,
+        NONE,
+        MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY,
+        NONE,
+    )?;
+    for entry in std::fs::read_dir(&machine)?
+        .flatten()
+        .filter(|entry| entry.file_name() != kubelet)
+    {
         // Another process of the host may have made it.
         let _ = symlink(entry.path(), links.join(entry.file_name()));
     }
-    mount(Some(&links), parent, NONE, MsFlags::MS_BIND, NONE).with_context(|| format!("mounting {parent}"))
+    mount(Some(&links), parent, NONE, MsFlags::MS_BIND, NONE)
+        .with_context(|| format!("mounting {parent}"))
 }

@@ -28,7 +28,8 @@ impl SubnetEnv {
     /// # Errors
     /// When there is none, or a line of it cannot be understood.
     pub fn read(path: &Path) -> Result<SubnetEnv> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         SubnetEnv::parse(&text).with_context(|| format!("in {}", path.display()))
     }
 
@@ -39,7 +40,9 @@ impl SubnetEnv {
     pub fn parse(text: &str) -> Result<SubnetEnv> {
         let mut env = SubnetEnv::default();
         for line in text.lines() {
-            let (key, value) = line.split_once('=').with_context(|| format!("no `=` in {line:?}"))?;
+            let (key, value) = line
+                .split_once('=')
+                .with_context(|| format!("no `=` in {line:?}"))?;
             let wrong = || format!("{line:?}");
             match key {
                 "FLANNEL_NETWORK" => env.network = Some(value.parse().with_context(wrong)?),

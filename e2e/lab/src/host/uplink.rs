@@ -21,7 +21,13 @@ pub struct Uplink {
 impl Uplink {
     /// An interface without addresses, MTU 1500.
     pub fn new(switch: &Switch, interface: &str) -> Uplink {
-        Uplink { switch: switch.clone(), interface: interface.to_owned(), addresses: Vec::new(), gateways: Vec::new(), mtu: 1500 }
+        Uplink {
+            switch: switch.clone(),
+            interface: interface.to_owned(),
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            mtu: 1500,
+        }
     }
 
     /// `enp0s8` of the host with this number: 192.168.56.101/24 and fd00:56::101/64 for number 1.
@@ -30,7 +36,9 @@ impl Uplink {
     /// Never for numbers up to 154.
     pub fn enp0s8(switch: &Switch, number: u8) -> Result<Uplink> {
         let last = u16::from(number) + 100;
-        Uplink::new(switch, "enp0s8").address(&format!("192.168.56.{last}/24"))?.address(&format!("fd00:56::{last}/64"))
+        Uplink::new(switch, "enp0s8")
+            .address(&format!("192.168.56.{last}/24"))?
+            .address(&format!("fd00:56::{last}/64"))
     }
 
     /// Adds an address with its prefix length.
@@ -38,7 +46,11 @@ impl Uplink {
     /// # Errors
     /// When that is no address.
     pub fn address(mut self, address: &str) -> Result<Uplink> {
-        self.addresses.push(address.parse().with_context(|| format!("address {address}"))?);
+        self.addresses.push(
+            address
+                .parse()
+                .with_context(|| format!("address {address}"))?,
+        );
         Ok(self)
     }
 
@@ -47,7 +59,11 @@ impl Uplink {
     /// # Errors
     /// When that is no address.
     pub fn gateway(mut self, gateway: &str) -> Result<Uplink> {
-        self.gateways.push(gateway.parse().with_context(|| format!("gateway {gateway}"))?);
+        self.gateways.push(
+            gateway
+                .parse()
+                .with_context(|| format!("gateway {gateway}"))?,
+        );
         Ok(self)
     }
 
@@ -62,11 +78,21 @@ impl Uplink {
         let port = self.switch.plug(netns, &self.interface, self.mtu)?;
         let mut batch = String::new();
         for address in &self.addresses {
-            let nodad = if matches!(address, IpNet::V6(_)) { "nodad" } else { "" };
-            batch.push_str(&format!("address add {address} dev {} {nodad}\n", self.interface));
+            let nodad = if matches!(address, IpNet::V6(_)) {
+                "nodad"
+            } else {
+                ""
+            };
+            batch.push_str(&format!(
+                "address add {address} dev {} {nodad}\n",
+                self.interface
+            ));
         }
         for gateway in &self.gateways {
-            batch.push_str(&format!("route add default via {gateway} dev {}\n", self.interface));
+            batch.push_str(&format!(
+                "route add default via {gateway} dev {}\n",
+                self.interface
+            ));
         }
         netns.ip(&batch)?;
         Ok(port)

@@ -90,17 +90,37 @@ impl ApiServer {
             _ => IpAddr::V4(host.v4()?),
         };
         // The addresses of the Service `kubernetes` too: pods verify what they reach by it.
-        let mut names: Vec<IpAddr> = [host.v4().map(IpAddr::V4), host.v6().map(IpAddr::V6)].into_iter().flatten().collect();
-        names.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1))]);
+        let mut names: Vec<IpAddr> = [host.v4().map(IpAddr::V4), host.v6().map(IpAddr::V6)]
+            .into_iter()
+            .flatten()
+            .collect();
+        names.extend([
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+            IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)),
+        ]);
         names.push("fd00:96::1".parse()?);
         let certificates = Certificates::create(&folder, &names)?;
         // Tokens of service accounts are signed by this key.
         users::write_tokens(&folder.join("tokens.csv"))?;
         let tls = trusting(&certificates.ca())?;
         let etcd = Etcd::start(&[host], &EtcdOptions::default())?;
-        let mut server = ApiServer { process: None, etcd, host: host.clone(), families, advertised, certificates, names, folder, tls, emulated };
+        let mut server = ApiServer {
+            process: None,
+            etcd,
+            host: host.clone(),
+            families,
+            advertised,
+            certificates,
+            names,
+            folder,
+            tls,
+            emulated,
+        };
         server.launch()?;
-        eventually_ok(START, "roles can be bound", || users::grant(&server.admin()))?;
+        eventually_ok(START, "roles can be bound", || {
+            users::grant(&server.admin())
+        })?;
         Ok(server)
     }
 
@@ -127,31 +147,61 @@ impl ApiServer {
     /// A user, on the API server's host.
     pub fn client(&self, user: User) -> ApiClient {
         let address = SocketAddr::new(self.advertised, PORT);
-        ApiClient { netns: self.host.netns().clone(), address, tls: Arc::clone(&self.tls), token: user.token() }
+        ApiClient {
+            netns: self.host.netns().clone(),
+            address,
+            tls: Arc::clone(&self.tls),
+            token: user.token(),
+        }
     }
 
     /// A pod of a service account, as its token identifies it; the pod is there and runs nowhere.
     ///
     /// # Errors
     /// When the API server refuses the pod or the token.
-    pub fn client_of_pod(&self, namespace: &str, service_account: &str, pod: &str, node: &str) -> Result<ApiClient> {
+    pub fn client_of_pod(
+        &self,
+        namespace: &str,
+        service_account: &str,
+        pod: &str,
+        node: &str,
+    ) -> Result<ApiClient> {
         let of = format!("/api/v1/namespaces/{namespace}");
         let spec = json!({ "nodeName": node, "serviceAccountName": service_account, "containers": [{ "name": "c", "image": "localhost/none" }] });
-        let made = self.admin().create(&format!("{of}/pods"), &json!({ "metadata": { "name": pod }, "spec": spec }))?;
+        let made = self.admin().create(
+            &format!("{of}/pods"),
+            &json!({ "metadata": { "name": pod }, "spec": spec }),
+        )?;
         let bound = json!({ "kind": "Pod", "apiVersion": "v1", "name": pod, "uid": made["metadata"]["uid"] });
-        self.client_of(namespace, service_account, &json!({ "boundObjectRef": bound }))
+        self.client_of(
+            namespace,
+            service_account,
+            &json!({ "boundObjectRef": bound }),
+        )
     }
 
     /// A service account by a token of this specification.
     ///
     /// # Errors
     /// When the API server refuses the token.
-    pub fn client_of(&self, namespace: &str, service_account: &str, token: &Value) -> Result<ApiClient> {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token");
+    pub fn client_of(
+        &self,
+        namespace: &str,
+        service_account: &str,
+        token: &Value,
+    ) -> Result<ApiClient> {
+        let path =
+            format!("/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token");
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": token });
         let answer = self.admin().create(&path, &request)?;
-        let token = answer["status"]["token"].as_str().context("a token")?.to_owned();
-        Ok(ApiClient { token, ..self.admin() })
+        let token = answer["status"]["token"]
+            .as_str()
+            .context("a token")?
+            .to_owned();
+        Ok(ApiClient {
+            token,
+            ..self.admin()
+        })
     }
 
     /// A kubeconfig of a user for this server, or for what stands before it.
@@ -160,8 +210,18 @@ impl ApiServer {
     /// When it cannot be written.
     pub fn kubeconfig(&self, user: User, server: Option<&str>) -> Result<PathBuf> {
         let url = self.url();
-        let file = self.folder.join(format!("{}{}.kubeconfig", user.name(), if server.is_some() { "-proxied" } else { "" }));
-        users::write_kubeconfig(&file, server.unwrap_or(&url), &self.certificates.ca(), &user.token(), None)?;
+        let file = self.folder.join(format!(
+            "{}{}.kubeconfig",
+            user.name(),
+            if server.is_some() { "-proxied" } else { "" }
+        ));
+        users::write_kubeconfig(
+            &file,
+            server.unwrap_or(&url),
+            &self.certificates.ca(),
+            &user.token(),
+            None,
+        )?;
         Ok(file)
     }
 
@@ -200,7 +260,12 @@ impl ApiServer {
     /// # Errors
     /// When the port is taken.
     pub fn proxy(&self, port: u16) -> Result<Proxy> {
-        Proxy::start(self.host.netns(), SocketAddr::new(self.advertised, port), SocketAddr::new(self.advertised, PORT), &self.tls)
+        Proxy::start(
+            self.host.netns(),
+            SocketAddr::new(self.advertised, port),
+            SocketAddr::new(self.advertised, PORT),
+            &self.tls,
+        )
     }
 
     /// Another port for the nodes, which leads to it.
@@ -218,9 +283,19 @@ impl ApiServer {
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let config = self.kubeconfig(User::Admin, None)?;
         let program = binaries::kubernetes("kubectl")?;
-        let output = self.host.netns().run(|| Command::new(program).arg("--kubeconfig").arg(config).args(args).output())??;
+        let output = self.host.netns().run(|| {
+            Command::new(program)
+                .arg("--kubeconfig")
+                .arg(config)
+                .args(args)
+                .output()
+        })??;
         if !output.status.success() {
-            bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "kubectl {}: {}",
+                args.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -277,19 +352,44 @@ impl ApiServer {
     fn launch(&mut self) -> Result<()> {
         let (folder, files) = (&self.folder, &self.certificates);
         let launch = Launch::new(binaries::kubernetes("kube-apiserver")?)
-            .args(["--etcd-servers=http://127.0.0.1:2379", "--authorization-mode=Node,RBAC", "--allow-privileged=true"])
-            .args(["--service-account-issuer=https://kubernetes.default.svc", "--kubelet-preferred-address-types=InternalIP"])
-            .arg(format!("--service-account-key-file={}", files.server().display()))
-            .arg(format!("--service-account-signing-key-file={}", files.server_key().display()))
-            .arg(format!("--token-auth-file={}", folder.join("tokens.csv").display()))
+            .args([
+                "--etcd-servers=http://127.0.0.1:2379",
+                "--authorization-mode=Node,RBAC",
+                "--allow-privileged=true",
+            ])
+            .args([
+                "--service-account-issuer=https://kubernetes.default.svc",
+                "--kubelet-preferred-address-types=InternalIP",
+            ])
+            .arg(format!(
+                "--service-account-key-file={}",
+                files.server().display()
+            ))
+            .arg(format!(
+                "--service-account-signing-key-file={}",
+                files.server_key().display()
+            ))
+            .arg(format!(
+                "--token-auth-file={}",
+                folder.join("tokens.csv").display()
+            ))
             .arg(format!("--tls-cert-file={}", files.server().display()))
-            .arg(format!("--tls-private-key-file={}", files.server_key().display()))
+            .arg(format!(
+                "--tls-private-key-file={}",
+                files.server_key().display()
+            ))
             .arg(format!("--client-ca-file={}", files.ca().display()))
             .arg(format!("--cert-dir={}", folder.display()))
-            .arg(format!("--service-cluster-ip-range={}", self.families.services()))
+            .arg(format!(
+                "--service-cluster-ip-range={}",
+                self.families.services()
+            ))
             .arg(format!("--advertise-address={}", self.advertised))
             .arg(format!("--secure-port={PORT}"))
-            .args(self.emulated.map(|version| format!("--emulated-version={version}")))
+            .args(
+                self.emulated
+                    .map(|version| format!("--emulated-version={version}")),
+            )
             // Seconds instead of a minute for what still watches when it is asked to end.
             .arg("--shutdown-watch-termination-grace-period=0s");
         let mut process = self.host.spawn("kube-apiserver", &launch)?;

@@ -28,14 +28,23 @@ pub struct ApiClient {
 /// Trust in one authority.
 pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(ca).with_context(|| format!("reading {}", ca.display()))?)?;
+    roots.add(
+        CertificateDer::from_pem_file(ca).with_context(|| format!("reading {}", ca.display()))?,
+    )?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+    let config =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(Arc::new(
+        config.with_root_certificates(roots).with_no_client_auth(),
+    ))
 }
 
 /// A connection to the API server from a namespace, and the socket below it.
-pub(crate) fn connect(netns: &Netns, address: SocketAddr, tls: &Arc<ClientConfig>) -> Result<(StreamOwned<ClientConnection, TcpStream>, TcpStream)> {
+pub(crate) fn connect(
+    netns: &Netns,
+    address: SocketAddr,
+    tls: &Arc<ClientConfig>,
+) -> Result<(StreamOwned<ClientConnection, TcpStream>, TcpStream)> {
     let socket = netns.run(|| TcpStream::connect_timeout(&address, TIMEOUT))??;
     socket.set_nodelay(true)?;
     let connection = ClientConnection::new(Arc::clone(tls), ServerName::from(address.ip()))?;
@@ -47,21 +56,40 @@ impl ApiClient {
     ///
     /// # Errors
     /// When there is no answer.
-    pub fn request(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<(u16, Value)> {
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<(u16, Value)> {
         let what = || format!("{method} https://{}{path}", self.address);
         let (code, text) = self.exchange(method, path, body).with_context(what)?;
-        Ok((code, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+        Ok((
+            code,
+            serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        ))
     }
 
-    fn exchange(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<(u16, String)> {
+    fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<(u16, String)> {
         let (mut stream, socket) = connect(&self.netns, self.address, &self.tls)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         // HTTP/1.0: the answer is not in chunks and ends with the connection.
-        let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer {}\r\n", self.address, self.token);
+        let mut head = format!(
+            "{method} {path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer {}\r\n",
+            self.address, self.token
+        );
         head.push_str("Accept: application/json\r\nUser-Agent: lab\r\n");
         let text = body.map(|(_, body)| body.to_string()).unwrap_or_default();
         if let Some((kind, _)) = body {
-            head.push_str(&format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", text.len()));
+            head.push_str(&format!(
+                "Content-Type: {kind}\r\nContent-Length: {}\r\n",
+                text.len()
+            ));
         }
         stream.write_all(format!("{head}\r\n{text}").as_bytes())?;
         let mut answer = Vec::new();
@@ -71,15 +99,24 @@ impl ApiClient {
             _ => {}
         }
         let answer = String::from_utf8_lossy(&answer).into_owned();
-        let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
-        let code = head.split_whitespace().nth(1).and_then(|code| code.parse().ok()).with_context(|| format!("no status in {head:?}"))?;
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .context("an answer without a body")?;
+        let code = head
+            .split_whitespace()
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .with_context(|| format!("no status in {head:?}"))?;
         Ok((code, body.to_owned()))
     }
 
     fn done(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<Value> {
         match self.request(method, path, body)? {
             (200..=299, value) => Ok(value),
-            (code, value) => bail!("{method} {path}: {code} {}", value["message"].as_str().unwrap_or_default()),
+            (code, value) => bail!(
+                "{method} {path}: {code} {}",
+                value["message"].as_str().unwrap_or_default()
+            ),
         }
     }
 

@@ -65,7 +65,11 @@ impl Cluster {
     pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         make_room_for_watches();
         let (lan, hosts) = if let Some(nat) = options.nat {
-            let vagrant = if nat == Nat::Equal { lab.vagrant(options.nodes)? } else { lab.vagrant_apart(options.nodes)? };
+            let vagrant = if nat == Nat::Equal {
+                lab.vagrant(options.nodes)?
+            } else {
+                lab.vagrant_apart(options.nodes)?
+            };
             (vagrant.lan, vagrant.hosts)
         } else {
             let lan = lab.switch("lan")?;
@@ -74,25 +78,43 @@ impl Cluster {
                 let mut uplink = Uplink::new(&lan, "enp0s8");
                 let last = u16::from(number) + 100;
                 if v4 {
-                    uplink = uplink.address(&format!("192.168.56.{last}/24"))?.gateway("192.168.56.199")?;
+                    uplink = uplink
+                        .address(&format!("192.168.56.{last}/24"))?
+                        .gateway("192.168.56.199")?;
                 }
                 if v6 {
-                    uplink = uplink.address(&format!("fd00:56::{last}/64"))?.gateway("fd00:56::199")?;
+                    uplink = uplink
+                        .address(&format!("fd00:56::{last}/64"))?
+                        .gateway("fd00:56::199")?;
                 }
                 Ok(uplink)
             };
-            let hosts = (1..=options.nodes).map(|number| lab.host(&format!("n{number}"), &[uplink(number)?])).collect::<Result<Vec<_>>>()?;
+            let hosts = (1..=options.nodes)
+                .map(|number| lab.host(&format!("n{number}"), &[uplink(number)?]))
+                .collect::<Result<Vec<_>>>()?;
             (lan, hosts)
         };
         // The API server refuses to start without a default route, though nobody answers there.
-        let outward = Uplink::enp0s8(&lan, CONTROL_PLANE)?.gateway("192.168.56.254")?.gateway("fd00:56::254")?;
+        let outward = Uplink::enp0s8(&lan, CONTROL_PLANE)?
+            .gateway("192.168.56.254")?
+            .gateway("fd00:56::254")?;
         let host = lab.host("control-plane", &[outward])?;
         let api = ApiServer::start(&host, options.families)?;
         let controllers = controllers(&api, options)?;
         let admin = api.kubeconfig(User::Admin, None)?;
         let told = |at: usize| options.node_ip.get(at).copied().unwrap_or(true);
-        let nodes = hosts.into_iter().enumerate().map(|(at, host)| Member::new(host, options, told(at), &admin)).collect();
-        Ok(Cluster { nodes, controllers, api, lan, options: options.clone() })
+        let nodes = hosts
+            .into_iter()
+            .enumerate()
+            .map(|(at, host)| Member::new(host, options, told(at), &admin))
+            .collect();
+        Ok(Cluster {
+            nodes,
+            controllers,
+            api,
+            lan,
+            options: options.clone(),
+        })
     }
 
     /// Kills the API server and the controllers; etcd goes on, and so do the nodes.
@@ -123,14 +145,29 @@ impl Cluster {
     pub fn start_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
         let nodes = self.nodes.get_mut(which).context("no such nodes")?;
         let outcome: Vec<Result<()>> = std::thread::scope(|scope| {
-            let started: Vec<_> = nodes.iter_mut().map(|node| scope.spawn(|| node.start())).collect();
-            started.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked"))).collect()
+            let started: Vec<_> = nodes
+                .iter_mut()
+                .map(|node| scope.spawn(|| node.start()))
+                .collect();
+            started
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked")))
+                .collect()
         });
         outcome.into_iter().collect::<Result<()>>()?;
         let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
         for name in names {
-            let registered = || self.api.admin().node(&name).is_ok_and(|node| node["spec"]["podCIDR"].is_string());
-            eventually(SLOW, &format!("node {name} is registered and has a podCIDR"), registered)?;
+            let registered = || {
+                self.api
+                    .admin()
+                    .node(&name)
+                    .is_ok_and(|node| node["spec"]["podCIDR"].is_string())
+            };
+            eventually(
+                SLOW,
+                &format!("node {name} is registered and has a podCIDR"),
+                registered,
+            )?;
         }
         Ok(())
     }
@@ -150,7 +187,9 @@ impl Cluster {
     /// # Errors
     /// When there are fewer.
     pub fn node(&mut self, number: usize) -> Result<&mut Member> {
-        self.nodes.get_mut(number).with_context(|| format!("no node {number}"))
+        self.nodes
+            .get_mut(number)
+            .with_context(|| format!("no node {number}"))
     }
 
     /// Runs kubectl as the administrator.
@@ -166,9 +205,17 @@ impl Cluster {
     /// # Errors
     /// When something of it is refused.
     pub fn apply(&self, manifest: &str) -> Result<String> {
-        let config = self.api.kubeconfig(User::Admin, None)?.display().to_string();
+        let config = self
+            .api
+            .kubeconfig(User::Admin, None)?
+            .display()
+            .to_string();
         let program = binaries::kubernetes("kubectl")?.display().to_string();
-        self.api.host().netns().feed(&program, &["--kubeconfig", &config, "apply", "-f", "-"], manifest)
+        self.api.host().netns().feed(
+            &program,
+            &["--kubeconfig", &config, "apply", "-f", "-"],
+            manifest,
+        )
     }
 
     /// Waits until all started nodes are Ready.
@@ -181,7 +228,11 @@ impl Cluster {
         for node in self.started() {
             eventually_ok(SLOW, "all nodes are Ready", || {
                 let condition = admin.condition(node.name(), "Ready")?;
-                ensure!(condition["status"] == "True", "{}: {condition}", node.name());
+                ensure!(
+                    condition["status"] == "True",
+                    "{}: {condition}",
+                    node.name()
+                );
                 Ok(())
             })?;
         }
@@ -198,8 +249,14 @@ impl Cluster {
         eventually_ok(SLOW, "a DaemonSet is ready", || {
             let set = admin.get(&path)?;
             let (status, wanted) = (&set["status"], &set["status"]["desiredNumberScheduled"]);
-            let is_current = status["observedGeneration"] == set["metadata"]["generation"] && wanted.as_u64() > Some(0);
-            ensure!(is_current && status["numberReady"] == *wanted && status["updatedNumberScheduled"] == *wanted, "{status}");
+            let is_current = status["observedGeneration"] == set["metadata"]["generation"]
+                && wanted.as_u64() > Some(0);
+            ensure!(
+                is_current
+                    && status["numberReady"] == *wanted
+                    && status["updatedNumberScheduled"] == *wanted,
+                "{status}"
+            );
             Ok(())
         })
     }
@@ -209,8 +266,16 @@ impl Cluster {
     /// # Errors
     /// When Kubernetes is not installed.
     pub fn kubectl_command(&self) -> Result<String> {
-        let (program, config) = (binaries::kubernetes("kubectl")?, self.api.kubeconfig(User::Admin, None)?);
-        Ok(format!("ip netns exec {} {} --kubeconfig {}", self.api.host().netns().name(), program.display(), config.display()))
+        let (program, config) = (
+            binaries::kubernetes("kubectl")?,
+            self.api.kubeconfig(User::Admin, None)?,
+        );
+        Ok(format!(
+            "ip netns exec {} {} --kubeconfig {}",
+            self.api.host().netns().name(),
+            program.display(),
+            config.display()
+        ))
     }
 }
 
@@ -218,18 +283,38 @@ impl Cluster {
 fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>> {
     let admin = api.kubeconfig(User::Admin, None)?;
     let controller = Launch::new(binaries::kubernetes("kube-controller-manager")?)
-        .args(["--use-service-account-credentials=true", "--allocate-node-cidrs", "--leader-elect=false", "--secure-port=0"])
+        .args([
+            "--use-service-account-credentials=true",
+            "--allocate-node-cidrs",
+            "--leader-elect=false",
+            "--secure-port=0",
+        ])
         .arg(format!("--kubeconfig={}", admin.display()))
-        .arg(format!("--service-account-private-key-file={}", api.certificates().server_key().display()))
-        .arg(format!("--root-ca-file={}", api.certificates().ca().display()))
+        .arg(format!(
+            "--service-account-private-key-file={}",
+            api.certificates().server_key().display()
+        ))
+        .arg(format!(
+            "--root-ca-file={}",
+            api.certificates().ca().display()
+        ))
         .arg(format!("--cluster-cidr={}", options.pod_networks()))
-        .arg(format!("--service-cluster-ip-range={}", options.families.services()))
+        .arg(format!(
+            "--service-cluster-ip-range={}",
+            options.families.services()
+        ))
         // A node that is gone is noticed in seconds.
-        .args(["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]);
+        .args([
+            "--node-monitor-grace-period=20s",
+            "--node-monitor-period=2s",
+        ]);
     let scheduler = Launch::new(binaries::kubernetes("kube-scheduler")?)
         .args(["--leader-elect=false", "--secure-port=0"])
         .arg(format!("--kubeconfig={}", admin.display()));
-    Ok(vec![api.host().spawn("kube-controller-manager", &controller)?, api.host().spawn("kube-scheduler", &scheduler)?])
+    Ok(vec![
+        api.host().spawn("kube-controller-manager", &controller)?,
+        api.host().spawn("kube-scheduler", &scheduler)?,
+    ])
 }
 
 /// Whether nodes have addresses of IPv4 and of IPv6.
@@ -240,8 +325,12 @@ fn addresses(families: Families) -> (bool, bool) {
 /// Raises the limit if it is lower. Where it cannot be written, programs say what they lack.
 fn make_room_for_watches() {
     let (file, wanted) = WATCHES;
-    let now = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let now = std::fs::read_to_string(file)
+        .ok()
+        .and_then(|text| text.trim().parse::<u32>().ok());
     if now.is_some_and(|now| now < wanted) && std::fs::write(file, wanted.to_string()).is_ok() {
-        eprintln!("raised fs.inotify.max_user_instances of this machine to {wanted}: containerd and kubelets watch many files");
+        eprintln!(
+            "raised fs.inotify.max_user_instances of this machine to {wanted}: containerd and kubelets watch many files"
+        );
     }
 }

@@ -24,34 +24,53 @@ impl Head {
     /// Reads a head; none when the other side has closed the connection instead.
     pub(crate) fn read(from: &mut dyn BufRead) -> Result<Option<Head>> {
         let mut from = from.take(LONGEST);
-        let Some(first) = line(&mut from)? else { return Ok(None) };
-        let mut head = Head { first, fields: Vec::new() };
+        let Some(first) = line(&mut from)? else {
+            return Ok(None);
+        };
+        let mut head = Head {
+            first,
+            fields: Vec::new(),
+        };
         while let Some(line) = line(&mut from)?.filter(|line| !line.is_empty()) {
-            let (name, value) = line.split_once(':').ok_or_else(|| Error::new(ErrorKind::InvalidData, line.clone()))?;
+            let (name, value) = line
+                .split_once(':')
+                .ok_or_else(|| Error::new(ErrorKind::InvalidData, line.clone()))?;
             head.fields.push((name.to_owned(), value.trim().to_owned()));
         }
         Ok(Some(head))
     }
 
     pub(crate) fn write(&self, to: &mut dyn Write) -> Result<()> {
-        let fields: String = self.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let fields: String = self
+            .fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
         to.write_all(format!("{}\r\n{fields}\r\n", self.first).as_bytes())?;
         to.flush()
     }
 
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.fields
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// Sets a field, in place of those that have its name.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
-        self.fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+        self.fields
+            .retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self.fields.push((name.to_owned(), value.to_owned()));
     }
 
     /// The number of an answer.
     pub(crate) fn status(&self) -> u16 {
-        self.first.split_whitespace().nth(1).and_then(|code| code.parse().ok()).unwrap_or_default()
+        self.first
+            .split_whitespace()
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .unwrap_or_default()
     }
 
     /// The body that follows: of a request when `method` is none, else of the answer to such a request.
@@ -61,24 +80,39 @@ impl Head {
         {
             return Body::Length(0);
         }
-        if self.field("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
+        if self
+            .field("transfer-encoding")
+            .is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
+        {
             return Body::Chunked;
         }
-        let length = self.field("content-length").and_then(|value| value.parse().ok());
-        let without = if answer_to.is_some() { Body::UntilClose } else { Body::Length(0) };
+        let length = self
+            .field("content-length")
+            .and_then(|value| value.parse().ok());
+        let without = if answer_to.is_some() {
+            Body::UntilClose
+        } else {
+            Body::Length(0)
+        };
         length.map_or(without, Body::Length)
     }
 }
 
 /// Passes a body on, piece by piece; before each piece leaves, `gate` is asked.
-pub(crate) fn relay(body: Body, from: &mut dyn BufRead, to: &mut dyn Write, gate: &dyn Fn() -> Result<()>) -> Result<()> {
+pub(crate) fn relay(
+    body: Body,
+    from: &mut dyn BufRead,
+    to: &mut dyn Write,
+    gate: &dyn Fn() -> Result<()>,
+) -> Result<()> {
     match body {
         Body::Length(length) => pieces(&mut from.take(length), to, gate),
         Body::UntilClose => pieces(from, to, gate),
         Body::Chunked => loop {
             let size = line(from)?.ok_or(ErrorKind::UnexpectedEof)?;
             let digits = size.split(';').next().unwrap_or_default().trim();
-            let length = u64::from_str_radix(digits, 16).map_err(|_| Error::new(ErrorKind::InvalidData, size.clone()))?;
+            let length = u64::from_str_radix(digits, 16)
+                .map_err(|_| Error::new(ErrorKind::InvalidData, size.clone()))?;
             gate()?;
             to.write_all(format!("{size}\r\n").as_bytes())?;
             pieces(&mut from.take(length), to, gate)?;
@@ -125,15 +159,27 @@ mod tests {
         let head = Head::read(&mut from).unwrap().unwrap();
         let mut to = Vec::new();
         relay(head.body(Some("GET")), &mut from, &mut to, &|| Ok(())).unwrap();
-        (head, String::from_utf8(to).unwrap(), String::from_utf8(from.to_vec()).unwrap())
+        (
+            head,
+            String::from_utf8(to).unwrap(),
+            String::from_utf8(from.to_vec()).unwrap(),
+        )
     }
 
     #[test]
     fn a_body_ends_where_its_head_says() {
         let (head, body, rest) = relayed("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcNEXT");
-        assert_eq!((head.status(), body.as_str(), rest.as_str()), (200, "abc", "NEXT"));
-        let (_, body, rest) = relayed("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nNEXT");
-        assert_eq!((body.as_str(), rest.as_str()), ("3\r\nabc\r\n0\r\n\r\n", "NEXT"));
+        assert_eq!(
+            (head.status(), body.as_str(), rest.as_str()),
+            (200, "abc", "NEXT")
+        );
+        let (_, body, rest) = relayed(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nNEXT",
+        );
+        assert_eq!(
+            (body.as_str(), rest.as_str()),
+            ("3\r\nabc\r\n0\r\n\r\n", "NEXT")
+        );
         let (_, body, _) = relayed("HTTP/1.1 200 OK\r\n\r\nall of it");
         assert_eq!(body, "all of it");
         let (_, body, rest) = relayed("HTTP/1.1 204 No Content\r\n\r\nNEXT");
@@ -143,6 +189,14 @@ mod tests {
     #[test]
     fn a_gate_that_closes_ends_a_body() {
         let closed = || Err(ErrorKind::ConnectionAborted.into());
-        assert!(relay(Body::UntilClose, &mut "x".as_bytes(), &mut Vec::new(), &closed).is_err());
+        assert!(
+            relay(
+                Body::UntilClose,
+                &mut "x".as_bytes(),
+                &mut Vec::new(),
+                &closed
+            )
+            .is_err()
+        );
     }
 }

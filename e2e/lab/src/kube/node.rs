@@ -24,7 +24,14 @@ pub struct NodeObject {
 impl NodeObject {
     /// A Node without podCIDR, address or annotation.
     pub fn new(name: &str) -> NodeObject {
-        NodeObject { name: name.to_owned(), pod_cidrs: Vec::new(), internal: Vec::new(), annotations: Map::new(), conditions: Vec::new(), boot: None }
+        NodeObject {
+            name: name.to_owned(),
+            pod_cidrs: Vec::new(),
+            internal: Vec::new(),
+            annotations: Map::new(),
+            conditions: Vec::new(),
+            boot: None,
+        }
     }
 
     /// Adds a podCIDR; the first is `spec.podCIDR` too.
@@ -58,7 +65,10 @@ impl NodeObject {
     #[must_use]
     pub fn vxlan_peer(self, public: &str, mac: &str) -> NodeObject {
         let data = json!({ "VNI": 1, "VtepMAC": mac }).to_string();
-        self.flannel("kube-subnet-manager", "true").flannel("backend-type", "vxlan").flannel("backend-data", &data).flannel("public-ip", public)
+        self.flannel("kube-subnet-manager", "true")
+            .flannel("backend-type", "vxlan")
+            .flannel("backend-data", &data)
+            .flannel("public-ip", public)
     }
 
     /// Adds the condition NetworkUnavailable with this status.
@@ -71,7 +81,9 @@ impl NodeObject {
     /// Adds the condition Ready with this status: Unknown once kubelet no longer reports.
     #[must_use]
     pub fn ready(mut self, status: &str) -> NodeObject {
-        self.conditions.push(json!({ "type": "Ready", "status": status, "reason": "Test", "message": "by a test" }));
+        self.conditions.push(
+            json!({ "type": "Ready", "status": status, "reason": "Test", "message": "by a test" }),
+        );
         self
     }
 
@@ -84,7 +96,11 @@ impl NodeObject {
 
     /// Its JSON.
     pub fn json(&self) -> Value {
-        let addresses: Vec<Value> = self.internal.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
+        let addresses: Vec<Value> = self
+            .internal
+            .iter()
+            .map(|address| json!({ "type": "InternalIP", "address": address }))
+            .collect();
         let mut node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": self.name },
@@ -156,7 +172,8 @@ impl ApiClient {
     pub fn annotate(&self, node: &str, name: &str, value: Option<&str>) -> Result<()> {
         let mut annotations = Map::new();
         annotations.insert(name.to_owned(), value.map_or(Value::Null, Into::into));
-        self.patch_node(node, &json!({ "metadata": { "annotations": annotations } })).map(drop)
+        self.patch_node(node, &json!({ "metadata": { "annotations": annotations } }))
+            .map(drop)
     }
 
     /// An annotation of flannel's on a Node; none when it has none.
@@ -165,7 +182,11 @@ impl ApiClient {
     /// When the Node is not there.
     pub fn flannel_annotation(&self, node: &str, name: &str) -> Result<Option<String>> {
         let node = self.node(node)?;
-        Ok(node["metadata"]["annotations"][format!("{ANNOTATIONS}{name}")].as_str().map(str::to_owned))
+        Ok(
+            node["metadata"]["annotations"][format!("{ANNOTATIONS}{name}")]
+                .as_str()
+                .map(str::to_owned),
+        )
     }
 
     /// A condition of a Node.
@@ -174,13 +195,20 @@ impl ApiClient {
     /// When the Node or the condition is not there.
     pub fn condition(&self, node: &str, kind: &str) -> Result<Value> {
         let found = self.node(node)?;
-        let mut conditions = found["status"]["conditions"].as_array().into_iter().flatten();
-        conditions.find(|condition| condition["type"] == kind).cloned().with_context(|| format!("node {node} has no condition {kind}"))
+        let mut conditions = found["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        conditions
+            .find(|condition| condition["type"] == kind)
+            .cloned()
+            .with_context(|| format!("node {node} has no condition {kind}"))
     }
 
     /// Whether a Node says that its network is there.
     pub fn has_network(&self, node: &str) -> bool {
-        self.condition(node, "NetworkUnavailable").is_ok_and(|condition| condition["status"] == "False")
+        self.condition(node, "NetworkUnavailable")
+            .is_ok_and(|condition| condition["status"] == "False")
     }
 }
 

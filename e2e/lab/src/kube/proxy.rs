@@ -33,10 +33,22 @@ impl std::fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    pub(crate) fn start(netns: &Netns, address: SocketAddr, upstream: SocketAddr, tls: &Arc<ClientConfig>) -> Result<Proxy> {
-        let listener = netns.run(|| TcpListener::bind(address))?.with_context(|| format!("listening on {address}"))?;
+    pub(crate) fn start(
+        netns: &Netns,
+        address: SocketAddr,
+        upstream: SocketAddr,
+        tls: &Arc<ClientConfig>,
+    ) -> Result<Proxy> {
+        let listener = netns
+            .run(|| TcpListener::bind(address))?
+            .with_context(|| format!("listening on {address}"))?;
         let listener = Arc::new(listener);
-        let state = State { judge: Arc::new(|_| Answer::Pass), calls: Vec::new(), stalled: false, sockets: Vec::new() };
+        let state = State {
+            judge: Arc::new(|_| Answer::Pass),
+            calls: Vec::new(),
+            stalled: false,
+            sockets: Vec::new(),
+        };
         let shared = Shared {
             netns: netns.clone(),
             upstream,
@@ -56,7 +68,11 @@ impl Proxy {
                 std::thread::spawn(move || drop(serve(&shared, &socket, from.ip().to_canonical())));
             }
         });
-        Ok(Proxy { shared, address, listener })
+        Ok(Proxy {
+            shared,
+            address,
+            listener,
+        })
     }
 
     /// What a daemon is told: `--kube-api-url`.
@@ -102,7 +118,10 @@ impl Proxy {
     /// Those of a host.
     pub fn calls_of(&self, host: impl Into<IpAddr>) -> Vec<Call> {
         let host = host.into();
-        self.calls().into_iter().filter(|call| call.from == host).collect()
+        self.calls()
+            .into_iter()
+            .filter(|call| call.from == host)
+            .collect()
     }
 
     /// Forgets the requests that came so far.
@@ -117,6 +136,9 @@ impl Drop for Proxy {
         self.stall(false);
         self.disconnect();
         // Wakes the thread that accepts.
-        let _ = nix::sys::socket::shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.listener), nix::sys::socket::Shutdown::Both);
+        let _ = nix::sys::socket::shutdown(
+            std::os::fd::AsRawFd::as_raw_fd(&*self.listener),
+            nix::sys::socket::Shutdown::Both,
+        );
     }
 }

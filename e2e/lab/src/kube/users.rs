@@ -22,7 +22,13 @@ pub enum User {
     Nobody,
 }
 
-const ALL: [User; 5] = [User::Admin, User::Flannel, User::OldFlannel, User::FlannelWithEvents, User::Nobody];
+const ALL: [User; 5] = [
+    User::Admin,
+    User::Flannel,
+    User::OldFlannel,
+    User::FlannelWithEvents,
+    User::Nobody,
+];
 
 impl User {
     /// Its name.
@@ -47,8 +53,16 @@ impl User {
         let status = rule(&[""], &["nodes/status"], &["patch"]);
         match self {
             User::Admin | User::Nobody => None,
-            User::Flannel => Some(json!([pods, rule(&[""], &["nodes"], &["get", "list", "watch"]), status])),
-            User::OldFlannel => Some(json!([pods, rule(&[""], &["nodes"], &["list", "watch"]), status])),
+            User::Flannel => Some(json!([
+                pods,
+                rule(&[""], &["nodes"], &["get", "list", "watch"]),
+                status
+            ])),
+            User::OldFlannel => Some(json!([
+                pods,
+                rule(&[""], &["nodes"], &["list", "watch"]),
+                status
+            ])),
             User::FlannelWithEvents => Some(json!([
                 pods,
                 rule(&[""], &["nodes"], &["get", "list", "watch"]),
@@ -63,7 +77,11 @@ impl User {
 /// Writes the file that the API server reads tokens from.
 pub(crate) fn write_tokens(file: &Path) -> Result<()> {
     let line = |(number, user): (usize, &User)| {
-        let group = if *user == User::Admin { ",\"system:masters\"" } else { "" };
+        let group = if *user == User::Admin {
+            ",\"system:masters\""
+        } else {
+            ""
+        };
         format!("{},{},{number}{group}\n", user.token(), user.name())
     };
     std::fs::write(file, ALL.iter().enumerate().map(line).collect::<String>())?;
@@ -76,17 +94,33 @@ pub(crate) fn grant(admin: &ApiClient) -> Result<()> {
     for user in ALL {
         let Some(rules) = user.rules() else { continue };
         let meta = json!({ "name": user.name() });
-        admin.create(&format!("{GROUP}/clusterroles"), &json!({ "metadata": meta, "rules": rules }))?;
+        admin.create(
+            &format!("{GROUP}/clusterroles"),
+            &json!({ "metadata": meta, "rules": rules }),
+        )?;
         let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user.name() });
-        let subject = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user.name() });
-        admin.create(&format!("{GROUP}/clusterrolebindings"), &json!({ "metadata": meta, "roleRef": role, "subjects": [subject] }))?;
+        let subject =
+            json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user.name() });
+        admin.create(
+            &format!("{GROUP}/clusterrolebindings"),
+            &json!({ "metadata": meta, "roleRef": role, "subjects": [subject] }),
+        )?;
     }
     Ok(())
 }
 
 /// Writes a kubeconfig; the token comes from a file when one is named.
-pub(crate) fn write_kubeconfig(file: &Path, server: &str, ca: &Path, token: &str, token_file: Option<&Path>) -> Result<()> {
-    let user = token_file.map_or_else(|| json!({ "token": token }), |path| json!({ "tokenFile": path }));
+pub(crate) fn write_kubeconfig(
+    file: &Path,
+    server: &str,
+    ca: &Path,
+    token: &str,
+    token_file: Option<&Path>,
+) -> Result<()> {
+    let user = token_file.map_or_else(
+        || json!({ "token": token }),
+        |path| json!({ "tokenFile": path }),
+    );
     let mut cluster = json!({ "server": server });
     if server.starts_with("https:") {
         cluster["certificate-authority"] = json!(ca);

@@ -8,7 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
-use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg,
+    setsockopt, socket, sockopt,
+};
 use nix::sys::time::{TimeSpec, TimeVal};
 
 use crate::net::netns::Netns;
@@ -41,13 +44,24 @@ impl Capture {
     /// When the namespace gives no packet socket.
     pub fn start(netns: &Netns) -> Result<Capture> {
         let open = || -> nix::Result<OwnedFd> {
-            let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
-            setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(0, GLANCE_MS * 1000))?;
+            let fd = socket(
+                AddressFamily::Packet,
+                SockType::Raw,
+                SockFlag::SOCK_CLOEXEC,
+                SockProtocol::EthAll,
+            )?;
+            setsockopt(
+                &fd,
+                sockopt::ReceiveTimeout,
+                &TimeVal::new(0, GLANCE_MS * 1000),
+            )?;
             setsockopt(&fd, sockopt::RcvBufForce, &(32 << 20))?;
             setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
             Ok(fd)
         };
-        let fd = netns.run(open)?.with_context(|| format!("a packet socket in {}", netns.name()))?;
+        let fd = netns
+            .run(open)?
+            .with_context(|| format!("a packet socket in {}", netns.name()))?;
         let end = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&end);
         let thread = std::thread::spawn(move || {
@@ -55,13 +69,19 @@ impl Capture {
             let mut buffer = vec![0; 1 << 17];
             loop {
                 match receive(&fd, &mut buffer) {
-                    Ok((length, at)) => frames.push(Frame { at, bytes: buffer.get(..length).unwrap_or_default().to_vec() }),
+                    Ok((length, at)) => frames.push(Frame {
+                        at,
+                        bytes: buffer.get(..length).unwrap_or_default().to_vec(),
+                    }),
                     Err(_) if ends.load(Ordering::Relaxed) => return frames,
                     Err(_) => {}
                 }
             }
         });
-        Ok(Capture { end, thread: Some(thread) })
+        Ok(Capture {
+            end,
+            thread: Some(thread),
+        })
     }
 
     /// Waits a moment for what is under way, and hands out all frames.
@@ -69,7 +89,11 @@ impl Capture {
     /// # Errors
     /// When its thread panicked.
     pub fn finish(self) -> Result<Vec<Vec<u8>>> {
-        Ok(self.finish_timed()?.into_iter().map(|frame| frame.bytes).collect())
+        Ok(self
+            .finish_timed()?
+            .into_iter()
+            .map(|frame| frame.bytes)
+            .collect())
     }
 
     /// The same with their times.
@@ -80,7 +104,9 @@ impl Capture {
         std::thread::sleep(GRACE);
         self.end.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("a capture ends once")?;
-        thread.join().map_err(|_| anyhow!("the capturing thread panicked"))
+        thread
+            .join()
+            .map_err(|_| anyhow!("the capturing thread panicked"))
     }
 }
 
@@ -94,12 +120,28 @@ impl Drop for Capture {
 fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(buffer)];
-    let message = recvmsg::<()>(fd.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty())?;
-    let stamp = message.cmsgs()?.find_map(|part| if let ControlMessageOwned::ScmTimestampns(at) = part { Some(Duration::from(at)) } else { None });
-    Ok((message.bytes, stamp.map_or_else(SystemTime::now, |at| SystemTime::UNIX_EPOCH + at)))
+    let message = recvmsg::<()>(
+        fd.as_raw_fd(),
+        &mut parts,
+        Some(&mut space),
+        MsgFlags::empty(),
+    )?;
+    let stamp = message.cmsgs()?.find_map(|part| {
+        if let ControlMessageOwned::ScmTimestampns(at) = part {
+            Some(Duration::from(at))
+        } else {
+            None
+        }
+    });
+    Ok((
+        message.bytes,
+        stamp.map_or_else(SystemTime::now, |at| SystemTime::UNIX_EPOCH + at),
+    ))
 }
 
 /// Whether a frame holds these bytes anywhere.
 pub fn holds(frame: &[u8], bytes: &[u8]) -> bool {
-    frame.windows(bytes.len().max(1)).any(|window| window == bytes)
+    frame
+        .windows(bytes.len().max(1))
+        .any(|window| window == bytes)
 }

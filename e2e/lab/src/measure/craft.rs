@@ -3,7 +3,10 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto,
+    socket,
+};
 use std::os::fd::AsRawFd;
 
 use crate::net::netns::Netns;
@@ -14,7 +17,10 @@ const UDP: u8 = 17;
 /// An IP packet with a UDP datagram, all checksums right.
 pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload: &[u8]) -> Vec<u8> {
     let length = 8 + payload.len() as u16;
-    let mut datagram = [source.port(), destination.port(), length, 0].iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let mut datagram = [source.port(), destination.port(), length, 0]
+        .iter()
+        .flat_map(|word| word.to_be_bytes())
+        .collect::<Vec<u8>>();
     datagram.extend(payload);
     let sum = match transport_checksum(source.ip(), destination.ip(), UDP, &datagram) {
         0 => 0xffff,
@@ -25,8 +31,18 @@ pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload:
 }
 
 /// An IP packet with a TCP segment without options, all checksums right.
-pub fn tcp_packet(source: SocketAddr, destination: SocketAddr, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
-    let mut segment = [source.port().to_be_bytes(), destination.port().to_be_bytes()].concat();
+pub fn tcp_packet(
+    source: SocketAddr,
+    destination: SocketAddr,
+    sequence: u32,
+    flags: u8,
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut segment = [
+        source.port().to_be_bytes(),
+        destination.port().to_be_bytes(),
+    ]
+    .concat();
     segment.extend(sequence.to_be_bytes());
     segment.extend([0, 0, 0, 1, 0x50, flags, 0x20, 0, 0, 0, 0, 0]);
     segment.extend(payload);
@@ -37,10 +53,25 @@ pub fn tcp_packet(source: SocketAddr, destination: SocketAddr, sequence: u32, fl
 
 fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let length = (segment.len() as u32).to_be_bytes();
-    checksum(&[&octets(source), &octets(destination), &length[..], &[0, 0, 0, protocol], segment].concat())
+    checksum(
+        &[
+            &octets(source),
+            &octets(destination),
+            &length[..],
+            &[0, 0, 0, protocol],
+            segment,
+        ]
+        .concat(),
+    )
 }
 
-fn ip_packet(source: IpAddr, destination: IpAddr, protocol: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
+fn ip_packet(
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    ttl: u8,
+    payload: &[u8],
+) -> Vec<u8> {
     let addresses = [octets(source), octets(destination)].concat();
     let length = payload.len() as u16;
     let mut packet = if source.is_ipv4() {
@@ -88,10 +119,19 @@ pub fn vxlan(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// When the socket cannot be made, or the kernel does not take a datagram.
-pub fn send_from(netns: &Netns, from: SocketAddr, to: SocketAddr, datagrams: &[Vec<u8>]) -> Result<()> {
-    let socket = netns.run(|| UdpSocket::bind(from))?.with_context(|| format!("binding {from} in {}", netns.name()))?;
+pub fn send_from(
+    netns: &Netns,
+    from: SocketAddr,
+    to: SocketAddr,
+    datagrams: &[Vec<u8>],
+) -> Result<()> {
+    let socket = netns
+        .run(|| UdpSocket::bind(from))?
+        .with_context(|| format!("binding {from} in {}", netns.name()))?;
     for datagram in datagrams {
-        socket.send_to(datagram, to).with_context(|| format!("{} bytes to {to}", datagram.len()))?;
+        socket
+            .send_to(datagram, to)
+            .with_context(|| format!("{} bytes to {to}", datagram.len()))?;
     }
     Ok(())
 }
@@ -102,7 +142,14 @@ pub fn send_from(netns: &Netns, from: SocketAddr, to: SocketAddr, datagrams: &[V
 /// When the kernel does not take one.
 pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
     let send = || -> Result<()> {
-        let open = |family| socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw);
+        let open = |family| {
+            socket(
+                family,
+                SockType::Raw,
+                SockFlag::SOCK_CLOEXEC,
+                SockProtocol::Raw,
+            )
+        };
         let (v4, v6) = (open(AddressFamily::Inet)?, open(AddressFamily::Inet6)?);
         for packet in packets {
             let sent = if packet.first().is_some_and(|first| first >> 4 == 4) {
@@ -118,7 +165,9 @@ pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
         }
         Ok(())
     };
-    netns.run(send)?.with_context(|| format!("sending raw packets in {}", netns.name()))
+    netns
+        .run(send)?
+        .with_context(|| format!("sending raw packets in {}", netns.name()))
 }
 
 fn octets(ip: IpAddr) -> Vec<u8> {
@@ -130,7 +179,10 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 
 /// RFC 1071, as it stands there.
 fn checksum(bytes: &[u8]) -> u16 {
-    let word = |pair: &[u8]| u32::from(pair.first().copied().unwrap_or(0)) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
+    let word = |pair: &[u8]| {
+        u32::from(pair.first().copied().unwrap_or(0)) << 8
+            | u32::from(pair.get(1).copied().unwrap_or(0))
+    };
     let mut sum: u32 = bytes.chunks(2).map(word).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -150,12 +202,25 @@ mod tests {
 
     #[test]
     fn checksums_are_right() {
-        let packet = udp_packet("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap(), 64, b"abc");
+        let packet = udp_packet(
+            "10.0.0.1:1".parse().unwrap(),
+            "10.0.0.2:2".parse().unwrap(),
+            64,
+            b"abc",
+        );
         assert_eq!((packet.len(), checksum(&packet[..20])), (31, 0));
         let pseudo = [&packet[12..20], &[0, 17, 0, 11], &packet[20..]].concat();
         assert_eq!(checksum(&pseudo), 0);
         assert_eq!(checksum(&changed(&packet, |packet| packet[8] = 0)[..20]), 0);
-        let packet = udp_packet("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap(), 64, b"abc");
-        assert_eq!(checksum(&[&packet[8..40], &[0, 17, 0, 11], &packet[40..]].concat()), 0);
+        let packet = udp_packet(
+            "[fd00::1]:1".parse().unwrap(),
+            "[fd00::2]:2".parse().unwrap(),
+            64,
+            b"abc",
+        );
+        assert_eq!(
+            checksum(&[&packet[8..40], &[0, 17, 0, 11], &packet[40..]].concat()),
+            0
+        );
     }
 }

@@ -34,7 +34,9 @@ impl Echo {
     /// # Errors
     /// When the address cannot be bound.
     pub fn start(netns: &Netns, address: IpAddr) -> Result<Echo> {
-        let socket = netns.run(|| UdpSocket::bind((address, 0)))?.with_context(|| format!("binding {address} in {}", netns.name()))?;
+        let socket = netns
+            .run(|| UdpSocket::bind((address, 0)))?
+            .with_context(|| format!("binding {address} in {}", netns.name()))?;
         let address = socket.local_addr()?;
         Echo::answer(socket, address)
     }
@@ -59,7 +61,9 @@ impl Echo {
                 }
             }
         };
-        let socket = netns.run(join)?.with_context(|| format!("joining {group} on {interface} in {}", netns.name()))?;
+        let socket = netns
+            .run(join)?
+            .with_context(|| format!("joining {group} on {interface} in {}", netns.name()))?;
         let address = SocketAddr::new(group, socket.local_addr()?.port());
         Echo::answer(socket, address)
     }
@@ -71,13 +75,19 @@ impl Echo {
         let thread = std::thread::spawn(move || {
             let mut buffer = [0; 64];
             while !ended.load(Ordering::Relaxed) {
-                let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+                let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+                    continue;
+                };
                 let question = buffer.get(..length).unwrap_or_default();
                 // An answer that is lost is asked for again.
                 let _ = socket.send_to(&[question, from.to_string().as_bytes()].concat(), from);
             }
         });
-        Ok(Echo { address, end, thread: Some(thread) })
+        Ok(Echo {
+            address,
+            end,
+            thread: Some(thread),
+        })
     }
 
     /// Where it is asked.
@@ -100,7 +110,12 @@ impl Drop for Echo {
 ///
 /// # Errors
 /// When a port cannot be bound.
-pub fn seen_as(netns: &Netns, from: IpAddr, ports: impl Iterator<Item = u16> + Send, to: SocketAddr) -> Result<Vec<(u16, Option<SocketAddr>)>> {
+pub fn seen_as(
+    netns: &Netns,
+    from: IpAddr,
+    ports: impl Iterator<Item = u16> + Send,
+    to: SocketAddr,
+) -> Result<Vec<(u16, Option<SocketAddr>)>> {
     netns.run(|| {
         let mut answers = Vec::new();
         for port in ports {
@@ -126,10 +141,17 @@ fn ask(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
         // There may be no route yet, or an earlier packet's ICMP error is told now.
         let _ = socket.send_to(&nonce, to);
         let end = Instant::now() + TIMEOUT;
-        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        while let Some(left) = end
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+        {
             socket.set_read_timeout(Some(left))?;
-            let Ok((length, _)) = socket.recv_from(&mut buffer) else { continue };
-            let seen = buffer.get(..length).and_then(|answer| answer.strip_prefix(&nonce));
+            let Ok((length, _)) = socket.recv_from(&mut buffer) else {
+                continue;
+            };
+            let seen = buffer
+                .get(..length)
+                .and_then(|answer| answer.strip_prefix(&nonce));
             if let Some(seen) = seen.and_then(|seen| std::str::from_utf8(seen).ok()?.parse().ok()) {
                 return Ok(Some(seen));
             }

@@ -23,7 +23,10 @@ impl Mesh {
         let mut probes = Vec::new();
         for from in pods {
             for to in pods.iter().filter(|to| to.name() != from.name()) {
-                probes.push((format!("{} to {}", from.name(), to.name()), Probe::start(from, to, options)?));
+                probes.push((
+                    format!("{} to {}", from.name(), to.name()),
+                    Probe::start(from, to, options)?,
+                ));
             }
         }
         Ok(Mesh { probes })
@@ -46,7 +49,10 @@ impl Mesh {
     /// # Errors
     /// When a thread of a probe panicked.
     pub fn finish(self) -> Result<Vec<(String, ProbeReport)>> {
-        self.probes.into_iter().map(|(way, probe)| Ok((way, probe.finish()?))).collect()
+        self.probes
+            .into_iter()
+            .map(|(way, probe)| Ok((way, probe.finish()?)))
+            .collect()
     }
 
     /// Ends all probes and demands that nothing was lost, and nothing arrived that should not.

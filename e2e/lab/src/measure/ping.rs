@@ -37,11 +37,17 @@ impl PingOptions {
 /// # Errors
 /// When `ping` cannot be started.
 pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Duration>> {
-    let timeout = options.timeout.unwrap_or(Duration::from_secs(1)).as_secs_f32();
+    let timeout = options
+        .timeout
+        .unwrap_or(Duration::from_secs(1))
+        .as_secs_f32();
     let mut args = vec!["-n".to_owned(), "-c1".to_owned(), format!("-W{timeout}")];
     if let Some(length) = options.packet {
         let headers = if to.is_ipv4() { 28 } else { 48 };
-        args.extend(["-Mdo".to_owned(), format!("-s{}", length.saturating_sub(headers))]);
+        args.extend([
+            "-Mdo".to_owned(),
+            format!("-s{}", length.saturating_sub(headers)),
+        ]);
     }
     args.push(to.to_string());
     let output = from.output("ping", &args)?;
@@ -49,7 +55,10 @@ pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Du
         return Ok(None);
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let time = text.split_once("time=").and_then(|(_, rest)| rest.split_whitespace().next()).and_then(|time| time.parse::<f64>().ok());
+    let time = text
+        .split_once("time=")
+        .and_then(|(_, rest)| rest.split_whitespace().next())
+        .and_then(|time| time.parse::<f64>().ok());
     let millis = time.with_context(|| format!("no time in the answer of ping: {text}"))?;
     Ok(Some(Duration::from_secs_f64(millis / 1000.0)))
 }
@@ -77,7 +86,10 @@ impl PingMatrix {
     /// # Errors
     /// When `ping` cannot be started, or a pod has no v6 address.
     pub fn of_v6(pods: &[Pod]) -> Result<PingMatrix> {
-        let targets = pods.iter().map(|pod| pod.v6().map(IpAddr::V6)).collect::<Result<Vec<_>>>()?;
+        let targets = pods
+            .iter()
+            .map(|pod| pod.v6().map(IpAddr::V6))
+            .collect::<Result<Vec<_>>>()?;
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
@@ -87,16 +99,36 @@ impl PingMatrix {
     /// When `ping` cannot be started.
     pub fn to(pods: &[Pod], targets: &[IpAddr], options: &PingOptions) -> Result<PingMatrix> {
         let row = |number: usize, pod: &Pod| {
-            let cell = |(to, target): (usize, &IpAddr)| if to == number { Ok(None) } else { ping(pod.netns(), *target, options) };
-            targets.iter().enumerate().map(cell).collect::<Result<Vec<_>>>()
+            let cell = |(to, target): (usize, &IpAddr)| {
+                if to == number {
+                    Ok(None)
+                } else {
+                    ping(pod.netns(), *target, options)
+                }
+            };
+            targets
+                .iter()
+                .enumerate()
+                .map(cell)
+                .collect::<Result<Vec<_>>>()
         };
         let rows = std::thread::scope(|scope| {
-            let started: Vec<_> = pods.iter().enumerate().map(|(number, pod)| scope.spawn(move || row(number, pod))).collect();
-            let join =
-                |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<_>>>| thread.join().unwrap_or_else(|_| bail!("a pinging thread panicked"));
+            let started: Vec<_> = pods
+                .iter()
+                .enumerate()
+                .map(|(number, pod)| scope.spawn(move || row(number, pod)))
+                .collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<_>>>| {
+                thread
+                    .join()
+                    .unwrap_or_else(|_| bail!("a pinging thread panicked"))
+            };
             started.into_iter().map(join).collect::<Result<Vec<_>>>()
         })?;
-        Ok(PingMatrix { names: pods.iter().map(|pod| pod.name().to_owned()).collect(), rows })
+        Ok(PingMatrix {
+            names: pods.iter().map(|pod| pod.name().to_owned()).collect(),
+            rows,
+        })
     }
 
     /// The pods' names, in the order of rows and columns.
@@ -112,8 +144,14 @@ impl PingMatrix {
     /// The pairs that did not reach each other.
     pub fn silent(&self) -> Vec<(&str, &str)> {
         let named: Vec<(usize, &String)> = self.names.iter().enumerate().collect();
-        let pairs = named.iter().flat_map(|from| named.iter().map(move |to| (from, to))).filter(|(from, to)| from.0 != to.0);
-        pairs.filter(|(from, to)| self.answer(from.0, to.0).is_none()).map(|(from, to)| (from.1.as_str(), to.1.as_str())).collect()
+        let pairs = named
+            .iter()
+            .flat_map(|from| named.iter().map(move |to| (from, to)))
+            .filter(|(from, to)| from.0 != to.0);
+        pairs
+            .filter(|(from, to)| self.answer(from.0, to.0).is_none())
+            .map(|(from, to)| (from.1.as_str(), to.1.as_str()))
+            .collect()
     }
 
     /// Fails unless each pod reaches each other pod.

@@ -35,7 +35,14 @@ pub struct ProbeOptions {
 
 impl Default for ProbeOptions {
     fn default() -> ProbeOptions {
-        ProbeOptions { interval: Duration::from_millis(5), payload: 64, v6: false, port: 0, flow_each: false, seen_as: None }
+        ProbeOptions {
+            interval: Duration::from_millis(5),
+            payload: 64,
+            v6: false,
+            port: 0,
+            flow_each: false,
+            seen_as: None,
+        }
     }
 }
 
@@ -117,7 +124,13 @@ impl Probe {
     /// # Errors
     /// When a socket cannot be made.
     pub fn start(from: &Pod, to: &Pod, options: &ProbeOptions) -> Result<Probe> {
-        let of = |pod: &Pod| if options.v6 { pod.v6().map(IpAddr::V6) } else { pod.address() };
+        let of = |pod: &Pod| {
+            if options.v6 {
+                pod.v6().map(IpAddr::V6)
+            } else {
+                pod.address()
+            }
+        };
         Probe::between((from.netns(), of(from)?), (to.netns(), of(to)?), options)
     }
 
@@ -125,15 +138,22 @@ impl Probe {
     ///
     /// # Errors
     /// When a socket cannot be made.
-    pub fn between(from: (&Netns, IpAddr), to: (&Netns, IpAddr), options: &ProbeOptions) -> Result<Probe> {
+    pub fn between(
+        from: (&Netns, IpAddr),
+        to: (&Netns, IpAddr),
+        options: &ProbeOptions,
+    ) -> Result<Probe> {
         let bind = |netns: &Netns, address: IpAddr, port: u16| {
             let made = netns.run(|| UdpSocket::bind((address, port)))?;
-            made.with_context(|| format!("binding UDP port {port} of {address} in {}", netns.name()))
+            made.with_context(|| {
+                format!("binding UDP port {port} of {address} in {}", netns.name())
+            })
         };
         let (out, into) = (bind(from.0, from.1, 0)?, bind(to.0, to.1, options.port)?);
         into.set_read_timeout(Some(GLANCE))?;
         // After a pause of this machine all that is late comes at once.
-        setsockopt(&into, sockopt::RcvBufForce, &BUFFER).context("a large buffer for received packets")?;
+        setsockopt(&into, sockopt::RcvBufForce, &BUFFER)
+            .context("a large buffer for received packets")?;
         let (source, target) = (out.local_addr()?, into.local_addr()?);
         // A port of its own each time, or one that is chosen on the way, is not known here.
         let expected = Expected {
@@ -147,15 +167,25 @@ impl Probe {
             end_sending: AtomicBool::new(false),
             end_receiving: AtomicBool::new(false),
         });
-        let (theirs, ours, options) = (Arc::clone(&progress), Arc::clone(&progress), options.clone());
+        let (theirs, ours, options) = (
+            Arc::clone(&progress),
+            Arc::clone(&progress),
+            options.clone(),
+        );
         let payload = options.payload;
         let receiver = std::thread::spawn(move || receive(&into, expected, id, payload, &theirs));
         let netns = from.0.clone();
         let sender = std::thread::spawn(move || {
             // Sockets made on the way must be made inside.
-            netns.run(|| send(&out, target, id, &options, &ours)).unwrap_or_default()
+            netns
+                .run(|| send(&out, target, id, &options, &ours))
+                .unwrap_or_default()
         });
-        Ok(Probe { progress, sender: Some(sender), receiver: Some(receiver) })
+        Ok(Probe {
+            progress,
+            sender: Some(sender),
+            receiver: Some(receiver),
+        })
     }
 
     /// The time since its start, in which its report counts.
@@ -175,7 +205,9 @@ impl Probe {
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let before = self.received();
         // One may have been under way.
-        crate::wait::eventually(deadline, "the probe's packets arrive", || self.received() > before + 1)
+        crate::wait::eventually(deadline, "the probe's packets arrive", || {
+            self.received() > before + 1
+        })
     }
 
     /// Stops sending, waits for the last packets and gives the account.
@@ -183,25 +215,40 @@ impl Probe {
     /// # Errors
     /// When a thread of it panicked.
     pub fn finish(mut self) -> Result<ProbeReport> {
-        let Some((sent, received)) = self.end() else { bail!("a thread of the probe panicked") };
+        let Some((sent, received)) = self.end() else {
+            bail!("a thread of the probe panicked")
+        };
         let mut arrived: Vec<Option<Duration>> = vec![None; sent.times.len()];
         let (mut duplicates, mut wrong) = (0, received.wrong);
         for (number, time) in received.arrivals {
-            match usize::try_from(number).ok().and_then(|number| arrived.get_mut(number)) {
+            match usize::try_from(number)
+                .ok()
+                .and_then(|number| arrived.get_mut(number))
+            {
                 Some(slot @ None) => *slot = Some(time),
                 Some(Some(_)) => duplicates += 1,
                 None => wrong += 1,
             }
         }
-        let passage = |(number, (sent, received)): (u64, (Duration, Option<Duration>))| Passage { number, sent, received };
-        let passages = (0..).zip(sent.times.into_iter().zip(arrived)).map(passage).collect();
+        let passage = |(number, (sent, received)): (u64, (Duration, Option<Duration>))| Passage {
+            number,
+            sent,
+            received,
+        };
+        let passages = (0..)
+            .zip(sent.times.into_iter().zip(arrived))
+            .map(passage)
+            .collect();
         Ok(ProbeReport::new(passages, duplicates, wrong, sent.refused))
     }
 
     fn end(&mut self) -> Option<(Sent, Received)> {
         self.progress.end_sending.store(true, Ordering::Relaxed);
         let sent = self.sender.take()?.join();
-        if sent.as_ref().is_ok_and(|sent| sent.times.len() as u64 > self.received()) {
+        if sent
+            .as_ref()
+            .is_ok_and(|sent| sent.times.len() as u64 > self.received())
+        {
             std::thread::sleep(GRACE);
         }
         self.progress.end_receiving.store(true, Ordering::Relaxed);
@@ -216,7 +263,13 @@ impl Drop for Probe {
     }
 }
 
-fn send(socket: &UdpSocket, target: SocketAddr, id: u64, options: &ProbeOptions, progress: &Progress) -> Sent {
+fn send(
+    socket: &UdpSocket,
+    target: SocketAddr,
+    id: u64,
+    options: &ProbeOptions,
+    progress: &Progress,
+) -> Sent {
     let mut sent = Sent::default();
     let mut due = progress.start;
     let mut number = 0u64;
@@ -227,7 +280,10 @@ fn send(socket: &UdpSocket, target: SocketAddr, id: u64, options: &ProbeOptions,
         sent.times.push(progress.start.elapsed());
         let result = match options.flow_each {
             false => socket.send_to(&packet, target),
-            true => socket.local_addr().and_then(|own| UdpSocket::bind((own.ip(), 0))).and_then(|socket| socket.send_to(&packet, target)),
+            true => socket
+                .local_addr()
+                .and_then(|own| UdpSocket::bind((own.ip(), 0)))
+                .and_then(|socket| socket.send_to(&packet, target)),
         };
         if result.is_err() {
             sent.refused += 1;
@@ -251,14 +307,24 @@ impl Expected {
     }
 }
 
-fn receive(socket: &UdpSocket, expected: Expected, id: u64, payload: usize, progress: &Progress) -> Received {
+fn receive(
+    socket: &UdpSocket,
+    expected: Expected,
+    id: u64,
+    payload: usize,
+    progress: &Progress,
+) -> Received {
     let mut received = Received::default();
     let mut buffer = vec![0; 65536];
     while !progress.end_receiving.load(Ordering::Relaxed) {
-        let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+            continue;
+        };
         let now = progress.start.elapsed();
         let data = buffer.get(..length).unwrap_or_default();
-        match number_of(data).filter(|number| expected.fits(from) && data == packet(id, *number, payload)) {
+        match number_of(data)
+            .filter(|number| expected.fits(from) && data == packet(id, *number, payload))
+        {
             Some(number) => {
                 received.arrivals.push((number, now));
                 progress.received.fetch_add(1, Ordering::Relaxed);
@@ -272,7 +338,8 @@ fn receive(socket: &UdpSocket, expected: Expected, id: u64, payload: usize, prog
 /// A packet's bytes: all of them follow from its probe and its number.
 fn packet(id: u64, number: u64, length: usize) -> Vec<u8> {
     let mut bytes = [id.to_be_bytes(), number.to_be_bytes()].concat();
-    let filling = (0..length.saturating_sub(HEADER)).map(|place| (place as u64).wrapping_mul(31).wrapping_add(number) as u8);
+    let filling = (0..length.saturating_sub(HEADER))
+        .map(|place| (place as u64).wrapping_mul(31).wrapping_add(number) as u8);
     bytes.extend(filling);
     bytes
 }

@@ -40,21 +40,47 @@ pub struct ProbeReport {
 }
 
 impl ProbeReport {
-    pub(crate) fn new(passages: Vec<Passage>, duplicates: u64, wrong: u64, refused: u64) -> ProbeReport {
+    pub(crate) fn new(
+        passages: Vec<Passage>,
+        duplicates: u64,
+        wrong: u64,
+        refused: u64,
+    ) -> ProbeReport {
         let sent = passages.len() as u64;
-        let received = passages.iter().filter(|passage| passage.received.is_some()).count() as u64;
+        let received = passages
+            .iter()
+            .filter(|passage| passage.received.is_some())
+            .count() as u64;
         let (longest_gap, longest_outage) = (longest_gap(&passages), longest_outage(&passages));
-        ProbeReport { sent, received, lost: sent - received, duplicates, wrong, refused, longest_gap, longest_outage, passages }
+        ProbeReport {
+            sent,
+            received,
+            lost: sent - received,
+            duplicates,
+            wrong,
+            refused,
+            longest_gap,
+            longest_outage,
+            passages,
+        }
     }
 
     /// The packets lost among those sent in a span of time.
     pub fn lost_between(&self, from: Duration, to: Duration) -> u64 {
-        self.passages.iter().filter(|passage| passage.received.is_none() && from <= passage.sent && passage.sent < to).count() as u64
+        self.passages
+            .iter()
+            .filter(|passage| {
+                passage.received.is_none() && from <= passage.sent && passage.sent < to
+            })
+            .count() as u64
     }
 
     /// When the first packet that was sent at this time or later and got through was sent.
     pub fn recovered_after(&self, time: Duration) -> Option<Duration> {
-        self.passages.iter().find(|passage| passage.sent >= time && passage.received.is_some()).map(|passage| passage.sent)
+        self.passages
+            .iter()
+            .find(|passage| passage.sent >= time && passage.received.is_some())
+            .map(|passage| passage.sent)
     }
 
     /// Fails when a packet was lost, or one arrived that should not.
@@ -71,15 +97,35 @@ impl ProbeReport {
 
 impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ProbeReport { sent, received, lost, duplicates, wrong, refused, .. } = self;
-        write!(f, "{received} of {sent} packets arrived, {lost} lost ({refused} refused), {duplicates} twice, {wrong} wrong; ")?;
-        write!(f, "longest outage {:.0?}, longest gap {:.0?}", self.longest_outage, self.longest_gap)
+        let ProbeReport {
+            sent,
+            received,
+            lost,
+            duplicates,
+            wrong,
+            refused,
+            ..
+        } = self;
+        write!(
+            f,
+            "{received} of {sent} packets arrived, {lost} lost ({refused} refused), {duplicates} twice, {wrong} wrong; "
+        )?;
+        write!(
+            f,
+            "longest outage {:.0?}, longest gap {:.0?}",
+            self.longest_outage, self.longest_gap
+        )
     }
 }
 
 fn longest_gap(passages: &[Passage]) -> Duration {
-    let (Some(first), Some(last)) = (passages.first(), passages.last()) else { return Duration::ZERO };
-    let mut arrivals: Vec<Duration> = passages.iter().filter_map(|passage| passage.received).collect();
+    let (Some(first), Some(last)) = (passages.first(), passages.last()) else {
+        return Duration::ZERO;
+    };
+    let mut arrivals: Vec<Duration> = passages
+        .iter()
+        .filter_map(|passage| passage.received)
+        .collect();
     arrivals.sort();
     let mut previous = first.sent;
     let mut longest = Duration::ZERO;
@@ -131,8 +177,14 @@ mod tests {
         assert_eq!(report.lost, 3);
         assert_eq!(report.longest_outage, Duration::from_millis(20));
         assert_eq!(report.longest_gap, Duration::from_millis(30));
-        assert_eq!(report.lost_between(Duration::from_millis(20), Duration::from_millis(40)), 1);
-        assert_eq!(report.recovered_after(Duration::from_millis(5)), Some(Duration::from_millis(30)));
+        assert_eq!(
+            report.lost_between(Duration::from_millis(20), Duration::from_millis(40)),
+            1
+        );
+        assert_eq!(
+            report.recovered_after(Duration::from_millis(5)),
+            Some(Duration::from_millis(30))
+        );
         assert_eq!(report.recovered_after(Duration::from_millis(31)), None);
         assert!(report.require_clean().is_err());
     }

@@ -21,7 +21,10 @@ pub struct TransferOptions {
 
 impl Default for TransferOptions {
     fn default() -> TransferOptions {
-        TransferOptions { v6: false, deadline: Duration::from_secs(120) }
+        TransferOptions {
+            v6: false,
+            deadline: Duration::from_secs(120),
+        }
     }
 }
 
@@ -58,26 +61,44 @@ impl Transfer {
     /// # Errors
     /// When they do not arrive in time, or a byte is wrong.
     pub fn run(from: &Pod, to: &Pod, bytes: u64, options: &TransferOptions) -> Result<Transfer> {
-        let target = if options.v6 { IpAddr::V6(to.v6()?) } else { to.address()? };
-        let listener = to.netns().run(|| TcpListener::bind((target, 0)))?.with_context(|| format!("listening on {target}"))?;
+        let target = if options.v6 {
+            IpAddr::V6(to.v6()?)
+        } else {
+            to.address()?
+        };
+        let listener = to
+            .netns()
+            .run(|| TcpListener::bind((target, 0)))?
+            .with_context(|| format!("listening on {target}"))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let end = Instant::now() + options.deadline;
         let content = content();
         let (start, segment) = std::thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(&listener, bytes, &content, end));
-            let sent = from.netns().run(|| send(address, bytes, &content, end)).and_then(|sent| sent);
-            let received = receiving.join().unwrap_or_else(|_| bail!("the receiving thread panicked"));
+            let sent = from
+                .netns()
+                .run(|| send(address, bytes, &content, end))
+                .and_then(|sent| sent);
+            let received = receiving
+                .join()
+                .unwrap_or_else(|_| bail!("the receiving thread panicked"));
             let what = || format!("{bytes} bytes from {} to {}", from.name(), to.name());
             // Whichever end fails makes the other one fail: both tell.
             match (sent, received) {
                 (Ok(sent), Ok(())) => Ok(sent),
                 (Ok(_), Err(received)) => Err(received).with_context(what),
                 (Err(sent), Ok(())) => Err(sent).with_context(what),
-                (Err(sent), Err(received)) => Err(sent).with_context(|| format!("the receiver ended with: {received:#}")).with_context(what),
+                (Err(sent), Err(received)) => Err(sent)
+                    .with_context(|| format!("the receiver ended with: {received:#}"))
+                    .with_context(what),
             }
         })?;
-        Ok(Transfer { bytes, elapsed: start.elapsed(), segment })
+        Ok(Transfer {
+            bytes,
+            elapsed: start.elapsed(),
+            segment,
+        })
     }
 
     /// The rate in Mbit/s.
@@ -92,8 +113,12 @@ fn send(address: SocketAddr, bytes: u64, content: &[u8], end: Instant) -> Result
     let mut rest = bytes;
     while rest > 0 {
         stream.set_write_timeout(Some(left(end)?))?;
-        let piece = content.get(..usize::try_from(rest).unwrap_or(PERIOD).min(PERIOD)).unwrap_or_default();
-        stream.write_all(piece).with_context(|| format!("sending, {rest} bytes left"))?;
+        let piece = content
+            .get(..usize::try_from(rest).unwrap_or(PERIOD).min(PERIOD))
+            .unwrap_or_default();
+        stream
+            .write_all(piece)
+            .with_context(|| format!("sending, {rest} bytes left"))?;
         rest -= piece.len() as u64;
     }
     let segment = getsockopt(&stream, sockopt::TcpMaxSeg)?;
@@ -104,7 +129,9 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
     let mut stream = loop {
         match listener.accept() {
             Ok((stream, _)) => break stream,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1).min(left(end)?)),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1).min(left(end)?))
+            }
             Err(error) => return Err(error).context("accepting"),
         }
     };
@@ -113,13 +140,17 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
     let mut place = 0u64;
     loop {
         stream.set_read_timeout(Some(left(end)?))?;
-        let length = stream.read(&mut buffer).with_context(|| format!("receiving after {place} of {bytes} bytes"))?;
+        let length = stream
+            .read(&mut buffer)
+            .with_context(|| format!("receiving after {place} of {bytes} bytes"))?;
         if length == 0 {
             break;
         }
         let mut data = buffer.get(..length).unwrap_or_default();
         while !data.is_empty() {
-            let expected = content.get(usize::try_from(place % PERIOD as u64)?..).unwrap_or_default();
+            let expected = content
+                .get(usize::try_from(place % PERIOD as u64)?..)
+                .unwrap_or_default();
             let count = data.len().min(expected.len());
             if data.get(..count) != expected.get(..count) {
                 bail!("wrong bytes between {place} and {}", place + count as u64);

@@ -1,6 +1,9 @@
 //! Multicast: what a sender and a receiver of it set, and the kernel's multicast routes, which a process holds.
 
-#![allow(unsafe_code, reason = "these socket options have no safe wrapper in nix or std")]
+#![allow(
+    unsafe_code,
+    reason = "these socket options have no safe wrapper in nix or std"
+)]
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -43,21 +46,35 @@ impl MulticastRoutes {
                 true => (libc::AF_INET6, libc::IPPROTO_ICMPV6, libc::IPPROTO_IPV6),
             };
             // SAFETY: socket() takes three integers.
-            let descriptor = unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
+            let descriptor =
+                unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
             if descriptor < 0 {
                 return Err(io::Error::last_os_error()).context("a raw socket");
             }
             // SAFETY: the descriptor is new and nobody else's.
             let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
             let names = interfaces.iter().map(|name| (*name).to_owned()).collect();
-            let routes = MulticastRoutes { socket, level, interfaces: names };
-            routes.set(INIT, &1i32.to_ne_bytes()).context("this kernel routes no multicast")?;
+            let routes = MulticastRoutes {
+                socket,
+                level,
+                interfaces: names,
+            };
+            routes
+                .set(INIT, &1i32.to_ne_bytes())
+                .context("this kernel routes no multicast")?;
             for (number, interface) in (0u16..).zip(interfaces) {
-                routes.set(ADD_INTERFACE, &routes.interface(number, if_nametoindex(*interface)?)?).with_context(|| (*interface).to_owned())?;
+                routes
+                    .set(
+                        ADD_INTERFACE,
+                        &routes.interface(number, if_nametoindex(*interface)?)?,
+                    )
+                    .with_context(|| (*interface).to_owned())?;
             }
             Ok(routes)
         };
-        netns.run(make)?.with_context(|| format!("multicast routes in {}", netns.name()))
+        netns
+            .run(make)?
+            .with_context(|| format!("multicast routes in {}", netns.name()))
     }
 
     /// Forwards what comes from a source to a group by one interface to another one.
@@ -65,7 +82,12 @@ impl MulticastRoutes {
     /// # Errors
     /// When one of the interfaces was not named at first, or the kernel refuses.
     pub fn add(&self, source: IpAddr, group: IpAddr, from: &str, to: &str) -> Result<()> {
-        let number = |name: &str| self.interfaces.iter().position(|known| known == name).with_context(|| format!("{name} is not one of {self:?}"));
+        let number = |name: &str| {
+            self.interfaces
+                .iter()
+                .position(|known| known == name)
+                .with_context(|| format!("{name} is not one of {self:?}"))
+        };
         let (from, to) = (number(from)?, number(to)?);
         let parent = u16::try_from(from)?.to_ne_bytes();
         let route = match (source, group) {
@@ -73,26 +95,61 @@ impl MulticastRoutes {
                 // struct mfcctl: origin, group, parent, a threshold for each interface, four counters.
                 let mut thresholds = [0u8; INTERFACES];
                 *thresholds.get_mut(to).context("too many interfaces")? = THRESHOLD;
-                [&source.octets()[..], &group.octets(), &parent, &thresholds, &[0; 2], &[0; 16]].concat()
+                [
+                    &source.octets()[..],
+                    &group.octets(),
+                    &parent,
+                    &thresholds,
+                    &[0; 2],
+                    &[0; 16],
+                ]
+                .concat()
             }
             (IpAddr::V6(source), IpAddr::V6(group)) => {
                 // struct mf6cctl: origin, group, parent, a bit for each of 256 interfaces.
                 let mut bits = [0u8; 32];
-                bits.get_mut(..4).context("bits")?.copy_from_slice(&(1u32 << to).to_ne_bytes());
-                [&sockaddr(source)[..], &sockaddr(group), &parent, &[0; 2], &bits].concat()
+                bits.get_mut(..4)
+                    .context("bits")?
+                    .copy_from_slice(&(1u32 << to).to_ne_bytes());
+                [
+                    &sockaddr(source)[..],
+                    &sockaddr(group),
+                    &parent,
+                    &[0; 2],
+                    &bits,
+                ]
+                .concat()
             }
             _ => bail!("{source} and {group} are of two families"),
         };
-        self.set(ADD_ROUTE, &route).with_context(|| format!("a multicast route of {source} to {group}"))
+        self.set(ADD_ROUTE, &route)
+            .with_context(|| format!("a multicast route of {source} to {group}"))
     }
 
     /// `struct vifctl`, or `struct mif6ctl`.
     fn interface(&self, number: u16, index: u32) -> Result<Vec<u8>> {
-        let head = [&number.to_ne_bytes()[..], &[if self.level == libc::IPPROTO_IP { BY_INDEX } else { 0 }, THRESHOLD]].concat();
+        let head = [
+            &number.to_ne_bytes()[..],
+            &[
+                if self.level == libc::IPPROTO_IP {
+                    BY_INDEX
+                } else {
+                    0
+                },
+                THRESHOLD,
+            ],
+        ]
+        .concat();
         Ok(if self.level == libc::IPPROTO_IP {
             [&head[..], &[0; 4], &index.to_ne_bytes(), &[0; 4]].concat()
         } else {
-            [&head[..], &u16::try_from(index)?.to_ne_bytes(), &[0; 2], &[0; 4]].concat()
+            [
+                &head[..],
+                &u16::try_from(index)?.to_ne_bytes(),
+                &[0; 2],
+                &[0; 4],
+            ]
+            .concat()
         })
     }
 
@@ -104,26 +161,54 @@ impl MulticastRoutes {
 /// `struct sockaddr_in6` without port, flow and scope.
 fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     let family = libc::AF_INET6 as u16;
-    [&family.to_ne_bytes()[..], &[0; 6], &address.octets(), &[0; 4]].concat()
+    [
+        &family.to_ne_bytes()[..],
+        &[0; 6],
+        &address.octets(),
+        &[0; 4],
+    ]
+    .concat()
 }
 
 /// Joins a group on an interface by its index; std knows interfaces of IPv4 by their addresses only.
 pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
     // struct ip_mreqn: group, address, index.
-    set(socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &[&group.octets()[..], &[0; 4], &index.to_ne_bytes()].concat())
+    set(
+        socket,
+        libc::IPPROTO_IP,
+        libc::IP_ADD_MEMBERSHIP,
+        &[&group.octets()[..], &[0; 4], &index.to_ne_bytes()].concat(),
+    )
 }
 
 /// How many hops a socket's packets to a group of this family may take.
 pub(crate) fn set_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Result<()> {
     match group {
         IpAddr::V4(_) => socket.set_multicast_ttl_v4(u32::from(hops)),
-        IpAddr::V6(_) => set(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, &i32::from(hops).to_ne_bytes()),
+        IpAddr::V6(_) => set(
+            socket,
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MULTICAST_HOPS,
+            &i32::from(hops).to_ne_bytes(),
+        ),
     }
 }
 
 fn set(socket: &impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<()> {
     let length = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
     // SAFETY: the pointer and the length are those of a slice that outlives the call.
-    let result = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, option, value.as_ptr().cast(), length) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            value.as_ptr().cast(),
+            length,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }

@@ -43,7 +43,10 @@ impl Netns {
     pub(crate) fn attach(name: impl Into<String>, pid: u32) -> Result<Netns> {
         let netns = Netns::named(name);
         if !netns.exists() {
-            command("ip", ["netns", "attach", netns.name.as_str(), &pid.to_string()])?;
+            command(
+                "ip",
+                ["netns", "attach", netns.name.as_str(), &pid.to_string()],
+            )?;
         }
         Ok(netns)
     }
@@ -95,7 +98,13 @@ impl Netns {
     /// # Errors
     /// When it cannot be started.
     pub fn output<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<Output> {
-        self.run(|| Command::new(program).args(args).stdin(Stdio::null()).output())?.with_context(|| format!("starting {program}"))
+        self.run(|| {
+            Command::new(program)
+                .args(args)
+                .stdin(Stdio::null())
+                .output()
+        })?
+        .with_context(|| format!("starting {program}"))
     }
 
     /// Runs a shell script inside and returns its standard output.
@@ -120,13 +129,22 @@ impl Netns {
     /// When it cannot be started or exits with another code than 0.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let output = self.run(|| -> Result<Output> {
-            let mut child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+            let mut child = Command::new(program)
+                .args(args)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()?;
             if let Some(mut stdin) = child.stdin.take() {
                 stdin.write_all(input.as_bytes())?;
             }
             Ok(child.wait_with_output()?)
         })?;
-        checked(&format!("{} <<< {input:?}", describe(program, args)), &output?).with_context(|| format!("in {}", self.name))
+        checked(
+            &format!("{} <<< {input:?}", describe(program, args)),
+            &output?,
+        )
+        .with_context(|| format!("in {}", self.name))
     }
 
     /// Sets a value under `/proc/sys`, which is per namespace for everything below `net`.
@@ -135,20 +153,28 @@ impl Netns {
     /// When there is no such key, or the value is refused.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = Path::new("/proc/sys").join(key);
-        self.run(|| std::fs::write(&path, value))?.with_context(|| format!("writing {value} to {}", path.display()))
+        self.run(|| std::fs::write(&path, value))?
+            .with_context(|| format!("writing {value} to {}", path.display()))
     }
 
     /// The processes that run inside.
     pub fn pids(&self) -> Vec<i32> {
         let found = command("ip", ["netns", "pids", self.name.as_str()]).unwrap_or_default();
-        found.lines().filter_map(|line| line.trim().parse().ok()).collect()
+        found
+            .lines()
+            .filter_map(|line| line.trim().parse().ok())
+            .collect()
     }
 
     /// Kills every process inside and waits until they are gone from it.
     pub(crate) fn kill_all(&self) {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         for _ in 0..200 {
-            let pids: Vec<i32> = self.pids().into_iter().filter(|pid| *pid != own && !is_zombie(*pid)).collect();
+            let pids: Vec<i32> = self
+                .pids()
+                .into_iter()
+                .filter(|pid| *pid != own && !is_zombie(*pid))
+                .collect();
             if pids.is_empty() {
                 return;
             }
@@ -173,24 +199,39 @@ impl Netns {
 /// A killed child that its parent has not waited for is still listed.
 pub(crate) fn is_zombie(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
+    stat.rsplit_once(')')
+        .is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
 /// Runs a program here and returns its standard output.
-pub(crate) fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
+pub(crate) fn command<S: AsRef<OsStr>>(
+    program: &str,
+    args: impl IntoIterator<Item = S>,
+) -> Result<String> {
     let args: Vec<S> = args.into_iter().collect();
-    let output = Command::new(program).args(&args).stdin(Stdio::null()).output().with_context(|| format!("starting {program}"))?;
+    let output = Command::new(program)
+        .args(&args)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("starting {program}"))?;
     checked(&describe(program, &args), &output)
 }
 
 fn checked(what: &str, output: &Output) -> Result<String> {
     if !output.status.success() {
-        bail!("{what}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "{what}: {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn describe<S: AsRef<OsStr>>(program: &str, args: &[S]) -> String {
-    let args: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
+    let args: Vec<_> = args
+        .iter()
+        .map(|arg| arg.as_ref().to_string_lossy())
+        .collect();
     format!("{program} {}", args.join(" "))
 }

@@ -175,7 +175,10 @@ impl Netns {
     pub fn neighbours(&self, interface: &str) -> Result<Vec<Neighbour>> {
         // With `dev` the answer leaves the interface out.
         let all: Vec<Neighbour> = self.json("ip", &["-j", "neighbour", "show"])?;
-        Ok(all.into_iter().filter(|neighbour| neighbour.dev == interface).collect())
+        Ok(all
+            .into_iter()
+            .filter(|neighbour| neighbour.dev == interface)
+            .collect())
     }
 
     /// The forwarding database of an interface; empty when there is no such interface.
@@ -184,7 +187,10 @@ impl Netns {
     /// When `bridge` fails.
     pub fn fdb(&self, interface: &str) -> Result<Vec<Fdb>> {
         let all: Vec<Fdb> = self.json("bridge", &["-j", "fdb", "show"])?;
-        Ok(all.into_iter().filter(|entry| entry.ifname == interface).collect())
+        Ok(all
+            .into_iter()
+            .filter(|entry| entry.ifname == interface)
+            .collect())
     }
 
     fn json<T: DeserializeOwned>(&self, program: &str, args: &[&str]) -> Result<Vec<T>> {
@@ -194,8 +200,14 @@ impl Netns {
             return Ok(Vec::new());
         }
         // `ip -d -j` prints an empty object for each interface that it filters out.
-        let list: Vec<Value> = serde_json::from_str(&text).with_context(|| format!("the answer of {program} {}", args.join(" ")))?;
-        let list = list.into_iter().filter(|entry| entry.as_object().is_none_or(|fields| !fields.is_empty()));
-        list.map(|entry| serde_json::from_value(entry.clone()).with_context(|| format!("{program} says {entry}"))).collect()
+        let list: Vec<Value> = serde_json::from_str(&text)
+            .with_context(|| format!("the answer of {program} {}", args.join(" ")))?;
+        let list = list
+            .into_iter()
+            .filter(|entry| entry.as_object().is_none_or(|fields| !fields.is_empty()));
+        list.map(|entry| {
+            serde_json::from_value(entry.clone()).with_context(|| format!("{program} says {entry}"))
+        })
+        .collect()
     }
 }

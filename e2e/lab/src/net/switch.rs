@@ -21,12 +21,17 @@ pub struct Switch {
 impl Switch {
     pub(crate) fn build(netns: Netns) -> Result<Switch> {
         // Snooping would drop neighbour solicitations to groups that nobody has reported yet.
-        netns.ip(&format!("link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0\nlink set {BRIDGE} up"))?;
+        netns.ip(&format!(
+            "link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0\nlink set {BRIDGE} up"
+        ))?;
         // Nor does a switch know of filters; where the kernel has them for bridges, they cost time.
         for family in ["iptables", "ip6tables", "arptables"] {
             let _ = netns.sysctl(&format!("net/bridge/bridge-nf-call-{family}"), "0");
         }
-        Ok(Switch { netns, ports: Arc::new(AtomicU32::new(0)) })
+        Ok(Switch {
+            netns,
+            ports: Arc::new(AtomicU32::new(0)),
+        })
     }
 
     /// The namespace with its bridge `br0`.
@@ -45,7 +50,11 @@ impl Switch {
         ))?;
         netns.ip(&format!("link set {interface} up"))?;
         wait_connected(&self.netns, &port, netns, interface)?;
-        Ok(Port { switch: self.clone(), name: port, interface: interface.to_owned() })
+        Ok(Port {
+            switch: self.clone(),
+            name: port,
+            interface: interface.to_owned(),
+        })
     }
 }
 
@@ -60,25 +69,49 @@ pub(crate) struct Port {
 impl Port {
     /// Drops what comes through, or stops to do so; the far end notices nothing.
     pub(crate) fn set_forwarding(&self, forwarding: bool) -> Result<()> {
-        let master = if forwarding { format!("master {BRIDGE}") } else { "nomaster".to_owned() };
-        self.switch.netns.ip(&format!("link set {} {master}", self.name)).map(drop)
+        let master = if forwarding {
+            format!("master {BRIDGE}")
+        } else {
+            "nomaster".to_owned()
+        };
+        self.switch
+            .netns
+            .ip(&format!("link set {} {master}", self.name))
+            .map(drop)
     }
 
     /// Pulls the plug or puts it back; the far end sees the carrier go and come.
     pub(crate) fn set_carrier(&self, carrier: bool) -> Result<()> {
         let state = if carrier { "up" } else { "down" };
-        self.switch.netns.ip(&format!("link set {} {state}", self.name)).map(drop)
+        self.switch
+            .netns
+            .ip(&format!("link set {} {state}", self.name))
+            .map(drop)
     }
 
     /// Takes the cable away, and the interface at its far end.
     pub(crate) fn remove(&self) -> Result<()> {
-        self.switch.netns.ip(&format!("link del {}", self.name)).map(drop)
+        self.switch
+            .netns
+            .ip(&format!("link del {}", self.name))
+            .map(drop)
     }
 }
 
 /// Waits until a bridge forwards on a port and the far end is up: the kernel notices a new cable's carrier up to a second late.
-pub(crate) fn wait_connected(bridge: &Netns, port: &str, netns: &Netns, interface: &str) -> Result<()> {
-    let says = |netns: &Netns, program, device, state| netns.exec(program, &["link", "show", "dev", device]).is_ok_and(|text| text.contains(state));
-    let is_connected = || says(bridge, "bridge", port, "state forwarding") && says(netns, "ip", interface, "state UP");
+pub(crate) fn wait_connected(
+    bridge: &Netns,
+    port: &str,
+    netns: &Netns,
+    interface: &str,
+) -> Result<()> {
+    let says = |netns: &Netns, program, device, state| {
+        netns
+            .exec(program, &["link", "show", "dev", device])
+            .is_ok_and(|text| text.contains(state))
+    };
+    let is_connected = || {
+        says(bridge, "bridge", port, "state forwarding") && says(netns, "ip", interface, "state UP")
+    };
     eventually(Duration::from_secs(10), "a new cable carries", is_connected).map(drop)
 }

@@ -10,12 +10,18 @@ const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
 /// The containers of the node with this folder.
 pub(crate) fn containers(node: &Path) -> Vec<String> {
-    entries(&node.join(TASKS)).into_iter().filter(|id| id.len() == 64).collect()
+    entries(&node.join(TASKS))
+        .into_iter()
+        .filter(|id| id.len() == 64)
+        .collect()
 }
 
 /// The containers of all nodes in a lab's folder.
 pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
-    entries(lab).into_iter().flat_map(|host| containers(&lab.join(host))).collect()
+    entries(lab)
+        .into_iter()
+        .flat_map(|host| containers(&lab.join(host)))
+        .collect()
 }
 
 /// Removes the cgroups of containers whose processes have ended.
@@ -24,7 +30,10 @@ pub(crate) fn remove(containers: &[String]) {
         return;
     }
     // Version 2 is one hierarchy, version 1 has one for each controller.
-    let hierarchies = entries(Path::new(CGROUPS)).into_iter().map(|name| Path::new(CGROUPS).join(name)).chain([PathBuf::from(CGROUPS)]);
+    let hierarchies = entries(Path::new(CGROUPS))
+        .into_iter()
+        .map(|name| Path::new(CGROUPS).join(name))
+        .chain([PathBuf::from(CGROUPS)]);
     for root in hierarchies {
         let parent = root.join("k8s.io");
         // What is not there, or not empty yet, or another cluster's, is not worth a failure.

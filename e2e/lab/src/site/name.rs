@@ -25,8 +25,15 @@ impl LabName {
     /// The next name of this process.
     pub(crate) fn next() -> LabName {
         // The random part keeps a lab apart from one that an earlier process with this pid was told to keep.
-        let id = format!("{}{:03x}", NEXT.fetch_add(1, Ordering::Relaxed), rand::random::<u16>() & 0xfff);
-        LabName { pid: std::process::id(), id }
+        let id = format!(
+            "{}{:03x}",
+            NEXT.fetch_add(1, Ordering::Relaxed),
+            rand::random::<u16>() & 0xfff
+        );
+        LabName {
+            pid: std::process::id(),
+            id,
+        }
     }
 
     /// Reads the lab's part of a namespace's or a folder's name.
@@ -69,8 +76,12 @@ pub(crate) fn existing() -> Vec<LabName> {
 
 /// The names in a folder; none when it does not exist.
 pub(crate) fn entries(folder: &Path) -> Vec<String> {
-    let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
-    read.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    let Ok(read) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    read.flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -86,7 +97,15 @@ mod tests {
 
     #[test]
     fn foreign_names_are_not_ours() {
-        for name in ["cni-1234", "fl", "fl-", "fl-x-1-h", "fl-12", "fl-12-", "flannel-1-2"] {
+        for name in [
+            "cni-1234",
+            "fl",
+            "fl-",
+            "fl-x-1-h",
+            "fl-12",
+            "fl-12-",
+            "flannel-1-2",
+        ] {
             assert_eq!(LabName::parse(name), None, "{name}");
         }
     }

@@ -24,7 +24,12 @@ const ROUNDS: usize = 3;
 /// Removes a lab's processes, namespaces and folder.
 pub(crate) fn remove(lab: &LabName) -> Result<()> {
     let mut outcome = Ok(());
-    let names = || entries(Path::new(NETNS)).into_iter().filter(|name| LabName::parse(name).as_ref() == Some(lab)).collect::<Vec<_>>();
+    let names = || {
+        entries(Path::new(NETNS))
+            .into_iter()
+            .filter(|name| LabName::parse(name).as_ref() == Some(lab))
+            .collect::<Vec<_>>()
+    };
     let mark = format!("/flannel-lab/{}/", lab.prefix());
     let containers = cgroups::containers_of_lab(&lab.folder());
     for _ in 0..ROUNDS {
@@ -32,7 +37,11 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
         // All processes first: a daemon whose peers vanish would only fill its log.
         kill_all(|| {
             let mut found = processes(&mark);
-            found.extend(names().into_iter().flat_map(|name| Netns::named(name).pids()));
+            found.extend(
+                names()
+                    .into_iter()
+                    .flat_map(|name| Netns::named(name).pids()),
+            );
             found
         })?;
         cgroups::remove(&containers);
@@ -40,7 +49,9 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
             outcome = Netns::named(name).delete().and(outcome);
         }
         match std::fs::remove_dir_all(lab.folder()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => outcome = outcome.and(Err(error.into())),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                outcome = outcome.and(Err(error.into()))
+            }
             _ => {}
         }
         if names().is_empty() && !lab.folder().exists() {
@@ -121,14 +132,26 @@ fn is_kept(lab: &LabName) -> bool {
 /// The processes that have a part of a folder mounted, as every one that a host runs has of the lab's.
 fn processes(mark: &str) -> Vec<i32> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
-    let pids = entries(Path::new("/proc")).into_iter().filter_map(|name| name.parse::<i32>().ok());
-    let others = pids.filter(|pid| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|space| Some(space) != own));
-    others.filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| is_mounted(&mounts, mark))).collect()
+    let pids = entries(Path::new("/proc"))
+        .into_iter()
+        .filter_map(|name| name.parse::<i32>().ok());
+    let others = pids.filter(|pid| {
+        std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|space| Some(space) != own)
+    });
+    others
+        .filter(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+                .is_ok_and(|mounts| is_mounted(&mounts, mark))
+        })
+        .collect()
 }
 
 /// Whether something below the marked folder is mounted; proc_pid_mountinfo(5) has the folder in the fourth field.
 fn is_mounted(mountinfo: &str, mark: &str) -> bool {
-    mountinfo.lines().filter_map(|line| line.split(' ').nth(3)).any(|root| root.contains(mark))
+    mountinfo
+        .lines()
+        .filter_map(|line| line.split(' ').nth(3))
+        .any(|root| root.contains(mark))
 }
 
 /// Kills processes until none is found any more.
@@ -136,12 +159,17 @@ fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let end = Instant::now() + ENDS;
     loop {
-        let pids: BTreeSet<i32> = find().into_iter().filter(|pid| *pid != own && !is_zombie(*pid)).collect();
+        let pids: BTreeSet<i32> = find()
+            .into_iter()
+            .filter(|pid| *pid != own && !is_zombie(*pid))
+            .collect();
         if pids.is_empty() {
             return Ok(());
         }
         if Instant::now() >= end {
-            bail!("processes {pids:?} do not end; look what they wait for (/proc/PID/stack) and say it again");
+            bail!(
+                "processes {pids:?} do not end; look what they wait for (/proc/PID/stack) and say it again"
+            );
         }
         for pid in pids {
             // It may have ended meanwhile.
@@ -157,13 +185,19 @@ mod tests {
 
     #[test]
     fn who_runs_is_told_from_who_ran() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let pid = child.id();
         let first = identity(pid).unwrap();
         assert_eq!(identity(pid), Some(first));
         child.kill().unwrap();
         // Dead and not waited for: its entry in /proc is still there.
-        crate::wait::eventually(Duration::from_secs(10), "it is dead", || identity(pid).is_none()).unwrap();
+        crate::wait::eventually(Duration::from_secs(10), "it is dead", || {
+            identity(pid).is_none()
+        })
+        .unwrap();
         child.wait().unwrap();
         assert_eq!(identity(pid), None);
     }
@@ -172,7 +206,13 @@ mod tests {
     fn a_labs_process_is_known_by_what_it_has_mounted() {
         let mountinfo = "22 1 8:1 / / rw - ext4 /dev/sda rw\n90 22 8:1 /tmp/flannel-lab/fl-12-0abc/h1/run /run rw - ext4 /dev/sda rw\n";
         assert!(is_mounted(mountinfo, "/flannel-lab/fl-12-0abc/"));
-        assert!(!is_mounted(mountinfo, "/flannel-lab/fl-12-0ab/") && !is_mounted(mountinfo, "/flannel-lab/fl-1-0abc/"));
-        assert!(!is_mounted("1 1 8:1 / /tmp/flannel-lab/fl-12-0abc/x rw - ext4 /dev/sda rw\n", "/flannel-lab/fl-12-0abc/"));
+        assert!(
+            !is_mounted(mountinfo, "/flannel-lab/fl-12-0ab/")
+                && !is_mounted(mountinfo, "/flannel-lab/fl-1-0abc/")
+        );
+        assert!(!is_mounted(
+            "1 1 8:1 / /tmp/flannel-lab/fl-12-0abc/x rw - ext4 /dev/sda rw\n",
+            "/flannel-lab/fl-12-0abc/"
+        ));
     }
 }

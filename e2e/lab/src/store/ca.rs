@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType, date_time_ymd,
+};
 
 /// PEM files in a folder; clones are the same ones.
 #[derive(Debug, Clone)]
@@ -26,9 +29,15 @@ impl Certificates {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.distinguished_name.push(DnType::CommonName, "flannel lab CA");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "flannel lab CA");
         std::fs::write(folder.join("ca.pem"), params.self_signed(&key)?.pem())?;
-        let made = Certificates { folder: folder.to_owned(), servers: servers.to_vec(), issuer: Arc::new(Issuer::new(params, key)) };
+        let made = Certificates {
+            folder: folder.to_owned(),
+            servers: servers.to_vec(),
+            issuer: Arc::new(Issuer::new(params, key)),
+        };
         made.renew_server(None)?;
         made.renew_client()?;
         Ok(made)
@@ -48,20 +57,44 @@ impl Certificates {
     /// # Errors
     /// When the folder cannot be written.
     pub fn renew_server(&self, years: Option<(i32, i32)>) -> Result<()> {
-        self.sign("server", &self.servers, &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth], years)
+        self.sign(
+            "server",
+            &self.servers,
+            &[
+                ExtendedKeyUsagePurpose::ServerAuth,
+                ExtendedKeyUsagePurpose::ClientAuth,
+            ],
+            years,
+        )
     }
 
-    fn sign(&self, name: &str, addresses: &[IpAddr], usages: &[ExtendedKeyUsagePurpose], years: Option<(i32, i32)>) -> Result<()> {
+    fn sign(
+        &self,
+        name: &str,
+        addresses: &[IpAddr],
+        usages: &[ExtendedKeyUsagePurpose],
+        years: Option<(i32, i32)>,
+    ) -> Result<()> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
-        params.subject_alt_names = addresses.iter().map(|address| SanType::IpAddress(*address)).collect();
+        params.subject_alt_names = addresses
+            .iter()
+            .map(|address| SanType::IpAddress(*address))
+            .collect();
         params.extended_key_usages = usages.to_vec();
         if let Some((from, until)) = years {
-            (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(until, 1, 1));
+            (params.not_before, params.not_after) =
+                (date_time_ymd(from, 1, 1), date_time_ymd(until, 1, 1));
         }
-        std::fs::write(self.folder.join(format!("{name}-key.pem")), key.serialize_pem())?;
-        std::fs::write(self.folder.join(format!("{name}.pem")), params.signed_by(&key, &self.issuer)?.pem())?;
+        std::fs::write(
+            self.folder.join(format!("{name}-key.pem")),
+            key.serialize_pem(),
+        )?;
+        std::fs::write(
+            self.folder.join(format!("{name}.pem")),
+            params.signed_by(&key, &self.issuer)?.pem(),
+        )?;
         Ok(())
     }
 

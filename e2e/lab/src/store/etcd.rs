@@ -30,7 +30,13 @@ pub struct EtcdOptions {
 
 impl Default for EtcdOptions {
     fn default() -> EtcdOptions {
-        EtcdOptions { version: EtcdVersion::V36, interface: None, tls: false, user: None, args: Vec::new() }
+        EtcdOptions {
+            version: EtcdVersion::V36,
+            interface: None,
+            tls: false,
+            user: None,
+            args: Vec::new(),
+        }
     }
 }
 
@@ -96,16 +102,35 @@ impl Etcd {
     pub fn start(hosts: &[&Host], options: &EtcdOptions) -> Result<Etcd> {
         let mut members = Vec::new();
         for host in hosts {
-            let address = options.interface.as_ref().map_or_else(|| host.v4(), |interface| host.v4_of(interface))?;
+            let address = options
+                .interface
+                .as_ref()
+                .map_or_else(|| host.v4(), |interface| host.v4_of(interface))?;
             let data = host.folder()?.join("etcd-data");
-            members.push(Member { host: (*host).clone(), name: format!("etcd-{}", host.name()), address, data, process: None });
+            members.push(Member {
+                host: (*host).clone(),
+                name: format!("etcd-{}", host.name()),
+                address,
+                data,
+                process: None,
+            });
         }
         let first = hosts.first().context("etcd needs a host")?;
-        let mut addresses: Vec<IpAddr> = members.iter().map(|member| IpAddr::V4(member.address)).collect();
+        let mut addresses: Vec<IpAddr> = members
+            .iter()
+            .map(|member| IpAddr::V4(member.address))
+            .collect();
         addresses.push(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let folder = first.folder()?.join("certificates");
-        let certificates = options.tls.then(|| Certificates::create(&folder, &addresses)).transpose()?;
-        let mut etcd = Etcd { members, options: options.clone(), certificates };
+        let certificates = options
+            .tls
+            .then(|| Certificates::create(&folder, &addresses))
+            .transpose()?;
+        let mut etcd = Etcd {
+            members,
+            options: options.clone(),
+            certificates,
+        };
         etcd.start_all()?;
         if let Some((name, password)) = &options.user {
             let root = etcd.anonymous(0)?;
@@ -150,7 +175,11 @@ impl Etcd {
             netns: self.member(member)?.host.netns().clone(),
             etcdctl: binaries::etcd(self.options.version, "etcdctl")?,
             local: self.url("127.0.0.1", 2379),
-            endpoints: self.members.iter().map(|member| self.url(&member.address.to_string(), 2379)).collect(),
+            endpoints: self
+                .members
+                .iter()
+                .map(|member| self.url(&member.address.to_string(), 2379))
+                .collect(),
             certificates: self.certificates.clone(),
             user: None,
         })
@@ -161,8 +190,14 @@ impl Etcd {
     /// # Errors
     /// When there is no such member, or it does not run.
     pub fn process(&mut self, member: usize) -> Result<&mut Process> {
-        let found = self.members.get_mut(member).with_context(|| format!("no member {member}"))?;
-        found.process.as_mut().with_context(|| format!("{} does not run", found.name))
+        let found = self
+            .members
+            .get_mut(member)
+            .with_context(|| format!("no member {member}"))?;
+        found
+            .process
+            .as_mut()
+            .with_context(|| format!("{} does not run", found.name))
     }
 
     /// Ends a member in order.
@@ -241,12 +276,24 @@ impl Etcd {
         if member.process.is_some() {
             bail!("{} runs already", member.name);
         }
-        let (client, peer) = (self.url(&member.address.to_string(), 2379), format!("http://{}:2380", member.address));
+        let (client, peer) = (
+            self.url(&member.address.to_string(), 2379),
+            format!("http://{}:2380", member.address),
+        );
         let mut launch = Launch::new(binaries::etcd(self.options.version, "etcd")?)
-            .args(["--unsafe-no-fsync", "--log-level=warn", "--logger=zap", "--log-outputs=stderr", "--initial-cluster-state=new"])
+            .args([
+                "--unsafe-no-fsync",
+                "--log-level=warn",
+                "--logger=zap",
+                "--log-outputs=stderr",
+                "--initial-cluster-state=new",
+            ])
             .arg(format!("--name={}", member.name))
             .arg(format!("--data-dir={}", member.data.display()))
-            .arg(format!("--listen-client-urls={client},{}", self.url("127.0.0.1", 2379)))
+            .arg(format!(
+                "--listen-client-urls={client},{}",
+                self.url("127.0.0.1", 2379)
+            ))
             .arg(format!("--advertise-client-urls={client}"))
             .arg(format!("--listen-peer-urls={peer}"))
             .arg(format!("--initial-advertise-peer-urls={peer}"))
@@ -256,10 +303,19 @@ impl Etcd {
             launch = launch.args(["--heartbeat-interval=20", "--election-timeout=200"]);
         }
         if let Some(files) = &self.certificates {
-            launch = launch.arg("--client-cert-auth").arg("--trusted-ca-file").arg(files.ca());
-            launch = launch.arg("--cert-file").arg(files.server()).arg("--key-file").arg(files.server_key());
+            launch = launch
+                .arg("--client-cert-auth")
+                .arg("--trusted-ca-file")
+                .arg(files.ca());
+            launch = launch
+                .arg("--cert-file")
+                .arg(files.server())
+                .arg("--key-file")
+                .arg(files.server_key());
         }
-        let process = member.host.spawn("etcd", &launch.args(&self.options.args))?;
+        let process = member
+            .host
+            .spawn("etcd", &launch.args(&self.options.args))?;
         if let Some(member) = self.members.get_mut(number) {
             member.process = Some(process);
         }
@@ -273,13 +329,22 @@ impl Etcd {
             if !process.is_running() {
                 return Ok(Err(process.log_tail(10)));
             }
-            client.etcdctl(&["--dial-timeout=1s", "--command-timeout=1s", "endpoint", "health"]).map(Ok)
+            client
+                .etcdctl(&[
+                    "--dial-timeout=1s",
+                    "--command-timeout=1s",
+                    "endpoint",
+                    "health",
+                ])
+                .map(Ok)
         })?
         .map_or_else(|log| bail!("etcd ended:\n{log}"), |_| Ok(()))
     }
 
     fn member(&self, number: usize) -> Result<&Member> {
-        self.members.get(number).with_context(|| format!("no member {number}"))
+        self.members
+            .get(number)
+            .with_context(|| format!("no member {number}"))
     }
 
     fn forget(&mut self, number: usize) {
@@ -289,7 +354,11 @@ impl Etcd {
     }
 
     fn initial_cluster(&self) -> String {
-        let members: Vec<String> = self.members.iter().map(|member| format!("{}=http://{}:2380", member.name, member.address)).collect();
+        let members: Vec<String> = self
+            .members
+            .iter()
+            .map(|member| format!("{}=http://{}:2380", member.name, member.address))
+            .collect();
         members.join(",")
     }
 

@@ -66,9 +66,17 @@ impl EtcdClient {
     pub fn etcdctl(&self, args: &[&str]) -> Result<String> {
         let output = self.netns.run(|| {
             let mut command = Command::new(&self.etcdctl);
-            command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.local));
+            command
+                .env("ETCDCTL_API", "3")
+                .arg(format!("--endpoints={}", self.local));
             if let Some(files) = &self.certificates {
-                command.arg("--cacert").arg(files.ca()).arg("--cert").arg(files.client()).arg("--key").arg(files.client_key());
+                command
+                    .arg("--cacert")
+                    .arg(files.ca())
+                    .arg("--cert")
+                    .arg(files.client())
+                    .arg("--key")
+                    .arg(files.client_key());
             }
             if let Some((name, password)) = &self.user {
                 command.arg(format!("--user={name}:{password}"));
@@ -77,7 +85,11 @@ impl EtcdClient {
         })?;
         let output = output.with_context(|| format!("starting {}", self.etcdctl.display()))?;
         if !output.status.success() {
-            bail!("etcdctl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "etcdctl {}: {}",
+                args.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -95,7 +107,8 @@ impl EtcdClient {
     /// # Errors
     /// When etcdctl fails.
     pub fn put_leased(&self, key: &str, value: &str, lease: i64) -> Result<()> {
-        self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value]).map(drop)
+        self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value])
+            .map(drop)
     }
 
     /// A key, when it exists.
@@ -103,7 +116,10 @@ impl EtcdClient {
     /// # Errors
     /// When etcdctl fails.
     pub fn get(&self, key: &str) -> Result<Option<KeyValue>> {
-        Ok(self.read(&["get", "-w", "json", "--", key])?.into_iter().next())
+        Ok(self
+            .read(&["get", "-w", "json", "--", key])?
+            .into_iter()
+            .next())
     }
 
     /// The keys that begin so, in order.
@@ -127,7 +143,10 @@ impl EtcdClient {
     /// # Errors
     /// When etcdctl fails.
     pub fn revision(&self) -> Result<i64> {
-        Ok(self.answer(&["get", "-w", "json", "no-such-key"])?.header.revision)
+        Ok(self
+            .answer(&["get", "-w", "json", "no-such-key"])?
+            .header
+            .revision)
     }
 
     /// Forgets the history before the present revision, so that watches from there must list again.
@@ -146,7 +165,10 @@ impl EtcdClient {
     /// When etcdctl fails.
     pub fn grant(&self, seconds: u32) -> Result<i64> {
         let answer = self.etcdctl(&["lease", "grant", &seconds.to_string()])?;
-        let number = answer.split_whitespace().nth(1).with_context(|| format!("{answer:?}"))?;
+        let number = answer
+            .split_whitespace()
+            .nth(1)
+            .with_context(|| format!("{answer:?}"))?;
         i64::from_str_radix(number, 16).with_context(|| format!("lease {number}"))
     }
 
@@ -155,7 +177,8 @@ impl EtcdClient {
     /// # Errors
     /// When etcdctl fails.
     pub fn revoke(&self, lease: i64) -> Result<()> {
-        self.etcdctl(&["lease", "revoke", &format!("{lease:x}")]).map(drop)
+        self.etcdctl(&["lease", "revoke", &format!("{lease:x}")])
+            .map(drop)
     }
 
     /// The seconds that a lease has left; none when it is gone.
@@ -167,7 +190,13 @@ impl EtcdClient {
         struct Left {
             ttl: i64,
         }
-        let left: Left = serde_json::from_str(&self.etcdctl(&["lease", "timetolive", "-w", "json", &format!("{lease:x}")])?)?;
+        let left: Left = serde_json::from_str(&self.etcdctl(&[
+            "lease",
+            "timetolive",
+            "-w",
+            "json",
+            &format!("{lease:x}"),
+        ])?)?;
         Ok(Some(left.ttl).filter(|seconds| *seconds > 0))
     }
 
@@ -176,7 +205,8 @@ impl EtcdClient {
     /// # Errors
     /// When etcdctl fails.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
-        self.etcdctl(&["snapshot", "save", &file.to_string_lossy()]).map(drop)
+        self.etcdctl(&["snapshot", "save", &file.to_string_lossy()])
+            .map(drop)
     }
 
     /// Creates a user who may read and write below a prefix.
@@ -186,7 +216,14 @@ impl EtcdClient {
     pub fn add_user(&self, name: &str, password: &str, prefix: &str) -> Result<()> {
         self.etcdctl(&["user", "add", &format!("{name}:{password}")])?;
         self.etcdctl(&["role", "add", name])?;
-        self.etcdctl(&["role", "grant-permission", name, "--prefix=true", "readwrite", prefix])?;
+        self.etcdctl(&[
+            "role",
+            "grant-permission",
+            name,
+            "--prefix=true",
+            "readwrite",
+            prefix,
+        ])?;
         self.etcdctl(&["user", "grant-role", name, name]).map(drop)
     }
 
@@ -205,7 +242,11 @@ impl EtcdClient {
     }
 
     fn read(&self, args: &[&str]) -> Result<Vec<KeyValue>> {
-        self.answer(args)?.kvs.into_iter().map(KeyValue::try_from).collect()
+        self.answer(args)?
+            .kvs
+            .into_iter()
+            .map(KeyValue::try_from)
+            .collect()
     }
 
     fn answer(&self, args: &[&str]) -> Result<Answer> {
@@ -243,9 +284,29 @@ impl TryFrom<Entry> for KeyValue {
 
     fn try_from(entry: Entry) -> Result<KeyValue> {
         let text = |encoded: &str| {
-            Ok::<_, anyhow::Error>(String::from_utf8_lossy(&BASE64.decode(encoded).with_context(|| format!("{encoded:?}"))?).into_owned())
+            Ok::<_, anyhow::Error>(
+                String::from_utf8_lossy(
+                    &BASE64
+                        .decode(encoded)
+                        .with_context(|| format!("{encoded:?}"))?,
+                )
+                .into_owned(),
+            )
         };
-        let Entry { create_revision, mod_revision, version, lease, .. } = entry;
-        Ok(KeyValue { key: text(&entry.key)?, value: text(&entry.value)?, create_revision, mod_revision, version, lease })
+        let Entry {
+            create_revision,
+            mod_revision,
+            version,
+            lease,
+            ..
+        } = entry;
+        Ok(KeyValue {
+            key: text(&entry.key)?,
+            value: text(&entry.value)?,
+            create_revision,
+            mod_revision,
+            version,
+            lease,
+        })
     }
 }

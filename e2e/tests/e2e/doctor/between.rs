@@ -8,18 +8,32 @@ use super::fault::beside_each_other;
 use super::node::{Node, all_well, ready_nodes};
 
 /// Runs a test with so many nodes on one switch.
-fn nodes_on_a_switch(title: &str, count: u8, work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>) -> Result<()> {
+fn nodes_on_a_switch(
+    title: &str,
+    count: u8,
+    work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>,
+) -> Result<()> {
     nodes_of(NETWORK, title, count, work)
 }
 
 /// The same with another network.
-fn nodes_of(network: &str, title: &str, count: u8, work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>) -> Result<()> {
+fn nodes_of(
+    network: &str,
+    title: &str,
+    count: u8,
+    work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>,
+) -> Result<()> {
     Lab::run(title, |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, count)?;
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(network)?;
-        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        let mut nodes = ready_nodes(
+            lab,
+            &hosts,
+            &store,
+            &FlanneldOptions::bare().iface("enp0s8"),
+        )?;
         nodes.iter_mut().try_for_each(Node::grown)?;
         all_well(&mut nodes).context("at the start")?;
         work(lab, &lan, &mut nodes)?;
@@ -29,12 +43,16 @@ fn nodes_of(network: &str, title: &str, count: u8, work: impl FnOnce(&Lab, &Swit
 
 /// Makes the switch do this to what it carries.
 fn on_the_switch(lan: &Switch, rules: &str) -> Result<()> {
-    let table = format!("table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}\n}}; }}\n");
+    let table = format!(
+        "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}\n}}; }}\n"
+    );
     lan.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
 fn mend_the_switch(lan: &Switch) -> Result<()> {
-    lan.netns().exec("nft", &["delete", "table", "bridge", "faults"]).map(drop)
+    lan.netns()
+        .exec("nft", &["delete", "table", "bridge", "faults"])
+        .map(drop)
 }
 
 /// No verdict on another node makes this one unready.
@@ -51,7 +69,10 @@ fn all_ready(nodes: &mut [Node]) -> Result<()> {
 fn the_way_to_a_peer_leads_into_the_tunnel() -> Result<()> {
     let network = r#"{"Network":"192.168.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
     nodes_of(network, "doctor: tunnel loop", 3, |_, _, nodes| {
-        let addresses = nodes.iter().map(|node| node.host.v4()).collect::<Result<Vec<_>>>()?;
+        let addresses = nodes
+            .iter()
+            .map(|node| node.host.v4())
+            .collect::<Result<Vec<_>>>()?;
         let (peer, gateway) = (addresses[1], addresses[2]);
         nodes[0].run(&format!(
             "ip route add {gateway}/32 dev enp0s8; ip route add default via {gateway} dev enp0s8; ip route del 192.168.56.0/24 dev enp0s8"
@@ -59,10 +80,21 @@ fn the_way_to_a_peer_leads_into_the_tunnel() -> Result<()> {
         nodes[0].expect(&["tunnel-loop"])?;
         let first = nodes[0].first()?;
         let inside = format!("at {peer} is inside");
-        ensure!(first["what"].as_str().is_some_and(|what| what.contains(said("tunnel-loop", &inside))), "{first:#}");
+        ensure!(
+            first["what"]
+                .as_str()
+                .is_some_and(|what| what.contains(said("tunnel-loop", &inside))),
+            "{first:#}"
+        );
         let commands = nodes[0].commands()?;
-        ensure!(commands[0] == format!("ip route add {peer}/32 via {gateway} dev enp0s8"), "{first:#}");
-        ensure!(commands.len() == 2 && commands[1].starts_with("# not kept over a reboot"), "{first:#}");
+        ensure!(
+            commands[0] == format!("ip route add {peer}/32 via {gateway} dev enp0s8"),
+            "{first:#}"
+        );
+        ensure!(
+            commands.len() == 2 && commands[1].starts_with("# not kept over a reboot"),
+            "{first:#}"
+        );
         all_ready(nodes)?;
         nodes[0].mend()?;
         all_well(nodes).context("after its command")
@@ -71,20 +103,35 @@ fn the_way_to_a_peer_leads_into_the_tunnel() -> Result<()> {
 
 /// A firewall that drops what `ipip` sends: no UDP port is to blame. It needs a kernel with IPIP.
 pub fn protocol_4_is_dropped() -> Result<()> {
-    nodes_of(&NETWORK.replace("vxlan", "ipip"), "doctor: protocol 4", 3, |_, lan, nodes| {
-        nodes[0].run("iptables -A INPUT -p 4 -j DROP")?;
-        nodes[0].expect(&["encap-blocked"])?;
-        let first = nodes[0].first()?;
-        ensure!(first["what"] == said("encap-blocked", "IP protocol 4 (IPIP) is blocked to this node"), "{first:#}");
-        let commands = nodes[0].commands()?;
-        ensure!(commands[0].ends_with(" -I INPUT -i enp0s8 -s 192.168.56.0/24 -p 4 -j ACCEPT"), "{first:#}");
-        nodes[0].mend()?;
-        all_well(nodes).context("after the firewall of a host")?;
+    nodes_of(
+        &NETWORK.replace("vxlan", "ipip"),
+        "doctor: protocol 4",
+        3,
+        |_, lan, nodes| {
+            nodes[0].run("iptables -A INPUT -p 4 -j DROP")?;
+            nodes[0].expect(&["encap-blocked"])?;
+            let first = nodes[0].first()?;
+            ensure!(
+                first["what"]
+                    == said(
+                        "encap-blocked",
+                        "IP protocol 4 (IPIP) is blocked to this node"
+                    ),
+                "{first:#}"
+            );
+            let commands = nodes[0].commands()?;
+            ensure!(
+                commands[0].ends_with(" -I INPUT -i enp0s8 -s 192.168.56.0/24 -p 4 -j ACCEPT"),
+                "{first:#}"
+            );
+            nodes[0].mend()?;
+            all_well(nodes).context("after the firewall of a host")?;
 
-        on_the_switch(lan, "ip protocol 4 drop")?;
-        nodes[1].expect(&["encap-blocked"])?;
-        mend_the_switch(lan)
-    })
+            on_the_switch(lan, "ip protocol 4 drop")?;
+            nodes[1].expect(&["encap-blocked"])?;
+            mend_the_switch(lan)
+        },
+    )
 }
 
 /// What a firewall or a cable does.
@@ -146,20 +193,36 @@ fn small_mtu() -> Result<()> {
         for node in nodes.iter_mut() {
             node.expect(&["mtu"])?;
             let first = node.first()?.to_string();
-            ensure!(said("mtu", "1350 bytes|as Backend.MTU, give 1400").split('|').all(|words| first.contains(words)), "{first}");
+            ensure!(
+                said("mtu", "1350 bytes|as Backend.MTU, give 1400")
+                    .split('|')
+                    .all(|words| first.contains(words)),
+                "{first}"
+            );
         }
         all_ready(nodes)?;
         let first = nodes[0].first()?;
         ensure!(first["remedy"]["on"] == "the other nodes", "{first}");
         let commands = nodes[0].commands()?;
         // The second node finds it as well.
-        let [ask, note] = commands.as_slice() else { bail!("{commands:?}") };
-        let (_, command) = note.split_once("on one node: ").with_context(|| note.clone())?;
-        ensure!(ask == "flannelctl doctor" && command.contains(".Backend.MTU = 1400"), "{commands:?}");
+        let [ask, note] = commands.as_slice() else {
+            bail!("{commands:?}")
+        };
+        let (_, command) = note
+            .split_once("on one node: ")
+            .with_context(|| note.clone())?;
+        ensure!(
+            ask == "flannelctl doctor" && command.contains(".Backend.MTU = 1400"),
+            "{commands:?}"
+        );
         nodes[0].type_in(&[command.to_owned()])?;
         nodes.iter_mut().try_for_each(Node::restart)?;
         all_well(nodes).context("after its commands, with the same switch")?;
-        ensure!(nodes[0].daemon()?.subnet_env()?.mtu == 1350, "{:?}", nodes[0].daemon()?.subnet_env()?);
+        ensure!(
+            nodes[0].daemon()?.subnet_env()?.mtu == 1350,
+            "{:?}",
+            nodes[0].daemon()?.subnet_env()?
+        );
         mend_the_switch(lan)
     })
 }
@@ -168,7 +231,10 @@ fn small_mtu() -> Result<()> {
 fn lossy() -> Result<()> {
     nodes_on_a_switch("doctor: lossy", 2, |_, lan, nodes| {
         // At random: every third one may always be one of those that nobody waits for.
-        on_the_switch(lan, "ip saddr 192.168.56.101 udp dport 8472 numgen random mod 3 == 0 drop")?;
+        on_the_switch(
+            lan,
+            "ip saddr 192.168.56.101 udp dport 8472 numgen random mod 3 == 0 drop",
+        )?;
         for node in nodes.iter_mut() {
             node.expect(&["lossy"])?;
         }
@@ -191,7 +257,9 @@ fn checksums() -> Result<()> {
         }
         all_ready(nodes)?;
         let commands = nodes[0].commands()?;
-        nodes.iter_mut().try_for_each(|node| node.type_in(&commands))?;
+        nodes
+            .iter_mut()
+            .try_for_each(|node| node.type_in(&commands))?;
         mend_the_switch(lan)
     })
 }
@@ -200,11 +268,17 @@ fn checksums() -> Result<()> {
 fn clock() -> Result<()> {
     nodes_on_a_switch("doctor: clock", 3, |_, _, nodes| {
         let library = binaries::faketime()?;
-        nodes[2].wrap(&format!("export LD_PRELOAD='{}' FAKETIME=+60 FAKETIME_DONT_FAKE_MONOTONIC=1", library.display()))?;
+        nodes[2].wrap(&format!(
+            "export LD_PRELOAD='{}' FAKETIME=+60 FAKETIME_DONT_FAKE_MONOTONIC=1",
+            library.display()
+        ))?;
         nodes[2].restart()?;
         nodes[2].expect(&["clock"])?;
         let first = nodes[2].first()?["what"].to_string();
-        ensure!(first.contains(said("clock", "ahead of that of most peers")), "{first}");
+        ensure!(
+            first.contains(said("clock", "ahead of that of most peers")),
+            "{first}"
+        );
         nodes[0].expect(&[])?;
         all_ready(nodes)?;
         nodes[2].wrap("")?;

@@ -38,7 +38,12 @@ fn devices_in_the_way_are_found_and_set_aside() -> Result<()> {
         let hosts = lab.hosts(&lan, 2)?;
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(DUAL)?;
-        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        let mut nodes = ready_nodes(
+            lab,
+            &hosts,
+            &store,
+            &FlanneldOptions::bare().iface("enp0s8"),
+        )?;
         nodes.iter_mut().try_for_each(Node::grown)?;
         all_well(&mut nodes)?;
         walk(&mut nodes[0], FAULTS)?;
@@ -52,7 +57,11 @@ fn devices_in_the_way_are_found_and_set_aside() -> Result<()> {
         node.daemon()?.kill()?;
         node.start()?;
         node.expect(&["foreign-device"])?;
-        ensure!(node.folded("not-running")?.as_deref() == Some("foreign-device"), "{:#}", node.doctor()?.1);
+        ensure!(
+            node.folded("not-running")?.as_deref() == Some("foreign-device"),
+            "{:#}",
+            node.doctor()?.1
+        );
         node.mend()?;
         node.ready()?;
         all_well(&mut nodes)

@@ -33,29 +33,46 @@ enum Readiness {
 
 /// A fault that the doctor's commands mend.
 pub const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
-    Fault { check, make, clear, by_hand: false, readiness: Readiness::Kept }
+    Fault {
+        check,
+        make,
+        clear,
+        by_hand: false,
+        readiness: Readiness::Kept,
+    }
 }
 
 impl Fault {
     /// One that only its maker can end.
     pub const fn by_hand(self) -> Fault {
-        Fault { by_hand: true, ..self }
+        Fault {
+            by_hand: true,
+            ..self
+        }
     }
 
     /// One over which a node is not ready.
     pub const fn unready(self) -> Fault {
-        Fault { readiness: Readiness::Withdrawn, ..self }
+        Fault {
+            readiness: Readiness::Withdrawn,
+            ..self
+        }
     }
 
     /// One that ends or stops the daemon.
     pub const fn silent(self) -> Fault {
-        Fault { readiness: Readiness::Silent, ..self }
+        Fault {
+            readiness: Readiness::Silent,
+            ..self
+        }
     }
 }
 
 /// Walks through faults of a node on which all is well.
 pub fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
-    faults.iter().try_for_each(|fault| one(node, fault).with_context(|| fault.check))
+    faults
+        .iter()
+        .try_for_each(|fault| one(node, fault).with_context(|| fault.check))
 }
 
 fn one(node: &mut Node, fault: &Fault) -> Result<()> {
@@ -68,7 +85,9 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
             let now = node.readyz()?;
             ensure!(now.0 == 200, "findings do not change readiness: {now:?}");
         }
-        Readiness::Withdrawn => eventually_ok(DEADLINE, "the daemon is not ready", || match node.readyz()? {
+        Readiness::Withdrawn => eventually_ok(DEADLINE, "the daemon is not ready", || match node
+            .readyz()?
+        {
             (503, _) => Ok(()),
             other => bail!("{other:?}"),
         })?,
@@ -91,10 +110,16 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
 pub fn beside_each_other(labs: &[fn() -> Result<()>]) -> Result<()> {
     let done: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = labs.iter().map(|lab| scope.spawn(lab)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a lab panicked"))).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| bail!("a lab panicked")))
+            .collect()
     });
     // All of them: one failure hides no other.
-    let failed: Vec<String> = done.into_iter().filter_map(|done| done.err().map(|error| format!("{error:#}"))).collect();
+    let failed: Vec<String> = done
+        .into_iter()
+        .filter_map(|done| done.err().map(|error| format!("{error:#}")))
+        .collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n\n"));
     Ok(())
 }

@@ -31,12 +31,20 @@ fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) ->
         let hosts = lab.hosts(&lan, 2)?;
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(NETWORK)?;
-        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        let mut nodes = ready_nodes(
+            lab,
+            &hosts,
+            &store,
+            &FlanneldOptions::bare().iface("enp0s8"),
+        )?;
         nodes.iter_mut().try_for_each(Node::grown)?;
         all_well(&mut nodes).context("at the start")?;
         nodes[0].run(COUNTERS)?;
         nodes[1].run(&format!("ip address add {STRANGER}/32 dev enp0s8"))?;
-        ensure!(arrives(&mut nodes, STRANGER)?, "without a firewall everybody gets in");
+        ensure!(
+            arrives(&mut nodes, STRANGER)?,
+            "without a firewall everybody gets in"
+        );
         work(lab, &mut nodes)
     })
 }
@@ -45,7 +53,11 @@ fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) ->
 fn counted(node: &mut Node, name: &str) -> Result<u64> {
     let (_, text) = node.sh(&format!("nft -j list counter ip counted {name}"))?;
     let listing: serde_json::Value = serde_json::from_str(&text).context(text)?;
-    let found = listing["nftables"].as_array().into_iter().flatten().find_map(|item| item["counter"]["packets"].as_u64());
+    let found = listing["nftables"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find_map(|item| item["counter"]["packets"].as_u64());
     found.with_context(|| format!("no counter: {listing}"))
 }
 
@@ -53,10 +65,16 @@ fn counted(node: &mut Node, name: &str) -> Result<u64> {
 fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     let to = nodes[0].host.v4()?;
     let from: Ipv4Addr = from.parse()?;
-    let name = if from.to_string() == STRANGER { "stranger" } else { "peer" };
+    let name = if from.to_string() == STRANGER {
+        "stranger"
+    } else {
+        "peer"
+    };
     let before = counted(&mut nodes[0], name)?;
     for _ in 0..10 {
-        nodes[1].host.netns().run(|| UdpSocket::bind((from, 0)).and_then(|socket| socket.send_to(b"no vxlan", (to, 8472))))??;
+        nodes[1].host.netns().run(|| {
+            UdpSocket::bind((from, 0)).and_then(|socket| socket.send_to(b"no vxlan", (to, 8472)))
+        })??;
     }
     // A packet between two hosts of a lab is there when it is sent: there is no queue on the way.
     Ok(counted(&mut nodes[0], name)? > before)
@@ -65,28 +83,52 @@ fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
 /// The peer gets in, and nobody else.
 fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
     let peer = nodes[1].host.v4()?.to_string();
-    ensure!(arrives(nodes, &peer)?, "{when}: the peer's packets are dropped");
-    ensure!(!arrives(nodes, STRANGER)?, "{when}: the port is open to {STRANGER}");
+    ensure!(
+        arrives(nodes, &peer)?,
+        "{when}: the peer's packets are dropped"
+    );
+    ensure!(
+        !arrives(nodes, STRANGER)?,
+        "{when}: the port is open to {STRANGER}"
+    );
     Ok(())
 }
 
 /// A program of a package that is unpacked and not installed.
-fn wrapper(node: &Node, name: &str, packages: &std::path::Path, environment: &str, program: &str) -> Result<()> {
+fn wrapper(
+    node: &Node,
+    name: &str,
+    packages: &std::path::Path,
+    environment: &str,
+    program: &str,
+) -> Result<()> {
     let modules = packages.join("usr/lib/python3/dist-packages");
-    let text = format!("#!/bin/sh\nexport PYTHONPATH='{}' {environment}\nexec /usr/bin/python3 -W ignore {program} \"$@\"\n", modules.display());
+    let text = format!(
+        "#!/bin/sh\nexport PYTHONPATH='{}' {environment}\nexec /usr/bin/python3 -W ignore {program} \"$@\"\n",
+        modules.display()
+    );
     write_script(&node.files.join("bin").join(name), &text)
 }
 
 /// ufw with files of its own.
 fn ufw(node: &mut Node) -> Result<()> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
-    let (from, root) = (packages.display().to_string(), node.files.join("ufw").display().to_string());
+    let (from, root) = (
+        packages.display().to_string(),
+        node.files.join("ufw").display().to_string(),
+    );
     node.run(&format!(
         "mkdir -p {root}/etc/default {root}/lib; cp -r {from}/etc/ufw {root}/etc/; cp {from}/etc/default/ufw {root}/etc/default/
         if [ -d {from}/lib/ufw ]; then cp -r {from}/lib/ufw {root}/lib/; else cp -r {from}/usr/lib/ufw {root}/lib/; fi
         cd {from}/usr/share/ufw; cp *.rules *.init ufw.conf {root}/etc/ufw/; cp iptables/*.rules {root}/etc/ufw/"
     ))?;
-    wrapper(node, "ufw", &packages, "", &format!("{from}/usr/sbin/ufw --rootdir={root} --datadir={root}"))
+    wrapper(
+        node,
+        "ufw",
+        &packages,
+        "",
+        &format!("{from}/usr/sbin/ufw --rootdir={root} --datadir={root}"),
+    )
 }
 
 #[test]
@@ -116,9 +158,13 @@ fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");
     let (from, root) = (packages.display().to_string(), folder.display().to_string());
-    node.run(&format!("mkdir -p {root}; cp -r {from}/etc/firewalld {root}/etc"))?;
+    node.run(&format!(
+        "mkdir -p {root}; cp -r {from}/etc/firewalld {root}/etc"
+    ))?;
     let every = ["method_call", "method_return", "error", "signal"];
-    let allow: String = every.map(|kind| format!("<allow send_type=\"{kind}\"/><allow receive_type=\"{kind}\"/>")).concat();
+    let allow: String = every
+        .map(|kind| format!("<allow send_type=\"{kind}\"/><allow receive_type=\"{kind}\"/>"))
+        .concat();
     std::fs::write(
         folder.join("bus.conf"),
         format!(
@@ -127,13 +173,34 @@ fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
         ),
     )?;
     let bus = format!("DBUS_SYSTEM_BUS_ADDRESS='unix:path={root}/bus'");
-    wrapper(node, "firewall-cmd", &packages, &bus, &format!("{from}/usr/bin/firewall-cmd"))?;
-    let files = format!("--system-config {root}/etc --default-config {from}/usr/lib/firewalld --log-file {root}/log");
-    wrapper(node, "firewalld", &packages, &bus, &format!("{from}/usr/sbin/firewalld --nofork --nopid {files}"))?;
+    wrapper(
+        node,
+        "firewall-cmd",
+        &packages,
+        &bus,
+        &format!("{from}/usr/bin/firewall-cmd"),
+    )?;
+    let files = format!(
+        "--system-config {root}/etc --default-config {from}/usr/lib/firewalld --log-file {root}/log"
+    );
+    wrapper(
+        node,
+        "firewalld",
+        &packages,
+        &bus,
+        &format!("{from}/usr/sbin/firewalld --nofork --nopid {files}"),
+    )?;
     let config = format!("--config-file={root}/bus.conf");
-    let bus = node.host.spawn("bus", &Launch::new("dbus-daemon").args([config.as_str(), "--nofork", "--nopidfile"]))?;
-    let daemon = node.host.spawn("firewalld", &Launch::new(node.files.join("bin/firewalld")))?;
-    eventually_ok(DEADLINE, "firewalld runs", || node.run("firewall-cmd --state"))?;
+    let bus = node.host.spawn(
+        "bus",
+        &Launch::new("dbus-daemon").args([config.as_str(), "--nofork", "--nopidfile"]),
+    )?;
+    let daemon = node
+        .host
+        .spawn("firewalld", &Launch::new(node.files.join("bin/firewalld")))?;
+    eventually_ok(DEADLINE, "firewalld runs", || {
+        node.run("firewall-cmd --state")
+    })?;
     Ok((folder, vec![bus, daemon]))
 }
 

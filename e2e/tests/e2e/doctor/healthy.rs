@@ -23,7 +23,10 @@ fn healthy() -> Vec<String> {
 #[test]
 fn a_healthy_network_raises_no_finding() -> Result<()> {
     let configs = healthy();
-    let labs = configs.iter().map(|_| Lab::new("doctor: healthy")).collect::<Result<Vec<_>>>()?;
+    let labs = configs
+        .iter()
+        .map(|_| Lab::new("doctor: healthy"))
+        .collect::<Result<Vec<_>>>()?;
     let mut all = Vec::new();
     for (lab, config) in labs.iter().zip(&configs) {
         let lan = lab.switch("lan")?;
@@ -46,7 +49,8 @@ fn a_healthy_network_raises_no_finding() -> Result<()> {
     }
     std::thread::sleep(Duration::from_secs(12));
     for (config, node) in &mut all {
-        node.expect(&[]).with_context(|| format!("{config}, later"))?;
+        node.expect(&[])
+            .with_context(|| format!("{config}, later"))?;
         let log = node.daemon()?.log();
         ensure!(!log.contains("WARN this node"), "{config}: {log}");
     }

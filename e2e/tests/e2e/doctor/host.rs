@@ -15,7 +15,8 @@ printf 'young\\r\\neth0' > $folder/$OWN.8; touch $folder/$OWN.8";
 
 /// Puts the daemon where it finds no program of iptables.
 const NO_IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) mount --bind /dev/null $(readlink -f $(command -v iptables))";
-const IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink -f $(command -v iptables))";
+const IPTABLES: &str =
+    "nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink -f $(command -v iptables))";
 
 const FAULTS: &[Fault] = &[
     // Afterwards the host starts: its files mend the fault again.
@@ -72,11 +73,17 @@ fn each_fault_is_found_alone_and_mended_by_its_own_commands() -> Result<()> {
         let store = Store::dir(&folder);
         // Nodes have none of the subnets that the faults use.
         store.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.200.0","Backend":{"Type":"vxlan"}}"#)?;
-        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        let mut nodes = ready_nodes(
+            lab,
+            &hosts,
+            &store,
+            &FlanneldOptions::bare().iface("enp0s8"),
+        )?;
         nodes.iter_mut().try_for_each(Node::grown)?;
         all_well(&mut nodes)?;
         let node = &mut nodes[0];
-        node.variables.push(("LEASES", folder.display().to_string()));
+        node.variables
+            .push(("LEASES", folder.display().to_string()));
         walk(node, FAULTS)?;
         all_well(&mut nodes).context("after all of them")?;
 
@@ -86,8 +93,17 @@ fn each_fault_is_found_alone_and_mended_by_its_own_commands() -> Result<()> {
             node.run("ip route delete $PEER; until ip route show $PEER | grep -q flannel; do sleep 0.1; done; sleep 0.5")?;
         }
         node.expect(&["drift-war"])?;
-        let (first, peer) = (node.first()?, node.variables.iter().find(|(name, _)| *name == "PEER").map(|(_, peer)| peer.clone()));
-        ensure!(first["about"] == format!("route to {}", peer.unwrap_or_default()), "{first}");
+        let (first, peer) = (
+            node.first()?,
+            node.variables
+                .iter()
+                .find(|(name, _)| *name == "PEER")
+                .map(|(_, peer)| peer.clone()),
+        );
+        ensure!(
+            first["about"] == format!("route to {}", peer.unwrap_or_default()),
+            "{first}"
+        );
         ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
         Ok(())
     })
@@ -104,11 +120,22 @@ fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
         let us = format!("(pid {})", std::process::id());
         let names_us = |node: &mut Node| -> Result<()> {
             let seen = node.first()?["evidence"][0]["text"].clone();
-            ensure!(seen.as_str().is_some_and(|text| text.contains(said("port-taken", &us))), "{seen}");
+            ensure!(
+                seen.as_str()
+                    .is_some_and(|text| text.contains(said("port-taken", &us))),
+                "{seen}"
+            );
             Ok(())
         };
-        let mut node = Node::new(lab, &hosts[0], &FlanneldOptions::bare().iface("enp0s8"), &store)?;
-        let page = hosts[0].netns().run(|| std::net::TcpListener::bind("127.0.0.1:8474"))??;
+        let mut node = Node::new(
+            lab,
+            &hosts[0],
+            &FlanneldOptions::bare().iface("enp0s8"),
+            &store,
+        )?;
+        let page = hosts[0]
+            .netns()
+            .run(|| std::net::TcpListener::bind("127.0.0.1:8474"))??;
         node.start()?;
         node.ready()?;
         node.expect(&["port-taken"])?;
@@ -116,19 +143,28 @@ fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
         node.mend()?;
         node.ready()?;
         node.expect(&[])?;
-        ensure!(node.daemon()?.log().contains("127.0.0.1:8574"), "the status API moved");
+        ensure!(
+            node.daemon()?.log().contains("127.0.0.1:8574"),
+            "the status API moved"
+        );
         drop(page);
 
         // The tunnel's port: nobody moves that by a flag. The daemon tries for a while, and ends.
         node.stop()?;
-        eventually_ok(DEADLINE, "the device's address does not change unseen", || {
-            node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
-            let folded = node.folded("vtep-mac")?;
-            ensure!(folded.as_deref() == Some("not-running"), "{folded:?}");
-            Ok(())
-        })?;
+        eventually_ok(
+            DEADLINE,
+            "the device's address does not change unseen",
+            || {
+                node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
+                let folded = node.folded("vtep-mac")?;
+                ensure!(folded.as_deref() == Some("not-running"), "{folded:?}");
+                Ok(())
+            },
+        )?;
         node.run("ip link delete flannel.1")?;
-        let tunnel = hosts[0].netns().run(|| std::net::UdpSocket::bind("0.0.0.0:8472"))??;
+        let tunnel = hosts[0]
+            .netns()
+            .run(|| std::net::UdpSocket::bind("0.0.0.0:8472"))??;
         node.start()?;
         // A daemon that starts or ends has no socket for a moment: it is no other program.
         for _ in 0..60 {
@@ -142,15 +178,26 @@ fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
         node.expect(&[])?;
 
         // The port of the health endpoints ends the start.
-        let options = FlanneldOptions::bare().iface("enp0s8").healthz_port(None).env("FLANNELD_HEALTHZ_PORT", "8471");
+        let options = FlanneldOptions::bare()
+            .iface("enp0s8")
+            .healthz_port(None)
+            .env("FLANNELD_HEALTHZ_PORT", "8471");
         let mut node = Node::new(lab, &hosts[1], &options, &store)?;
-        let _health = hosts[1].netns().run(|| std::net::TcpListener::bind("0.0.0.0:8471"))??;
+        let _health = hosts[1]
+            .netns()
+            .run(|| std::net::TcpListener::bind("0.0.0.0:8471"))??;
         node.start()?;
         node.expect(&["port-taken"])?;
         names_us(&mut node)?;
-        ensure!(node.folded("not-running")?.as_deref() == Some("port-taken"), "{:#}", node.doctor()?.1);
+        ensure!(
+            node.folded("not-running")?.as_deref() == Some("port-taken"),
+            "{:#}",
+            node.doctor()?.1
+        );
         let commands = node.commands()?;
-        let [moved, _] = commands.as_slice() else { bail!("{commands:?}") };
+        let [moved, _] = commands.as_slice() else {
+            bail!("{commands:?}")
+        };
         ensure!(moved.contains("FLANNELD_HEALTHZ_PORT=8571"), "{moved}");
         Ok(())
     })

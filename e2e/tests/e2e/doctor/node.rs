@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually_ok, write_script};
+use lab::{
+    Flanneld, FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually_ok, write_script,
+};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -59,18 +61,34 @@ impl Node {
         // As an operator writes it: what the lab gives as flags.
         let lines = store.args().into_iter().filter_map(|arg| {
             let (name, value) = arg.strip_prefix("--")?.split_once('=')?;
-            Some(format!("FLANNELD_{}={value}\n", name.to_uppercase().replace('-', "_")))
+            Some(format!(
+                "FLANNELD_{}={value}\n",
+                name.to_uppercase().replace('-', "_")
+            ))
         });
         std::fs::write(files.join("default/flanneld"), lines.collect::<String>())?;
         // The only help: these do what systemd does.
         let marker = files.join("restart");
-        write_script(&files.join("bin/systemctl"), &format!("#!/bin/sh\necho \"$@\" >> '{}'", marker.display()))?;
+        write_script(
+            &files.join("bin/systemctl"),
+            &format!("#!/bin/sh\necho \"$@\" >> '{}'", marker.display()),
+        )?;
         write_script(&files.join("bin/systemd-run"), SYSTEMD_RUN)?;
         std::os::unix::fs::symlink(binaries::own("flannelctl")?, files.join("bin/flannelctl"))?;
-        let node = Node { host: host.clone(), files, options: options.clone(), daemon: None, variables: Vec::new(), scripts: 0 };
+        let node = Node {
+            host: host.clone(),
+            files,
+            options: options.clone(),
+            daemon: None,
+            variables: Vec::new(),
+            scripts: 0,
+        };
         node.wrap("")?;
         let wrapper = node.wrapper();
-        Ok(Node { options: options.clone().binary(&wrapper), ..node })
+        Ok(Node {
+            options: options.clone().binary(&wrapper),
+            ..node
+        })
     }
 
     fn wrapper(&self) -> PathBuf {
@@ -82,7 +100,11 @@ impl Node {
         let flanneld = binaries::own("flanneld")?;
         write_script(
             &self.wrapper(),
-            &format!("#!/bin/sh -e\n{}{before}\necho $$ > /run/flanneld.pid\nexec '{}' \"$@\"", mounts(&self.files), flanneld.display()),
+            &format!(
+                "#!/bin/sh -e\n{}{before}\necho $$ > /run/flanneld.pid\nexec '{}' \"$@\"",
+                mounts(&self.files),
+                flanneld.display()
+            ),
         )
     }
 
@@ -90,8 +112,12 @@ impl Node {
     pub fn start(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
-        let options =
-            file.lines().filter_map(|line| line.split_once('=')).fold(self.options.clone(), |options, (name, value)| options.env(name, value));
+        let options = file
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .fold(self.options.clone(), |options, (name, value)| {
+                options.env(name, value)
+            });
         self.daemon = Some(self.host.start_flanneld(&options)?);
         Ok(())
     }
@@ -121,9 +147,11 @@ impl Node {
     /// Waits until the daemon says that it is ready.
     pub fn ready(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
-        eventually_ok(DEADLINE, "the daemon is ready", || match daemon.get("/readyz")? {
-            (200, _) => Ok(()),
-            (code, text) => bail!("{code} {text}\n{}", daemon.log_tail(10)),
+        eventually_ok(DEADLINE, "the daemon is ready", || {
+            match daemon.get("/readyz")? {
+                (200, _) => Ok(()),
+                (code, text) => bail!("{code} {text}\n{}", daemon.log_tail(10)),
+            }
         })
     }
 
@@ -142,9 +170,19 @@ impl Node {
     pub fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
-        let variables: String = self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
-        let whole = format!("{}PATH='{}':$PATH\n{variables}{script}", mounts(&self.files), self.files.join("bin").display());
-        let mut process = self.host.spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
+        let variables: String = self
+            .variables
+            .iter()
+            .map(|(name, value)| format!("{name}='{value}'\n"))
+            .collect();
+        let whole = format!(
+            "{}PATH='{}':$PATH\n{variables}{script}",
+            mounts(&self.files),
+            self.files.join("bin").display()
+        );
+        let mut process = self
+            .host
+            .spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
         let status = process.wait(DEADLINE)?;
         Ok((status.code().unwrap_or(-1), process.log()))
     }
@@ -159,7 +197,8 @@ impl Node {
     /// What the doctor says, as JSON, and its exit code.
     pub fn doctor(&mut self) -> Result<(i32, Value)> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
-        let report = serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))?;
+        let report =
+            serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))?;
         Ok((code, report))
     }
 
@@ -175,21 +214,35 @@ impl Node {
         let (_, report) = self.doctor()?;
         let mut findings = report["findings"].as_array().context("no findings")?.iter();
         let found = findings.find(|finding| finding["check"] == check);
-        Ok(found.and_then(|finding| finding["explained_by"].as_str()).map(str::to_owned))
+        Ok(found
+            .and_then(|finding| finding["explained_by"].as_str())
+            .map(str::to_owned))
     }
 
     /// Waits until exactly these causes are found, in this order: in JSON, in the text, and in the metrics of a daemon that answers.
     pub fn expect(&mut self, wanted: &[&str]) -> Result<()> {
-        eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || self.finds(wanted))
+        eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || {
+            self.finds(wanted)
+        })
     }
 
     /// One look.
     pub fn finds(&mut self, wanted: &[&str]) -> Result<()> {
         let (code, report) = self.doctor()?;
         let findings = report["findings"].as_array().context("no findings")?;
-        let causes: Vec<&Value> = findings.iter().filter(|finding| finding["explained_by"].is_null()).collect();
-        let found: Vec<&str> = causes.iter().filter_map(|finding| finding["check"].as_str()).collect();
-        ensure!(found == wanted, "{found:?} instead of {wanted:?}: {:#}", report["findings"]);
+        let causes: Vec<&Value> = findings
+            .iter()
+            .filter(|finding| finding["explained_by"].is_null())
+            .collect();
+        let found: Vec<&str> = causes
+            .iter()
+            .filter_map(|finding| finding["check"].as_str())
+            .collect();
+        ensure!(
+            found == wanted,
+            "{found:?} instead of {wanted:?}: {:#}",
+            report["findings"]
+        );
         let broken = causes.iter().any(|finding| finding["severity"] != "risk");
         ensure!(code == if broken { 3 } else { 0 }, "{code}: {report:#}");
         let (_, text) = self.sh("flannelctl doctor")?;
@@ -201,7 +254,10 @@ impl Node {
         }
         if report["daemon"] == "running" {
             let metrics = self.counted()?;
-            ensure!(metrics == wanted.iter().map(|check| (*check).to_owned()).collect(), "{metrics:?} in the metrics, not {wanted:?}");
+            ensure!(
+                metrics == wanted.iter().map(|check| (*check).to_owned()).collect(),
+                "{metrics:?} in the metrics, not {wanted:?}"
+            );
         }
         Ok(())
     }
@@ -209,10 +265,17 @@ impl Node {
     /// The checks that `flannel_findings` counts.
     fn counted(&mut self) -> Result<BTreeSet<String>> {
         let (_, text) = self.daemon()?.get("/metrics")?;
-        let lines = text.lines().filter_map(|line| line.strip_prefix("flannel_findings{check=\"")?.split_once("\"} "));
+        let lines = text.lines().filter_map(|line| {
+            line.strip_prefix("flannel_findings{check=\"")?
+                .split_once("\"} ")
+        });
         let found: BTreeSet<(&str, &str)> = lines.collect();
         ensure!(found.len() > 40, "{text}");
-        Ok(found.into_iter().filter(|(_, count)| *count != "0").map(|(check, _)| check.to_owned()).collect())
+        Ok(found
+            .into_iter()
+            .filter(|(_, count)| *count != "0")
+            .map(|(check, _)| check.to_owned())
+            .collect())
     }
 
     /// What /readyz says.
@@ -225,7 +288,9 @@ impl Node {
         let file = self.files.join("restart");
         for command in commands {
             self.run(command)?;
-            if std::fs::read_to_string(&file).is_ok_and(|asked| asked.trim_end().ends_with(" flanneld")) {
+            if std::fs::read_to_string(&file)
+                .is_ok_and(|asked| asked.trim_end().ends_with(" flanneld"))
+            {
                 std::fs::remove_file(&file)?;
                 self.restart()?;
             }
@@ -241,9 +306,14 @@ impl Node {
     /// The commands of the first finding.
     pub fn commands(&mut self) -> Result<Vec<String>> {
         let first = self.first()?;
-        let commands = first["remedy"]["commands"].as_array().with_context(|| format!("no commands: {first}"))?;
+        let commands = first["remedy"]["commands"]
+            .as_array()
+            .with_context(|| format!("no commands: {first}"))?;
         ensure!(!commands.is_empty(), "{first:#}");
-        Ok(commands.iter().filter_map(|command| command.as_str().map(str::to_owned)).collect())
+        Ok(commands
+            .iter()
+            .filter_map(|command| command.as_str().map(str::to_owned))
+            .collect())
     }
 
     /// Types the commands of the first finding as they stand.
@@ -255,23 +325,54 @@ impl Node {
 
 /// Puts the host's own files where programs look for them; the mounts are the process's own.
 fn mounts(files: &Path) -> String {
-    FOLDERS.map(|(name, place)| format!("mkdir -p {place}; mount --bind '{}' {place}\n", files.join(name).display())).concat()
+    FOLDERS
+        .map(|(name, place)| {
+            format!(
+                "mkdir -p {place}; mount --bind '{}' {place}\n",
+                files.join(name).display()
+            )
+        })
+        .concat()
 }
 
 /// Nodes on these hosts, with this network, and all of them ready.
-pub fn ready_nodes(lab: &Lab, hosts: &[Host], store: &Store, options: &FlanneldOptions) -> Result<Vec<Node>> {
-    let mut nodes = hosts.iter().map(|host| Node::new(lab, host, options, store)).collect::<Result<Vec<_>>>()?;
+pub fn ready_nodes(
+    lab: &Lab,
+    hosts: &[Host],
+    store: &Store,
+    options: &FlanneldOptions,
+) -> Result<Vec<Node>> {
+    let mut nodes = hosts
+        .iter()
+        .map(|host| Node::new(lab, host, options, store))
+        .collect::<Result<Vec<_>>>()?;
     for node in &mut nodes {
-        std::fs::write(node.files.join("cni/10-flannel.conflist"), r#"{"plugins":[{"type":"flannel"}]}"#)?;
+        std::fs::write(
+            node.files.join("cni/10-flannel.conflist"),
+            r#"{"plugins":[{"type":"flannel"}]}"#,
+        )?;
         node.start()?;
     }
     nodes.iter_mut().try_for_each(Node::ready)?;
-    let subnets = nodes.iter_mut().map(|node| Ok(node.daemon()?.subnet_env()?.subnet.context("a v4 subnet")?.trunc())).collect::<Result<Vec<_>>>()?;
+    let subnets = nodes
+        .iter_mut()
+        .map(|node| {
+            Ok(node
+                .daemon()?
+                .subnet_env()?
+                .subnet
+                .context("a v4 subnet")?
+                .trunc())
+        })
+        .collect::<Result<Vec<_>>>()?;
     for (number, node) in nodes.iter_mut().enumerate() {
         let other = subnets[(number + 1) % subnets.len()];
         let first = subnets[number].network().to_string();
         // Its own subnet without the last number, and another node's whole one.
-        node.variables.extend([("OWN", first.trim_end_matches(".0").to_owned()), ("PEER", other.to_string())]);
+        node.variables.extend([
+            ("OWN", first.trim_end_matches(".0").to_owned()),
+            ("PEER", other.to_string()),
+        ]);
     }
     Ok(nodes)
 }

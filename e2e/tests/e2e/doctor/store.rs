@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, eventually_ok, said};
+use lab::{
+    Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, eventually_ok, said,
+};
 
 use super::fault::beside_each_other;
 use super::node::{Node, all_well, ready_nodes};
@@ -13,7 +15,12 @@ use super::{DEADLINE, NETWORK, SOON};
 fn says(node: &mut Node, words: &[&str]) -> Result<()> {
     node.expect(&["store-unreachable"])?;
     let text = node.first()?.to_string();
-    ensure!(words.iter().all(|word| text.contains(said("store-unreachable", word))), "{words:?}: {text}");
+    ensure!(
+        words
+            .iter()
+            .all(|word| text.contains(said("store-unreachable", word))),
+        "{words:?}: {text}"
+    );
     Ok(())
 }
 
@@ -26,7 +33,12 @@ fn etcd_is_away() -> Result<()> {
         let mut etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
         let store = etcd.store()?;
         store.configure(NETWORK)?;
-        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        let mut nodes = ready_nodes(
+            lab,
+            &hosts,
+            &store,
+            &FlanneldOptions::bare().iface("enp0s8"),
+        )?;
         let node = &mut nodes[0];
         node.grown()?;
         node.expect(&[])?;
@@ -36,7 +48,11 @@ fn etcd_is_away() -> Result<()> {
         says(node, &[here, "nobody listens at its address"])?;
         ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
         let commands = node.commands()?;
-        ensure!(commands == ["systemctl start etcd"] && node.first()?["remedy"]["on"] == "the store's machine", "{commands:?}");
+        ensure!(
+            commands == ["systemctl start etcd"]
+                && node.first()?["remedy"]["on"] == "the store's machine",
+            "{commands:?}"
+        );
         // What the command does there.
         etcd.restart(0)?;
         node.expect(&[]).context("after it was killed")?;
@@ -62,7 +78,10 @@ fn certificates() -> Result<()> {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
         let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
-        let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8").tls())?;
+        let etcd = Etcd::start(
+            &[&machine],
+            &EtcdOptions::default().interface("enp0s8").tls(),
+        )?;
         let store = etcd.store()?;
         store.configure(NETWORK)?;
         let client = etcd.client()?;
@@ -70,7 +89,10 @@ fn certificates() -> Result<()> {
         let options = FlanneldOptions::bare().iface("enp0s8");
         let unready = |node: &mut Node| -> Result<()> {
             let answer = node.readyz()?;
-            ensure!(answer.0 == 503, "a node without a lease is not ready: {answer:?}");
+            ensure!(
+                answer.0 == 503,
+                "a node without a lease is not ready: {answer:?}"
+            );
             Ok(())
         };
 
@@ -89,7 +111,10 @@ fn certificates() -> Result<()> {
         let mut node = Node::new(lab, &hosts[1], &options, &store)?;
         let trusted = node.files.join("default/ca.pem");
         std::fs::copy(other.ca(), &trusted)?;
-        node.run(&format!("sed -i 's|^FLANNELD_ETCD_CAFILE=.*|FLANNELD_ETCD_CAFILE={}|' /etc/default/flanneld", trusted.display()))?;
+        node.run(&format!(
+            "sed -i 's|^FLANNELD_ETCD_CAFILE=.*|FLANNELD_ETCD_CAFILE={}|' /etc/default/flanneld",
+            trusted.display()
+        ))?;
         node.start()?;
         says(&mut node, &["the certificates do not fit", "authority"])?;
         unready(&mut node)?;
@@ -117,7 +142,9 @@ fn configuration() -> Result<()> {
             let store = Store::dir(&folder);
             let mut node = Node::new(lab, host, &FlanneldOptions::bare().iface("enp0s8"), &store)?;
             if name == "wrong" {
-                store.configure(r#"{"Network":"10.5.0.0/16","SubnetLen":99,"Backend":{"Type":"vxlan"}}"#)?;
+                store.configure(
+                    r#"{"Network":"10.5.0.0/16","SubnetLen":99,"Backend":{"Type":"vxlan"}}"#,
+                )?;
             }
             node.start()?;
             Ok((store, node))
@@ -134,7 +161,11 @@ fn configuration() -> Result<()> {
         store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec"}}"#)?;
         node.daemon()?.wait(DEADLINE)?;
         says(&mut node, "backend type ipsec is not supported yet")?;
-        ensure!(node.folded("not-running")?.as_deref() == Some("config"), "{:#}", node.doctor()?.1);
+        ensure!(
+            node.folded("not-running")?.as_deref() == Some("config"),
+            "{:#}",
+            node.doctor()?.1
+        );
         store.configure(NETWORK)?;
         node.mend()?;
         node.ready()?;
@@ -150,18 +181,32 @@ fn pool() -> Result<()> {
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.7.0","SubnetMax":"10.5.7.0","Backend":{"Type":"vxlan"}}"#)?;
         let options = FlanneldOptions::bare().iface("enp0s8");
-        let mut nodes = hosts.iter().map(|host| Node::new(lab, host, &options, &store)).collect::<Result<Vec<_>>>()?;
-        let [first, second] = nodes.as_mut_slice() else { bail!("two nodes") };
+        let mut nodes = hosts
+            .iter()
+            .map(|host| Node::new(lab, host, &options, &store))
+            .collect::<Result<Vec<_>>>()?;
+        let [first, second] = nodes.as_mut_slice() else {
+            bail!("two nodes")
+        };
         first.start()?;
         first.ready()?;
         second.start()?;
         second.expect(&["lease"])?;
         ensure!(second.readyz()?.0 == 503, "{:?}", second.readyz()?);
-        ensure!(second.first()?.to_string().contains(said("lease", "out of subnets")), "{:#}", second.first()?);
+        ensure!(
+            second
+                .first()?
+                .to_string()
+                .contains(said("lease", "out of subnets")),
+            "{:#}",
+            second.first()?
+        );
         // It shows who has what; whose lease may go is for people to say.
         second.mend()?;
         first.daemon()?.terminate(SOON)?;
-        second.run("(set -a; . /etc/default/flanneld; flannelctl release --force --yes 10.5.7.0/24)")?;
+        second.run(
+            "(set -a; . /etc/default/flanneld; flannelctl release --force --yes 10.5.7.0/24)",
+        )?;
         second.ready()?;
         second.expect(&[])
     })
@@ -175,7 +220,10 @@ fn clone() -> Result<()> {
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(NETWORK)?;
         let options = FlanneldOptions::bare().iface("enp0s8");
-        let mut nodes = hosts.iter().map(|host| Node::new(lab, host, &options, &store)).collect::<Result<Vec<_>>>()?;
+        let mut nodes = hosts
+            .iter()
+            .map(|host| Node::new(lab, host, &options, &store))
+            .collect::<Result<Vec<_>>>()?;
         for node in &mut nodes {
             node.run("echo FLANNELD_NODE_ID=image >> /etc/default/flanneld")?;
         }
@@ -184,7 +232,11 @@ fn clone() -> Result<()> {
         nodes[1].start()?;
         nodes[1].daemon()?.wait(DEADLINE)?;
         nodes[1].expect(&["clone"])?;
-        ensure!(nodes[1].folded("not-running")?.as_deref() == Some("clone"), "{:#}", nodes[1].doctor()?.1);
+        ensure!(
+            nodes[1].folded("not-running")?.as_deref() == Some("clone"),
+            "{:#}",
+            nodes[1].doctor()?.1
+        );
         nodes[1].mend()?;
         nodes[1].ready()?;
         all_well(&mut nodes)
@@ -199,21 +251,39 @@ fn gone() -> Result<()> {
         let folder = lab.folder("leases")?;
         let store = Store::dir(&folder);
         store.configure(NETWORK)?;
-        let mut nodes = ready_nodes(lab, &hosts, &store, &FlanneldOptions::bare().iface("enp0s8"))?;
+        let mut nodes = ready_nodes(
+            lab,
+            &hosts,
+            &store,
+            &FlanneldOptions::bare().iface("enp0s8"),
+        )?;
         nodes[0].grown()?;
         all_well(&mut nodes)?;
         hosts[1].power_off()?;
         nodes[0].expect(&["peer-cut"])?;
-        nodes[0].variables.push(("LEASES", folder.display().to_string()));
+        nodes[0]
+            .variables
+            .push(("LEASES", folder.display().to_string()));
         nodes[0].run("touch -d '20 minutes ago' $LEASES/subnets/$(echo $PEER | tr / -)")?;
         nodes[0].expect(&["silent-node"])?;
-        ensure!(nodes[0].first()?["what"].to_string().contains(said("silent-node", "has not been heard of for 20 min")), "{:#}", nodes[0].first()?);
+        ensure!(
+            nodes[0].first()?["what"]
+                .to_string()
+                .contains(said("silent-node", "has not been heard of for 20 min")),
+            "{:#}",
+            nodes[0].first()?
+        );
         ensure!(nodes[0].readyz()?.0 == 200, "{:?}", nodes[0].readyz()?);
         // It asks, so nothing is freed where nobody answers.
         let commands = nodes[0].commands()?;
-        let [command] = commands.as_slice() else { bail!("{commands:?}") };
+        let [command] = commands.as_slice() else {
+            bail!("{commands:?}")
+        };
         let (code, said) = nodes[0].sh(command)?;
-        ensure!(code != 0 && said.contains("cannot ask without a terminal"), "{code} {said}");
+        ensure!(
+            code != 0 && said.contains("cannot ask without a terminal"),
+            "{code} {said}"
+        );
         nodes[0].run(&format!("{command} --yes"))?;
         nodes[0].expect(&[])
     })

@@ -55,9 +55,18 @@ const VALUES: [(Value, Fate); 50] = [
     (Text(r#"{"PublicIP":"fe80::1"}"#), Unreadable),
     (Text(r#"{"PublicIP":["192.168.56.240"]}"#), Unreadable),
     (Text(r#"{"PublicIP":{"a":1}}"#), Unreadable),
-    (Text(r#"{"PublicIP":"192.168.56.240","BackendType":7}"#), Unreadable),
-    (Text(r#"{"PublicIP":"192.168.56.240","BackendType":["vxlan"]}"#), Unreadable),
-    (Text(r#"{"PublicIP":"192.168.56.240","PublicIPv6":"1.2.3.4"}"#), Unreadable),
+    (
+        Text(r#"{"PublicIP":"192.168.56.240","BackendType":7}"#),
+        Unreadable,
+    ),
+    (
+        Text(r#"{"PublicIP":"192.168.56.240","BackendType":["vxlan"]}"#),
+        Unreadable,
+    ),
+    (
+        Text(r#"{"PublicIP":"192.168.56.240","PublicIPv6":"1.2.3.4"}"#),
+        Unreadable,
+    ),
     (Text(r#"{"PublicIP":"192.168.56.999"}"#), Unreadable),
     (Text(r#"{'PublicIP':'192.168.56.240'}"#), Unreadable),
     (Big(70_000), Unreadable),
@@ -79,7 +88,13 @@ const VALUES: [(Value, Fate); 50] = [
     (Data("{}"), Refused),
     (Data(r#"{"VtepMAC":7}"#), Refused),
     // Go's reader takes the last of several fields, whatever their case.
-    (Replaced(r#"{"PublicIP""#, r#"{"PublicIP":"192.168.56.239","publicip":"192.168.56.238","PublicIP""#), Peer),
+    (
+        Replaced(
+            r#"{"PublicIP""#,
+            r#"{"PublicIP":"192.168.56.239","publicip":"192.168.56.238","PublicIP""#,
+        ),
+        Peer,
+    ),
     (At("0.0.0.0"), Peer),
     (At("127.0.0.1"), Peer),
     (At("224.0.0.1"), Peer),
@@ -88,7 +103,10 @@ const VALUES: [(Value, Fate); 50] = [
     (At("10.5.10.1"), Peer),
     (Text("null"), Peer),
     (Text("{}"), Peer),
-    (Text(r#"{"PublicIP":"192.168.56.244","BackendType":"host-gw"}"#), Peer),
+    (
+        Text(r#"{"PublicIP":"192.168.56.244","BackendType":"host-gw"}"#),
+        Peer,
+    ),
     (Deep(60), Peer),
     (Deep(20_000), Peer),
 ];
@@ -140,7 +158,9 @@ const KEYS: [(&str, Fate); 41] = [
 
 /// The value that a vxlan node writes.
 pub(super) fn value(public: &str, mac: &str) -> String {
-    format!(r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#)
+    format!(
+        r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#
+    )
 }
 
 impl Value {
@@ -152,10 +172,19 @@ impl Value {
             Cut(length) => plain[..*length].to_owned(),
             Replaced(from, to) => plain.replace("bb:01", "dd:01").replace(from, to),
             Between(before, after) => format!("{before}{plain}{after}"),
-            Big(bytes) => format!(r#"{{"PublicIP":"192.168.56.240","x":"{}"}}"#, "y".repeat(*bytes)),
-            Deep(depth) => format!(r#"{{"PublicIP":"192.168.56.240","x":{}{}}}"#, "[".repeat(*depth), "]".repeat(*depth)),
+            Big(bytes) => format!(
+                r#"{{"PublicIP":"192.168.56.240","x":"{}"}}"#,
+                "y".repeat(*bytes)
+            ),
+            Deep(depth) => format!(
+                r#"{{"PublicIP":"192.168.56.240","x":{}{}}}"#,
+                "[".repeat(*depth),
+                "]".repeat(*depth)
+            ),
             Mac(mac) => value("192.168.56.243", mac),
-            Data(data) => format!(r#"{{"PublicIP":"192.168.56.243","BackendType":"vxlan","BackendData":{data}}}"#),
+            Data(data) => format!(
+                r#"{{"PublicIP":"192.168.56.243","BackendType":"vxlan","BackendData":{data}}}"#
+            ),
             At(address) => value(address, &format!("02:00:00:00:ee:{number:02x}")),
         }
     }
@@ -164,10 +193,15 @@ impl Value {
 /// More than two hundred entries; `good` are subnets of good nodes, with their third byte and MAC.
 pub(super) fn entries(good: &[(u8, String)]) -> Vec<Entry> {
     let length = value("192.168.56.240", "02:00:00:00:bb:01").len();
-    let cuts = (0..length).step_by(3).map(|length| (Cut(length), Unreadable));
+    let cuts = (0..length)
+        .step_by(3)
+        .map(|length| (Cut(length), Unreadable));
     // Beyond the pool, and apart from other entries: 10.5.128.0/17 in pieces of /25.
     let free = |number: usize| format!("10.5.{}.{}-25", 128 + number / 2, number % 2 * 128);
-    let values = cuts.chain(VALUES).enumerate().map(|(number, (value, fate))| (free(number), value.text(number), fate));
+    let values = cuts
+        .chain(VALUES)
+        .enumerate()
+        .map(|(number, (value, fate))| (free(number), value.text(number), fate));
     let mut entries: Vec<Entry> = values.collect();
 
     let (taken, mut number) = (entries.len(), 0);
@@ -180,7 +214,11 @@ pub(super) fn entries(good: &[(u8, String)]) -> Vec<Entry> {
     for (position, (third, mac)) in good.iter().enumerate() {
         // Inside a good node's subnet, around it, and with its MAC.
         for (base, length) in [(0, 25), (128, 25), (0, 28), (64, 26), (0, 30), (254, 31)] {
-            entries.push((format!("10.5.{third}.{base}-{length}"), of_its_own(), Refused));
+            entries.push((
+                format!("10.5.{third}.{base}-{length}"),
+                of_its_own(),
+                Refused,
+            ));
         }
         for length in 17..=23 {
             let base = u32::from_be_bytes([10, 5, *third, 0]) & (u32::MAX << (32 - length));
@@ -189,7 +227,11 @@ pub(super) fn entries(good: &[(u8, String)]) -> Vec<Entry> {
                 entries.push((key, of_its_own(), Refused));
             }
         }
-        entries.push((free(taken + position), value("192.168.56.242", mac), Refused));
+        entries.push((
+            free(taken + position),
+            value("192.168.56.242", mac),
+            Refused,
+        ));
     }
     entries
 }

@@ -15,9 +15,15 @@ use super::{read, repository};
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
-        bail!("{command:?}: {} {}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "{command:?}: {} {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr))
 }
 
 /// Builds the images of the programs that the tests run.
@@ -25,12 +31,20 @@ pub(super) fn build(images: &Path) -> Result<()> {
     let programs = binaries::own("flanneld")?;
     let programs = programs.parent().context("a folder")?;
     let mut build = Command::new(repository("conf/image/build.sh"));
-    output(build.env("PROFILE", "dev").env("PROGRAMS", programs).env("IMAGES", images)).map(drop)
+    output(
+        build
+            .env("PROFILE", "dev")
+            .env("PROGRAMS", programs)
+            .env("IMAGES", images),
+    )
+    .map(drop)
 }
 
 /// One member of an archive.
 fn member(archive: &Path, name: &str) -> Result<Value> {
-    Ok(serde_json::from_str(&output(Command::new("tar").arg("-xOf").arg(archive).arg(name))?)?)
+    Ok(serde_json::from_str(&output(
+        Command::new("tar").arg("-xOf").arg(archive).arg(name),
+    )?)?)
 }
 
 /// The image's files, unpacked; and what the archive says of it in both of its forms.
@@ -38,24 +52,60 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let reference = format!("docker.io/flannel-rs/{name}:v{}", env!("CARGO_PKG_VERSION"));
     let index = member(archive, "index.json")?;
     let entry = &index["manifests"][0];
-    ensure!(entry["annotations"]["io.containerd.image.name"] == reference.as_str(), "{index}");
-    let blob = |digest: &Value| digest.as_str().map(|text| format!("blobs/{}", text.replace(':', "/"))).context("a digest");
+    ensure!(
+        entry["annotations"]["io.containerd.image.name"] == reference.as_str(),
+        "{index}"
+    );
+    let blob = |digest: &Value| {
+        digest
+            .as_str()
+            .map(|text| format!("blobs/{}", text.replace(':', "/")))
+            .context("a digest")
+    };
     let manifest = member(archive, &blob(&entry["digest"])?)?;
-    let (config, layer) = (blob(&manifest["config"]["digest"])?, blob(&manifest["layers"][0]["digest"])?);
+    let (config, layer) = (
+        blob(&manifest["config"]["digest"])?,
+        blob(&manifest["layers"][0]["digest"])?,
+    );
     let docker = member(archive, "manifest.json")?;
-    ensure!(docker[0]["RepoTags"][0].as_str().is_some_and(|tag| reference.ends_with(tag)), "{docker}");
-    ensure!(docker[0]["Config"] == config.as_str() && docker[0]["Layers"][0] == layer.as_str(), "{docker}");
+    ensure!(
+        docker[0]["RepoTags"][0]
+            .as_str()
+            .is_some_and(|tag| reference.ends_with(tag)),
+        "{docker}"
+    );
+    ensure!(
+        docker[0]["Config"] == config.as_str() && docker[0]["Layers"][0] == layer.as_str(),
+        "{docker}"
+    );
     let root = folder.join(format!("{name}-root"));
     std::fs::create_dir_all(&root)?;
-    output(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(folder))?;
-    output(Command::new("tar").arg("-xzf").arg(folder.join(layer)).arg("-C").arg(&root))?;
+    output(
+        Command::new("tar")
+            .arg("-xf")
+            .arg(archive)
+            .arg("-C")
+            .arg(folder),
+    )?;
+    output(
+        Command::new("tar")
+            .arg("-xzf")
+            .arg(folder.join(layer))
+            .arg("-C")
+            .arg(&root),
+    )?;
     Ok(root)
 }
 
 /// Runs a program of an image in the image and in a network namespace of its own.
 fn inside(root: &Path, script: &str) -> Result<String> {
     let mut words = script.split(' ');
-    output(Command::new("unshare").args(["--net", "chroot"]).arg(root).args(&mut words))
+    output(
+        Command::new("unshare")
+            .args(["--net", "chroot"])
+            .arg(root)
+            .args(&mut words),
+    )
 }
 
 /// Ends a process that the test started.
@@ -73,8 +123,17 @@ fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     let folder = folder.join("containerd");
     std::fs::create_dir_all(&folder)?;
     let (socket, config) = (folder.join("sock"), folder.join("config.toml"));
-    let disabled = ["grpc.v1.cri", "snapshotter.v1.btrfs", "snapshotter.v1.zfs", "snapshotter.v1.devmapper", "snapshotter.v1.aufs"];
-    let disabled: Vec<String> = disabled.iter().map(|name| format!("\"io.containerd.{name}\"")).collect();
+    let disabled = [
+        "grpc.v1.cri",
+        "snapshotter.v1.btrfs",
+        "snapshotter.v1.zfs",
+        "snapshotter.v1.devmapper",
+        "snapshotter.v1.aufs",
+    ];
+    let disabled: Vec<String> = disabled
+        .iter()
+        .map(|name| format!("\"io.containerd.{name}\""))
+        .collect();
     let place = folder.display();
     let text = format!(
         "version = 2\nroot = \"{place}/root\"\nstate = \"{place}/state\"\ndisabled_plugins = [{}]\n[grpc]\naddress = \"{place}/sock\"\n[ttrpc]\naddress = \"{place}/ttrpc\"\n",
@@ -82,16 +141,31 @@ fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     );
     std::fs::write(&config, text)?;
     let log = std::fs::File::create(folder.join("log"))?;
-    let _daemon = Ended(Command::new(binaries::kept("containerd/usr/bin/containerd")?).arg("--config").arg(&config).stderr(log).spawn()?);
+    let _daemon = Ended(
+        Command::new(binaries::kept("containerd/usr/bin/containerd")?)
+            .arg("--config")
+            .arg(&config)
+            .stderr(log)
+            .spawn()?,
+    );
     let ctr = || -> Result<Command> {
         let mut command = Command::new(binaries::kept("containerd/usr/bin/ctr")?);
-        command.arg("--address").arg(&socket).args(["--namespace", "k8s.io", "images"]);
+        command
+            .arg("--address")
+            .arg(&socket)
+            .args(["--namespace", "k8s.io", "images"]);
         Ok(command)
     };
     let list = || output(ctr()?.args(["list", "--quiet"]));
-    eventually(Duration::from_secs(30), "containerd answers", || list().is_ok())?;
+    eventually(Duration::from_secs(30), "containerd answers", || {
+        list().is_ok()
+    })?;
     for archive in archives {
-        output(ctr()?.args(["import", "--snapshotter", "native"]).arg(archive))?;
+        output(
+            ctr()?
+                .args(["import", "--snapshotter", "native"])
+                .arg(archive),
+        )?;
     }
     list()
 }
@@ -118,10 +192,16 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
         let (first, second) = (folder.join("first"), folder.join("second"));
         build(&first)?;
         build(&second)?;
-        let archives = ["flannel", "flannel-cni-plugin"].map(|name| first.join(format!("{name}.tar")));
+        let archives =
+            ["flannel", "flannel-cni-plugin"].map(|name| first.join(format!("{name}.tar")));
         for archive in &archives {
             let again = second.join(archive.file_name().context("a name")?);
-            ensure!(std::fs::read(archive)? == std::fs::read(&again)?, "{} differs from {}", archive.display(), again.display());
+            ensure!(
+                std::fs::read(archive)? == std::fs::read(&again)?,
+                "{} differs from {}",
+                archive.display(),
+                again.display()
+            );
         }
 
         let [daemon, plugin] = &archives;
@@ -129,7 +209,10 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
         for path in DAEMON {
             ensure!(root.join(path).exists(), "the daemon's image has no {path}");
         }
-        ensure!(!root.join("bin/sh").exists() && !root.join("usr/bin").exists(), "there is more in the image than is needed");
+        ensure!(
+            !root.join("bin/sh").exists() && !root.join("usr/bin").exists(),
+            "there is more in the image than is needed"
+        );
         let version = inside(&root, "/opt/bin/flanneld --version")?;
         ensure!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
         inside(&root, "/opt/bin/flannelctl --version")?;
@@ -138,27 +221,56 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
             "/usr/sbin/nft add table inet x; add chain inet x c { type nat hook postrouting priority 0; }; add rule inet x c meta l4proto udp masquerade fully-random",
         )?;
         for family in ["iptables", "ip6tables"] {
-            let net = if family == "iptables" { "10.244.0.0/16" } else { "fd00:244::/48" };
+            let net = if family == "iptables" {
+                "10.244.0.0/16"
+            } else {
+                "fd00:244::/48"
+            };
             for variant in ["", "-nft", "-legacy"] {
-                let named = if variant == "-legacy" { "legacy" } else { "nf_tables" };
-                let version = inside(&root, &format!("/usr/sbin/{family}{variant}-save --version"))?;
+                let named = if variant == "-legacy" {
+                    "legacy"
+                } else {
+                    "nf_tables"
+                };
+                let version = inside(
+                    &root,
+                    &format!("/usr/sbin/{family}{variant}-save --version"),
+                )?;
                 ensure!(version.contains(named), "{family}{variant}: {version}");
-                inside(&root, &format!("/usr/sbin/{family}{variant}-restore --version"))?;
-                let rule = format!("-t nat -A POSTROUTING -s {net} -m comment --comment x -j MASQUERADE --random-fully");
+                inside(
+                    &root,
+                    &format!("/usr/sbin/{family}{variant}-restore --version"),
+                )?;
+                let rule = format!(
+                    "-t nat -A POSTROUTING -s {net} -m comment --comment x -j MASQUERADE --random-fully"
+                );
                 inside(&root, &format!("/usr/sbin/{family}{variant} {rule}"))?;
             }
         }
 
         let root = unpacked(plugin, &folder, "flannel-cni-plugin")?;
         inside(&root, "cp -f /flannel /flannel.new")?;
-        ensure!(std::fs::read(root.join("flannel"))? == std::fs::read(root.join("flannel.new"))?, "the copy differs");
+        ensure!(
+            std::fs::read(root.join("flannel"))? == std::fs::read(root.join("flannel.new"))?,
+            "the copy differs"
+        );
 
         let names = imported(&folder, &archives)?;
         let names: BTreeSet<&str> = names.lines().collect();
         // The manifests and the chart name what the archives hold.
-        let texts = [read("conf/kube-flannel.yml")?, read("conf/kube-flannel-cleanup.yml")?];
-        let wanted: BTreeSet<&str> = texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.trim().strip_prefix("image: ")).collect();
-        ensure!(names == wanted, "containerd has {names:?}, the manifests name {wanted:?}");
+        let texts = [
+            read("conf/kube-flannel.yml")?,
+            read("conf/kube-flannel-cleanup.yml")?,
+        ];
+        let wanted: BTreeSet<&str> = texts
+            .iter()
+            .flat_map(|text| text.lines())
+            .filter_map(|line| line.trim().strip_prefix("image: "))
+            .collect();
+        ensure!(
+            names == wanted,
+            "containerd has {names:?}, the manifests name {wanted:?}"
+        );
         Ok(())
     })
 }

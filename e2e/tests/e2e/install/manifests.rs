@@ -8,20 +8,26 @@ use super::{api_server, chart, dry_run, net_conf, object, read, repository, shap
 
 /// The DaemonSet that the server has.
 fn daemon_set(api: &ApiServer) -> Result<Value> {
-    api.admin().get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
+    api.admin()
+        .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
 }
 
 #[test]
 fn a_server_takes_every_manifest() -> Result<()> {
     Lab::run("manifests", |lab| {
         let api = api_server(lab, &["kube-flannel".to_owned()])?;
-        for (file, count) in [("conf/kube-flannel.yml", 10), ("conf/kube-flannel-policy.yml", 2), ("conf/kube-flannel-cleanup.yml", 1)] {
+        for (file, count) in [
+            ("conf/kube-flannel.yml", 10),
+            ("conf/kube-flannel-policy.yml", 2),
+            ("conf/kube-flannel-cleanup.yml", 1),
+        ] {
             let objects = dry_run(lab, &api, &read(file)?)?;
             ensure!(objects.len() == count, "{file}: {} objects", objects.len());
         }
         let objects = dry_run(lab, &api, &read("conf/kube-flannel.yml")?)?;
         ensure!(
-            net_conf(&objects, None)? == json!({ "Network": "10.244.0.0/16", "EnableNFTables": false, "Backend": { "Type": "vxlan" } }),
+            net_conf(&objects, None)?
+                == json!({ "Network": "10.244.0.0/16", "EnableNFTables": false, "Backend": { "Type": "vxlan" } }),
             "net-conf"
         );
         let spec = &object(&objects, None, "DaemonSet", "kube-flannel-ds")?["spec"];
@@ -31,12 +37,30 @@ fn a_server_takes_every_manifest() -> Result<()> {
             "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
             "capabilities": { "drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"] },
         });
-        ensure!(container["securityContext"] == rights, "{}", container["securityContext"]);
-        ensure!(pod["securityContext"] == json!({ "seccompProfile": { "type": "RuntimeDefault" } }), "{}", pod["securityContext"]);
-        ensure!(spec["updateStrategy"]["rollingUpdate"] == json!({ "maxUnavailable": 1, "maxSurge": 0 }), "{}", spec["updateStrategy"]);
+        ensure!(
+            container["securityContext"] == rights,
+            "{}",
+            container["securityContext"]
+        );
+        ensure!(
+            pod["securityContext"] == json!({ "seccompProfile": { "type": "RuntimeDefault" } }),
+            "{}",
+            pod["securityContext"]
+        );
+        ensure!(
+            spec["updateStrategy"]["rollingUpdate"]
+                == json!({ "maxUnavailable": 1, "maxSurge": 0 }),
+            "{}",
+            spec["updateStrategy"]
+        );
         for effect in ["NoSchedule", "NoExecute"] {
             let tolerated = json!({ "operator": "Exists", "effect": effect });
-            ensure!(pod["tolerations"].as_array().is_some_and(|all| all.contains(&tolerated)), "{effect} is not tolerated");
+            ensure!(
+                pod["tolerations"]
+                    .as_array()
+                    .is_some_and(|all| all.contains(&tolerated)),
+                "{effect} is not tolerated"
+            );
         }
         Ok(())
     })
@@ -51,19 +75,44 @@ fn kustomization_is_the_manifest_and_takes_the_overlay_of_the_page() -> Result<(
         std::fs::create_dir_all(folder.join("flannel-rs/conf"))?;
         std::fs::create_dir_all(folder.join("overlay"))?;
         for file in ["kube-flannel.yml", "kustomization.yaml"] {
-            std::fs::copy(repository("conf").join(file), folder.join("flannel-rs/conf").join(file))?;
+            std::fs::copy(
+                repository("conf").join(file),
+                folder.join("flannel-rs/conf").join(file),
+            )?;
         }
         let page = read("docs/kubernetes.md")?;
-        let overlay = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).context("no overlay on the page")?;
+        let overlay = page
+            .split("```yaml\n")
+            .nth(1)
+            .and_then(|rest| rest.split("```").next())
+            .context("no overlay on the page")?;
         std::fs::write(folder.join("overlay/kustomization.yaml"), overlay)?;
-        let rendered = |name: &str| dry_run(lab, &api, &api.kubectl(&["kustomize", &folder.join(name).display().to_string()])?);
+        let rendered = |name: &str| {
+            dry_run(
+                lab,
+                &api,
+                &api.kubectl(&["kustomize", &folder.join(name).display().to_string()])?,
+            )
+        };
 
         let (plain, own) = (rendered("flannel-rs/conf")?, rendered("overlay")?);
         let written = dry_run(lab, &api, &read("conf/kube-flannel.yml")?)?;
-        ensure!(plain.len() == written.len() && own.len() == written.len(), "{} and {} objects", plain.len(), own.len());
-        let set = |objects: &[Value]| -> Result<String> { Ok(object(objects, None, "DaemonSet", "kube-flannel-ds")?["spec"].to_string()) };
-        ensure!(set(&plain)? == set(&written)?, "the kustomization is another manifest");
-        let changed = set(&written)?.replace("docker.io/flannel-rs/", "registry.example.org/").replace("\"Never\"", "\"IfNotPresent\"");
+        ensure!(
+            plain.len() == written.len() && own.len() == written.len(),
+            "{} and {} objects",
+            plain.len(),
+            own.len()
+        );
+        let set = |objects: &[Value]| -> Result<String> {
+            Ok(object(objects, None, "DaemonSet", "kube-flannel-ds")?["spec"].to_string())
+        };
+        ensure!(
+            set(&plain)? == set(&written)?,
+            "the kustomization is another manifest"
+        );
+        let changed = set(&written)?
+            .replace("docker.io/flannel-rs/", "registry.example.org/")
+            .replace("\"Never\"", "\"IfNotPresent\"");
         ensure!(set(&own)? == changed, "{} instead of {changed}", set(&own)?);
         Ok(())
     })
@@ -81,23 +130,64 @@ fn apply(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
 fn objects_have_the_labels_and_selectors_of_their_like() -> Result<()> {
     Lab::run("labels", |lab| {
         let api = api_server(lab, &["kube-flannel".to_owned()])?;
-        let (both, one) = (json!({ "app": "flannel", "k8s-app": "flannel" }), json!({ "app": "flannel" }));
-        let (pods_of_both, pods_of_one) =
-            (json!({ "tier": "node", "app": "flannel", "k8s-app": "flannel" }), json!({ "tier": "node", "app": "flannel" }));
+        let (both, one) = (
+            json!({ "app": "flannel", "k8s-app": "flannel" }),
+            json!({ "app": "flannel" }),
+        );
+        let (pods_of_both, pods_of_one) = (
+            json!({ "tier": "node", "app": "flannel", "k8s-app": "flannel" }),
+            json!({ "tier": "node", "app": "flannel" }),
+        );
         for (name, text, selector, pods) in [
-            ("Go flannel as released", shapes::released()?, &both, &pods_of_both),
-            ("our manifest", read("conf/kube-flannel.yml")?, &both, &pods_of_both),
-            ("Go flannel's raw manifest", shapes::raw()?, &one, &pods_of_one),
+            (
+                "Go flannel as released",
+                shapes::released()?,
+                &both,
+                &pods_of_both,
+            ),
+            (
+                "our manifest",
+                read("conf/kube-flannel.yml")?,
+                &both,
+                &pods_of_both,
+            ),
+            (
+                "Go flannel's raw manifest",
+                shapes::raw()?,
+                &one,
+                &pods_of_one,
+            ),
             ("Go flannel's chart", shapes::charted()?, &one, &pods_of_one),
-            ("our chart", chart::rendered("kube-flannel", &[])?, &one, &pods_of_one),
+            (
+                "our chart",
+                chart::rendered("kube-flannel", &[])?,
+                &one,
+                &pods_of_one,
+            ),
         ] {
             let objects = dry_run(lab, &api, &text)?;
             let set = object(&objects, None, "DaemonSet", "kube-flannel-ds")?;
-            ensure!(set["spec"]["selector"]["matchLabels"] == *selector, "{name} selects {}", set["spec"]["selector"]);
-            ensure!(set["spec"]["template"]["metadata"]["labels"] == *pods, "{name} has pods with {}", set["spec"]["template"]["metadata"]);
-            ensure!(set["metadata"]["labels"] == *pods, "{name} has a DaemonSet with {}", set["metadata"]["labels"]);
+            ensure!(
+                set["spec"]["selector"]["matchLabels"] == *selector,
+                "{name} selects {}",
+                set["spec"]["selector"]
+            );
+            ensure!(
+                set["spec"]["template"]["metadata"]["labels"] == *pods,
+                "{name} has pods with {}",
+                set["spec"]["template"]["metadata"]
+            );
+            ensure!(
+                set["metadata"]["labels"] == *pods,
+                "{name} has a DaemonSet with {}",
+                set["metadata"]["labels"]
+            );
             for object in objects.iter().filter(|_| selector == &both) {
-                ensure!(object["metadata"]["labels"]["k8s-app"] == "flannel", "{name}: {} lacks the label", object["metadata"]);
+                ensure!(
+                    object["metadata"]["labels"]["k8s-app"] == "flannel",
+                    "{name}: {} lacks the label",
+                    object["metadata"]
+                );
             }
         }
         Ok(())
@@ -110,27 +200,60 @@ fn each_applies_over_its_like_and_is_refused_over_the_other() -> Result<()> {
         let api = api_server(lab, &["kube-flannel".to_owned()])?;
         let containers = |set: &Value| -> Vec<String> {
             let spec = &set["spec"]["template"]["spec"];
-            let all = [&spec["initContainers"], &spec["containers"]].into_iter().flat_map(|list| list.as_array().cloned().unwrap_or_default());
-            all.map(|container| container["name"].as_str().unwrap_or_default().to_owned()).collect()
+            let all = [&spec["initContainers"], &spec["containers"]]
+                .into_iter()
+                .flat_map(|list| list.as_array().cloned().unwrap_or_default());
+            all.map(|container| container["name"].as_str().unwrap_or_default().to_owned())
+                .collect()
         };
-        let (manifest, chart) = (read("conf/kube-flannel.yml")?, chart::rendered("kube-flannel", &[])?);
-        for (theirs, ours, other) in
-            [(shapes::released()?, &manifest, &chart), (shapes::charted()?, &chart, &manifest), (shapes::raw()?, &chart, &manifest)]
-        {
+        let (manifest, chart) = (
+            read("conf/kube-flannel.yml")?,
+            chart::rendered("kube-flannel", &[])?,
+        );
+        for (theirs, ours, other) in [
+            (shapes::released()?, &manifest, &chart),
+            (shapes::charted()?, &chart, &manifest),
+            (shapes::raw()?, &chart, &manifest),
+        ] {
             apply(lab, &api, &theirs)?;
             let first = daemon_set(&api)?;
             apply(lab, &api, ours)?;
             let second = daemon_set(&api)?;
-            ensure!(containers(&second) == ["install-cni-plugin", "kube-flannel"], "{:?}", containers(&second));
+            ensure!(
+                containers(&second) == ["install-cni-plugin", "kube-flannel"],
+                "{:?}",
+                containers(&second)
+            );
             apply(lab, &api, &theirs)?;
             let third = daemon_set(&api)?;
-            ensure!(third["spec"] == first["spec"], "what was ours is left:\n{}\nand at first\n{}", third["spec"], first["spec"]);
+            ensure!(
+                third["spec"] == first["spec"],
+                "what was ours is left:\n{}\nand at first\n{}",
+                third["spec"],
+                first["spec"]
+            );
             apply(lab, &api, ours)?;
-            ensure!(daemon_set(&api)?["spec"] == second["spec"], "what was theirs is left");
-            ensure!(first["metadata"]["uid"] == third["metadata"]["uid"], "the DaemonSet was replaced, not changed");
+            ensure!(
+                daemon_set(&api)?["spec"] == second["spec"],
+                "what was theirs is left"
+            );
+            ensure!(
+                first["metadata"]["uid"] == third["metadata"]["uid"],
+                "the DaemonSet was replaced, not changed"
+            );
             let refused = apply(lab, &api, other);
-            ensure!(refused.as_ref().is_err_and(|why| format!("{why:#}").contains("field is immutable")), "the other selector: {refused:?}");
-            api.kubectl(&["delete", "--namespace=kube-flannel", "daemonset", "kube-flannel-ds"])?;
+            ensure!(
+                refused
+                    .as_ref()
+                    .is_err_and(|why| format!("{why:#}").contains("field is immutable")),
+                "the other selector: {refused:?}"
+            );
+            api.kubectl(&[
+                "delete",
+                "--namespace=kube-flannel",
+                "daemonset",
+                "kube-flannel-ds",
+            ])?;
         }
         Ok(())
     })

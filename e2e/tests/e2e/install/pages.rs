@@ -10,31 +10,71 @@ use super::{images, read, repository, shapes};
 use crate::operator::{Operator, blocks};
 
 /// Pages and the heading after which their commands count; "" is the whole page.
-const PAGES: &[(&str, &str)] =
-    &[("docs/kubernetes.md", ""), ("docs/kubernetes-k3s.md", ""), ("docs/vagrant.md", ""), ("docs/migrating.md", "## On Kubernetes")];
+const PAGES: &[(&str, &str)] = &[
+    ("docs/kubernetes.md", ""),
+    ("docs/kubernetes-k3s.md", ""),
+    ("docs/vagrant.md", ""),
+    ("docs/migrating.md", "## On Kubernetes"),
+];
 
 /// What cannot run here, and why.
 const NOT_HERE: &[(&str, &str)] = &[
-    ("make image", "the test builds the images of the programs that it runs, by the same script"),
-    ("make image ARCH=arm64", "another compiler and minutes: make test-images"),
-    ("ctr -n k8s.io images import flannel.tar", "the nodes here import with the snapshotter that works below a test"),
-    ("ctr -n k8s.io images import flannel-cni-plugin.tar", "the same"),
-    ("curl -sfL https://get.k3s.io | sh -s - --flannel-backend=none --disable-network-policy --cluster-cidr=10.42.0.0/16", "there is no k3s here"),
+    (
+        "make image",
+        "the test builds the images of the programs that it runs, by the same script",
+    ),
+    (
+        "make image ARCH=arm64",
+        "another compiler and minutes: make test-images",
+    ),
+    (
+        "ctr -n k8s.io images import flannel.tar",
+        "the nodes here import with the snapshotter that works below a test",
+    ),
+    (
+        "ctr -n k8s.io images import flannel-cni-plugin.tar",
+        "the same",
+    ),
+    (
+        "curl -sfL https://get.k3s.io | sh -s - --flannel-backend=none --disable-network-policy --cluster-cidr=10.42.0.0/16",
+        "there is no k3s here",
+    ),
     ("mkdir -p /opt/cni/bin", "the same"),
-    ("for plugin in bridge host-local loopback portmap; do ln -sf /var/lib/rancher/k3s/data/current/bin/$plugin /opt/cni/bin/; done", "the same"),
+    (
+        "for plugin in bridge host-local loopback portmap; do ln -sf /var/lib/rancher/k3s/data/current/bin/$plugin /opt/cni/bin/; done",
+        "the same",
+    ),
     (
         "for plugin in bridge host-local loopback portmap; do for folder in /usr/lib/cni /usr/libexec/cni; do [ ! -x $folder/$plugin ] || ln -sf $folder/$plugin /opt/cni/bin/; done; done",
         "there is no RKE2 here",
     ),
-    ("mkdir -p /var/lib/rancher/k3s/agent/images", "there is no k3s here"),
-    ("cp flannel.tar flannel-cni-plugin.tar /var/lib/rancher/k3s/agent/images/", "the same"),
+    (
+        "mkdir -p /var/lib/rancher/k3s/agent/images",
+        "there is no k3s here",
+    ),
+    (
+        "cp flannel.tar flannel-cni-plugin.tar /var/lib/rancher/k3s/agent/images/",
+        "the same",
+    ),
     ("systemctl restart k3s", "the same"),
-    (KUBELET[0], "kubelet has other files here: a test of its own"),
+    (
+        KUBELET[0],
+        "kubelet has other files here: a test of its own",
+    ),
     (KUBELET[1], "the same"),
     ("systemctl restart kubelet", "kubelet is no service here"),
-    ("kubectl delete node node-1", "its kubelet would have to be restarted: kube::nodes and kube::configuration register Nodes anew"),
-    ("kubeadm init --apiserver-advertise-address=192.168.56.11 --pod-network-cidr=10.244.0.0/16", "there is no kubeadm here"),
-    ("helm install flannel conf/chart --namespace kube-flannel --set podCidr=10.42.0.0/16", "the cluster here has another pod network"),
+    (
+        "kubectl delete node node-1",
+        "its kubelet would have to be restarted: kube::nodes and kube::configuration register Nodes anew",
+    ),
+    (
+        "kubeadm init --apiserver-advertise-address=192.168.56.11 --pod-network-cidr=10.244.0.0/16",
+        "there is no kubeadm here",
+    ),
+    (
+        "helm install flannel conf/chart --namespace kube-flannel --set podCidr=10.42.0.0/16",
+        "the cluster here has another pod network",
+    ),
     (SELINUX[0], "there is no SELinux here"),
     (SELINUX[1], "the same"),
 ];
@@ -57,16 +97,35 @@ fn kubelets_arguments_are_added_to() -> Result<()> {
     let file = lab.folder("default")?.join("kubelet");
     for (before, after) in [
         ("", "KUBELET_EXTRA_ARGS=--node-ip=192.168.56.11 \n"),
-        ("# mine\nKUBELET_EXTRA_ARGS=--v=2 --x\n", "# mine\nKUBELET_EXTRA_ARGS=--node-ip=192.168.56.11 --v=2 --x\n"),
-        ("KUBELET_EXTRA_ARGS=\"--v=2\"\nOTHER=1\n", "KUBELET_EXTRA_ARGS=\"--node-ip=192.168.56.11 --v=2\"\nOTHER=1\n"),
-        ("KUBELET_EXTRA_ARGS='--v=2'\n", "KUBELET_EXTRA_ARGS='--node-ip=192.168.56.11 --v=2'\n"),
+        (
+            "# mine\nKUBELET_EXTRA_ARGS=--v=2 --x\n",
+            "# mine\nKUBELET_EXTRA_ARGS=--node-ip=192.168.56.11 --v=2 --x\n",
+        ),
+        (
+            "KUBELET_EXTRA_ARGS=\"--v=2\"\nOTHER=1\n",
+            "KUBELET_EXTRA_ARGS=\"--node-ip=192.168.56.11 --v=2\"\nOTHER=1\n",
+        ),
+        (
+            "KUBELET_EXTRA_ARGS='--v=2'\n",
+            "KUBELET_EXTRA_ARGS='--node-ip=192.168.56.11 --v=2'\n",
+        ),
     ] {
         std::fs::write(&file, before)?;
         for command in KUBELET {
             let command = command.replace("/etc/default/kubelet", &file.display().to_string());
-            ensure!(std::process::Command::new("bash").args(["-c", &command]).status()?.success(), "{command}");
+            ensure!(
+                std::process::Command::new("bash")
+                    .args(["-c", &command])
+                    .status()?
+                    .success(),
+                "{command}"
+            );
         }
-        ensure!(std::fs::read_to_string(&file)? == after, "{before:?}: {:?}", std::fs::read_to_string(&file)?);
+        ensure!(
+            std::fs::read_to_string(&file)? == after,
+            "{before:?}: {:?}",
+            std::fs::read_to_string(&file)?
+        );
     }
     Ok(())
 }
@@ -128,21 +187,44 @@ fn every_command_on_the_pages_runs_or_has_a_reason_not_to() -> Result<()> {
     let mut on_pages = BTreeSet::new();
     for (file, heading) in PAGES {
         let page = read(file)?;
-        let part = page.split_once(heading).with_context(|| format!("{file} has no {heading}"))?.1;
-        let part = if heading.is_empty() { part } else { part.split_once("\n## ").map_or(part, |(part, _)| part) };
+        let part = page
+            .split_once(heading)
+            .with_context(|| format!("{file} has no {heading}"))?
+            .1;
+        let part = if heading.is_empty() {
+            part
+        } else {
+            part.split_once("\n## ").map_or(part, |(part, _)| part)
+        };
         on_pages.extend(blocks(part).into_iter().flatten());
     }
     let run = [WHILE_THERE, REMOVAL, CHART, CROSSED, &[ON_A_NODE]].concat();
-    let known: BTreeSet<String> = run.into_iter().chain(NOT_HERE.iter().map(|(command, _)| *command)).map(str::to_owned).collect();
-    ensure!(on_pages == known, "neither run nor listed: {:?}; not on a page: {:?}", on_pages.difference(&known), known.difference(&on_pages));
+    let known: BTreeSet<String> = run
+        .into_iter()
+        .chain(NOT_HERE.iter().map(|(command, _)| *command))
+        .map(str::to_owned)
+        .collect();
+    ensure!(
+        on_pages == known,
+        "neither run nor listed: {:?}; not on a page: {:?}",
+        on_pages.difference(&known),
+        known.difference(&on_pages)
+    );
     Ok(())
 }
 
 /// What the daemon leaves on a node.
 fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
     let node = cluster.nodes.get(number).context("a node")?;
-    let device = node.host().netns().output("ip", &["link", "show", "flannel.1"])?.status.success();
-    let conf = node.command(&["ls", "/etc/cni/net.d"])?.contains("10-flannel.conflist");
+    let device = node
+        .host()
+        .netns()
+        .output("ip", &["link", "show", "flannel.1"])?
+        .status
+        .success();
+    let conf = node
+        .command(&["ls", "/etc/cni/net.d"])?
+        .contains("10-flannel.conflist");
     Ok((device, conf))
 }
 
@@ -158,7 +240,10 @@ fn the_commands_of_the_pages_work_in_a_real_cluster() -> Result<()> {
         let cluster = Cluster::start(lab, &options)?;
 
         let shell = Operator::of(lab, &cluster.api)?;
-        std::os::unix::fs::symlink(std::fs::canonicalize(repository("conf"))?, shell.folder().join("conf"))?;
+        std::os::unix::fs::symlink(
+            std::fs::canonicalize(repository("conf"))?,
+            shell.folder().join("conf"),
+        )?;
         std::fs::write(shell.folder().join("go-flannel.yml"), shapes::released()?)?;
 
         // Up to the policy with ours, then Go flannel's manifest over it, and back.
@@ -166,27 +251,53 @@ fn the_commands_of_the_pages_work_in_a_real_cluster() -> Result<()> {
         cluster.wait_ready()?;
         shell.all(WHILE_THERE.get(2..).context("the rest")?)?;
         shell.all(WHILE_THERE.get(..2).context("the beginning")?)?;
-        let addresses = shell.run(WHILE_THERE.iter().find(|command| command.contains("custom-columns")).context("addresses")?)?;
-        ensure!(addresses.contains("192.168.56.101") && addresses.contains("192.168.56.102"), "{addresses}");
+        let addresses = shell.run(
+            WHILE_THERE
+                .iter()
+                .find(|command| command.contains("custom-columns"))
+                .context("addresses")?,
+        )?;
+        ensure!(
+            addresses.contains("192.168.56.101") && addresses.contains("192.168.56.102"),
+            "{addresses}"
+        );
         for node in &cluster.nodes {
             let ready = node.host().netns().output("bash", &["-c", ON_A_NODE])?;
-            ensure!(String::from_utf8_lossy(&ready.stdout).contains("ready"), "{}: {ready:?}", node.name());
+            ensure!(
+                String::from_utf8_lossy(&ready.stdout).contains("ready"),
+                "{}: {ready:?}",
+                node.name()
+            );
         }
-        ensure!(left(&cluster, 0)? == (true, true), "the node has no device or no CNI configuration");
+        ensure!(
+            left(&cluster, 0)? == (true, true),
+            "the node has no device or no CNI configuration"
+        );
 
         shell.all(REMOVAL)?;
         for number in 0..cluster.nodes.len() {
-            ensure!(left(&cluster, number)? == (false, false), "node {number} is not clean (device, configuration): {:?}", left(&cluster, number)?);
+            ensure!(
+                left(&cluster, number)? == (false, false),
+                "node {number} is not clean (device, configuration): {:?}",
+                left(&cluster, number)?
+            );
         }
-        eventually_ok(Duration::from_secs(60), "the namespace is gone", || match shell.run("kubectl get namespace kube-flannel") {
-            Ok(text) => bail!("{text}"),
-            Err(_) => Ok(()),
-        })?;
+        eventually_ok(
+            Duration::from_secs(60),
+            "the namespace is gone",
+            || match shell.run("kubectl get namespace kube-flannel") {
+                Ok(text) => bail!("{text}"),
+                Err(_) => Ok(()),
+            },
+        )?;
 
         shell.all(CHART)?;
         shell.all(WHILE_THERE.get(1..3).context("the status")?)?;
         cluster.wait_ready()?;
-        ensure!(left(&cluster, 0)? == (true, true), "the chart's network is not there");
+        ensure!(
+            left(&cluster, 0)? == (true, true),
+            "the chart's network is not there"
+        );
         Ok(())
     })
 }

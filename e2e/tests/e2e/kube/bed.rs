@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    ApiClient, ApiServer, Families, Flanneld, FlanneldOptions, Host, Lab, NodeObject, PingMatrix, Pod, Proxy, Uplink, eventually_ok, throughout,
+    ApiClient, ApiServer, Families, Flanneld, FlanneldOptions, Host, Lab, NodeObject, PingMatrix,
+    Pod, Proxy, Uplink, eventually_ok, throughout,
 };
 
 /// Ten times what it may take: after failures, up to ten seconds pass between attempts.
@@ -34,7 +35,9 @@ static FREED: Condvar = Condvar::new();
 /// An API server takes 300 MB, a cluster 1 GB and all processors at its start: two at a time.
 pub(crate) fn turn() -> Turn {
     let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut taken = FREED.wait_while(taken, |taken| *taken >= 2).unwrap_or_else(PoisonError::into_inner);
+    let mut taken = FREED
+        .wait_while(taken, |taken| *taken >= 2)
+        .unwrap_or_else(PoisonError::into_inner);
     *taken += 1;
     Turn
 }
@@ -61,21 +64,45 @@ pub(super) struct Bed {
 impl Bed {
     /// Hosts without Nodes and daemons.
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
-        Bed::with(lab, hosts, net_conf, |host| ApiServer::start(host, Families::Dual))
+        Bed::with(lab, hosts, net_conf, |host| {
+            ApiServer::start(host, Families::Dual)
+        })
     }
 
     /// The same, with an API server that the test starts.
-    pub(super) fn with(lab: &Lab, hosts: u8, net_conf: &str, start: impl Fn(&Host) -> Result<ApiServer>) -> Result<Bed> {
+    pub(super) fn with(
+        lab: &Lab,
+        hosts: u8,
+        net_conf: &str,
+        start: impl Fn(&Host) -> Result<ApiServer>,
+    ) -> Result<Bed> {
         let lan = lab.switch("lan")?;
-        let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?.gateway("fd00:56::254")?])?;
+        let machine = lab.host(
+            "api",
+            &[Uplink::enp0s8(&lan, 99)?
+                .gateway("192.168.56.254")?
+                .gateway("fd00:56::254")?],
+        )?;
         let api = start(&machine)?;
-        let uplink = |number| Uplink::enp0s8(&lan, number)?.gateway("192.168.56.199")?.gateway("fd00:56::199");
-        let hosts = (1..=hosts).map(|number| lab.host(&format!("h{number}"), &[uplink(number)?])).collect::<Result<Vec<_>>>()?;
+        let uplink = |number| {
+            Uplink::enp0s8(&lan, number)?
+                .gateway("192.168.56.199")?
+                .gateway("fd00:56::199")
+        };
+        let hosts = (1..=hosts)
+            .map(|number| lab.host(&format!("h{number}"), &[uplink(number)?]))
+            .collect::<Result<Vec<_>>>()?;
         Bed::on(lab, api, hosts, net_conf)
     }
 
     /// These hosts, with an API server on this machine.
-    pub(super) fn of(lab: &Lab, machine: &Host, families: Families, hosts: Vec<Host>, net_conf: &str) -> Result<Bed> {
+    pub(super) fn of(
+        lab: &Lab,
+        machine: &Host,
+        families: Families,
+        hosts: Vec<Host>,
+        net_conf: &str,
+    ) -> Result<Bed> {
         Bed::on(lab, ApiServer::start(machine, families)?, hosts, net_conf)
     }
 
@@ -83,8 +110,19 @@ impl Bed {
         let file = lab.folder("")?.join("net-conf.json");
         std::fs::write(&file, net_conf)?;
         let proxies = [api.proxy(8001)?, api.proxy(8002)?];
-        let options = hosts.iter().map(|host| options(host, &file, &proxies)).collect();
-        Ok(Bed { daemons: Vec::new(), options, pods: Vec::new(), proxies, api, hosts, net_conf: file })
+        let options = hosts
+            .iter()
+            .map(|host| options(host, &file, &proxies))
+            .collect();
+        Ok(Bed {
+            daemons: Vec::new(),
+            options,
+            pods: Vec::new(),
+            proxies,
+            api,
+            hosts,
+            net_conf: file,
+        })
     }
 
     /// Hosts with a Node, a ready daemon and a pod each, all of which reach each other.
@@ -106,8 +144,12 @@ impl Bed {
 
     /// The Node of a host, from 1: both families.
     pub(super) fn node(&self, number: usize) -> NodeObject {
-        let address = |v6: &str, v4: &str| -> [IpAddr; 2] { [v4.parse().unwrap(), v6.parse().unwrap()] };
-        let [v4, v6] = address(&format!("fd00:56::{}", number + 100), &format!("192.168.56.{}", number + 100));
+        let address =
+            |v6: &str, v4: &str| -> [IpAddr; 2] { [v4.parse().unwrap(), v6.parse().unwrap()] };
+        let [v4, v6] = address(
+            &format!("fd00:56::{}", number + 100),
+            &format!("192.168.56.{}", number + 100),
+        );
         NodeObject::new(&format!("h{number}"))
             .pod_cidr(&format!("10.244.{number}.0/24"))
             .pod_cidr(&format!("fd10:244:0:{number}::/64"))
@@ -116,12 +158,23 @@ impl Bed {
     }
 
     pub(super) fn start_daemons(&mut self) -> Result<()> {
-        self.daemons = self.hosts.iter().zip(&self.options).map(|(host, options)| host.start_flanneld(options)).collect::<Result<_>>()?;
-        self.daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(READY).map(drop))
+        self.daemons = self
+            .hosts
+            .iter()
+            .zip(&self.options)
+            .map(|(host, options)| host.start_flanneld(options))
+            .collect::<Result<_>>()?;
+        self.daemons
+            .iter_mut()
+            .try_for_each(|daemon| daemon.wait_ready(READY).map(drop))
     }
 
     pub(super) fn start_pods(&mut self) -> Result<()> {
-        let pods = self.hosts.iter().zip(&self.daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?));
+        let pods = self
+            .hosts
+            .iter()
+            .zip(&self.daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?));
         self.pods = pods.collect::<Result<_>>()?;
         Ok(())
     }
@@ -134,8 +187,14 @@ impl Bed {
     pub(super) fn reach(&self) -> Result<()> {
         let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
         for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
-            let targets = addresses.iter().map(|list| list.get(family).copied().context("an address")).collect::<Result<Vec<_>>>()?;
-            eventually_ok(SOON, "pods reach each other", || PingMatrix::to(&self.pods, &targets, &lab::PingOptions::default())?.require_complete())?;
+            let targets = addresses
+                .iter()
+                .map(|list| list.get(family).copied().context("an address"))
+                .collect::<Result<Vec<_>>>()?;
+            eventually_ok(SOON, "pods reach each other", || {
+                PingMatrix::to(&self.pods, &targets, &lab::PingOptions::default())?
+                    .require_complete()
+            })?;
         }
         Ok(())
     }
@@ -147,15 +206,29 @@ impl Bed {
         let Some(gateway) = routes
             .lines()
             .find(|line| line.contains("dev flannel.1"))
-            .and_then(|line| line.split_whitespace().skip_while(|word| *word != "via").nth(1))
+            .and_then(|line| {
+                line.split_whitespace()
+                    .skip_while(|word| *word != "via")
+                    .nth(1)
+            })
         else {
             return Ok(None);
         };
         let neighbours = netns.exec("ip", &["neighbour", "show", "dev", "flannel.1"])?;
-        let mac = neighbours.lines().find(|line| line.split_whitespace().next() == Some(gateway)).and_then(|line| line.split_whitespace().nth(2));
+        let mac = neighbours
+            .lines()
+            .find(|line| line.split_whitespace().next() == Some(gateway))
+            .and_then(|line| line.split_whitespace().nth(2));
         let Some(mac) = mac else { return Ok(None) };
         let fdb = netns.exec("bridge", &["fdb", "show", "dev", "flannel.1"])?;
-        let entry = fdb.lines().find(|line| line.starts_with(mac)).and_then(|line| line.split_whitespace().skip_while(|word| *word != "dst").nth(1));
+        let entry = fdb
+            .lines()
+            .find(|line| line.starts_with(mac))
+            .and_then(|line| {
+                line.split_whitespace()
+                    .skip_while(|word| *word != "dst")
+                    .nth(1)
+            });
         Ok(entry.map(str::to_owned))
     }
 
@@ -163,20 +236,32 @@ impl Bed {
     pub(super) fn wait_tunnel(&self, host: usize, subnet: &str, to: Option<&str>) -> Result<()> {
         // Removals wait: seconds, or a minute when many come at once.
         let deadline = if to.is_some() { SOON } else { MINUTES };
-        eventually_ok(deadline, &format!("h{} sends what is for {subnet} to {to:?}", host + 1), || {
-            let found = self.tunnel(host, subnet)?;
-            ensure!(found.as_deref() == to, "it sends it to {found:?}");
-            Ok(())
-        })
+        eventually_ok(
+            deadline,
+            &format!("h{} sends what is for {subnet} to {to:?}", host + 1),
+            || {
+                let found = self.tunnel(host, subnet)?;
+                ensure!(found.as_deref() == to, "it sends it to {found:?}");
+                Ok(())
+            },
+        )
     }
 
     /// All that a host has of its peers, as text that is equal as long as nothing changes.
     pub(super) fn peers_of(&self, host: usize) -> Result<String> {
         let netns = self.hosts[host].netns();
         let mut lines = Vec::new();
-        for (program, args) in [("ip", "route show dev flannel.1"), ("ip", "neighbour show dev flannel.1"), ("bridge", "fdb show dev flannel.1")] {
+        for (program, args) in [
+            ("ip", "route show dev flannel.1"),
+            ("ip", "neighbour show dev flannel.1"),
+            ("bridge", "fdb show dev flannel.1"),
+        ] {
             let text = netns.exec(program, &args.split(' ').collect::<Vec<_>>())?;
-            lines.extend(text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.contains("fe80::")));
+            lines.extend(
+                text.lines()
+                    .map(|line| line.trim().to_owned())
+                    .filter(|line| !line.contains("fe80::")),
+            );
         }
         lines.sort();
         Ok(lines.join("\n"))
@@ -186,15 +271,33 @@ impl Bed {
     pub(super) fn hosts_of(&self, host: usize) -> Result<String> {
         let peers = self.peers_of(host)?;
         let others = (1..=self.hosts.len()).filter(|number| *number != host + 1);
-        let names: Vec<[String; 2]> = others.map(|number| [format!("10.244.{number}.0"), format!("192.168.56.{}", number + 100)]).collect();
-        Ok(peers.lines().filter(|line| names.iter().flatten().any(|name| line.contains(name.as_str()))).map(|line| format!("{line}\n")).collect())
+        let names: Vec<[String; 2]> = others
+            .map(|number| {
+                [
+                    format!("10.244.{number}.0"),
+                    format!("192.168.56.{}", number + 100),
+                ]
+            })
+            .collect();
+        Ok(peers
+            .lines()
+            .filter(|line| {
+                names
+                    .iter()
+                    .flatten()
+                    .any(|name| line.contains(name.as_str()))
+            })
+            .map(|line| format!("{line}\n"))
+            .collect())
     }
 
     /// Proves that changes of Nodes reach every host now: by a peer that is new each time.
     ///
     /// It is deleted and may stay a while: after an outage, removals wait a minute.
     pub(super) fn require_alive(&self) -> Result<()> {
-        self.with_canary(|subnet, public| (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, subnet, Some(public))))
+        self.with_canary(|subnet, public| {
+            (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, subnet, Some(public)))
+        })
     }
 
     /// Proves that changes of Nodes reach no host now.
@@ -213,9 +316,17 @@ impl Bed {
     fn with_canary(&self, work: impl FnOnce(&str, &str) -> Result<()>) -> Result<()> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = 100 + NUMBER.fetch_add(1, Ordering::Relaxed) % 100;
-        let (name, subnet, public) = (format!("canary-{number}"), format!("10.244.{number}.0/24"), format!("192.168.57.{number}"));
+        let (name, subnet, public) = (
+            format!("canary-{number}"),
+            format!("10.244.{number}.0/24"),
+            format!("192.168.57.{number}"),
+        );
         let mac = format!("02:00:00:00:02:{:02x}", number);
-        self.admin().create_node(&NodeObject::new(&name).pod_cidr(&subnet).vxlan_peer(&public, &mac))?;
+        self.admin().create_node(
+            &NodeObject::new(&name)
+                .pod_cidr(&subnet)
+                .vxlan_peer(&public, &mac),
+        )?;
         let outcome = work(&subnet, &public);
         self.admin().delete_node(&name)?;
         outcome
@@ -251,15 +362,27 @@ impl Bed {
 /// Looks at what has to be so for a minute after `start`, unless that is over by then: looking takes time, too.
 pub(super) fn within_a_minute(start: Instant, look: impl FnOnce() -> Result<()>) -> Result<()> {
     let outcome = look();
-    if start.elapsed() < MOST_OF_A_MINUTE { outcome } else { Ok(()) }
+    if start.elapsed() < MOST_OF_A_MINUTE {
+        outcome
+    } else {
+        Ok(())
+    }
 }
 
 /// One row of a table.
 pub(super) type Scenario = fn(&mut Bed) -> Result<()>;
 
 /// What a host's daemon is started with.
-pub(super) fn options(host: &Host, net_conf: &std::path::Path, proxies: &[Proxy; 2]) -> FlanneldOptions {
-    FlanneldOptions::kube(host.name(), net_conf).arg(&format!("--kube-api-url={},{}", proxies[0].url(), proxies[1].url()))
+pub(super) fn options(
+    host: &Host,
+    net_conf: &std::path::Path,
+    proxies: &[Proxy; 2],
+) -> FlanneldOptions {
+    FlanneldOptions::kube(host.name(), net_conf).arg(&format!(
+        "--kube-api-url={},{}",
+        proxies[0].url(),
+        proxies[1].url()
+    ))
 }
 
 /// A pod on a node that answers each TCP connection to port 8080 with its own name; hostPort 8090 leads to it too.

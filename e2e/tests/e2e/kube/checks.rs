@@ -4,7 +4,10 @@ use std::path::Path;
 use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Answer, Flanneld, FlanneldOptions, Host, Lab, Launch, NodeObject, Process, User, binaries, eventually, eventually_ok};
+use lab::{
+    Answer, Flanneld, FlanneldOptions, Host, Lab, Launch, NodeObject, Process, User, binaries,
+    eventually, eventually_ok,
+};
 use serde_json::Value;
 
 use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
@@ -13,13 +16,19 @@ use crate::operator::{Operator, texts};
 
 /// As the DaemonSet has it: kubectl is what changes anything.
 fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
-    options.env("POD_NAMESPACE", "kube-flannel").env("POD_NAME", "kube-flannel-ds-x")
+    options
+        .env("POD_NAMESPACE", "kube-flannel")
+        .env("POD_NAME", "kube-flannel-ds-x")
 }
 
 fn doctor(host: &Host, daemon: &Flanneld, words: &[&str]) -> Result<Output> {
     let file = format!("--subnet-file={}", daemon.subnet_file().display());
-    let words: Vec<&str> = ["doctor", file.as_str()].into_iter().chain(words.iter().copied()).collect();
-    host.netns().output(&binaries::own("flannelctl")?.to_string_lossy(), &words)
+    let words: Vec<&str> = ["doctor", file.as_str()]
+        .into_iter()
+        .chain(words.iter().copied())
+        .collect();
+    host.netns()
+        .output(&binaries::own("flannelctl")?.to_string_lossy(), &words)
 }
 
 /// Waits until the daemon's doctor finds exactly this and says so everywhere; returns the finding.
@@ -27,27 +36,48 @@ fn found(host: &Host, daemon: &Flanneld, check: &str) -> Result<Value> {
     // What a running daemon is refused it tells after a minute.
     eventually_ok(MINUTES, &format!("the doctor finds {check}"), || {
         let output = doctor(host, daemon, &["-o", "json"])?;
-        let report: Value = serde_json::from_slice(&output.stdout).with_context(|| texts(&output))?;
-        ensure!(causes(&report)? == [check] && output.status.code() == Some(3), "{:#}", report["findings"]);
-        ensure!(daemon.metric(&format!("flannel_findings{{check=\"{check}\"}}"))? >= 1.0, "no metric");
+        let report: Value =
+            serde_json::from_slice(&output.stdout).with_context(|| texts(&output))?;
+        ensure!(
+            causes(&report)? == [check] && output.status.code() == Some(3),
+            "{:#}",
+            report["findings"]
+        );
+        ensure!(
+            daemon.metric(&format!("flannel_findings{{check=\"{check}\"}}"))? >= 1.0,
+            "no metric"
+        );
         Ok(report["findings"][0].clone())
     })
 }
 
 /// Waits until nothing is found by a daemon that is ready.
 fn gone(host: &Host, daemon: &Flanneld) -> Result<()> {
-    eventually(SOON, "the daemon is ready", || daemon.is_ready()).with_context(|| daemon.log_tail(10))?;
+    eventually(SOON, "the daemon is ready", || daemon.is_ready())
+        .with_context(|| daemon.log_tail(10))?;
     eventually_ok(SOON, "nothing is found", || {
         let output = doctor(host, daemon, &["-o", "json"])?;
-        let report: Value = serde_json::from_slice(&output.stdout).with_context(|| texts(&output))?;
-        ensure!(causes(&report)?.is_empty() && output.status.success(), "{:#}", report["findings"]);
+        let report: Value =
+            serde_json::from_slice(&output.stdout).with_context(|| texts(&output))?;
+        ensure!(
+            causes(&report)?.is_empty() && output.status.success(),
+            "{:#}",
+            report["findings"]
+        );
         Ok(())
     })
 }
 
 fn command(finding: &Value) -> Result<&str> {
-    ensure!(finding["remedy"]["commands"].as_array().is_some_and(|commands| commands.len() == 1), "{finding:#}");
-    finding["remedy"]["commands"][0].as_str().context("a command")
+    ensure!(
+        finding["remedy"]["commands"]
+            .as_array()
+            .is_some_and(|commands| commands.len() == 1),
+        "{finding:#}"
+    );
+    finding["remedy"]["commands"][0]
+        .as_str()
+        .context("a command")
 }
 
 #[test]
@@ -58,34 +88,77 @@ fn a_missing_right_is_named_and_granted() -> Result<()> {
         bed.admin().create_node(&bed.node(1))?;
         let operator = Operator::of(lab, &bed.api)?;
         let host = &bed.hosts[0];
-        let config = bed.api.kubeconfig(User::Nobody, Some(&bed.proxies[0].url()))?;
+        let config = bed
+            .api
+            .kubeconfig(User::Nobody, Some(&bed.proxies[0].url()))?;
         // No proxy gives it another name.
         bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
-        let options = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
+        let options = FlanneldOptions::kube("h1", &bed.net_conf)
+            .arg(&format!("--kubeconfig-file={}", config.display()));
         let daemon = host.start_flanneld(&in_a_pod(options))?;
         let finding = found(host, &daemon, "rbac")?;
-        ensure!(finding["what"] == lab::said("rbac", "flanneld may not watch nodes: its account lacks the right"), "{finding:#}");
+        ensure!(
+            finding["what"]
+                == lab::said(
+                    "rbac",
+                    "flanneld may not watch nodes: its account lacks the right"
+                ),
+            "{finding:#}"
+        );
         let text = finding["evidence"].to_string();
-        let is_seen = ["(403)", "cannot watch resource"].iter().all(|part| text.contains(lab::said("rbac", part)));
-        ensure!(is_seen && finding["remedy"]["on"] == "a node with kubectl", "{finding:#}");
+        let is_seen = ["(403)", "cannot watch resource"]
+            .iter()
+            .all(|part| text.contains(lab::said("rbac", part)));
+        ensure!(
+            is_seen && finding["remedy"]["on"] == "a node with kubectl",
+            "{finding:#}"
+        );
 
         let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/flannel";
         let binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/flannel";
         bed.admin().merge(role, &serde_json::json!({ "rules": [{ "apiGroups": ["example.org"], "resources": ["things"], "verbs": ["get"] }] }))?;
-        println!("{}\n{}", command(&finding)?, operator.run(command(&finding)?)?);
+        println!(
+            "{}\n{}",
+            command(&finding)?,
+            operator.run(command(&finding)?)?
+        );
         gone(host, &daemon)?;
         // What others put there stays.
         let (role, binding) = (bed.admin().get(role)?, bed.admin().get(binding)?);
-        ensure!(role["rules"].to_string().contains("things"), "{}", role["rules"]);
-        ensure!(binding["subjects"].as_array().is_some_and(|subjects| subjects.len() == 2), "{}", binding["subjects"]);
+        ensure!(
+            role["rules"].to_string().contains("things"),
+            "{}",
+            role["rules"]
+        );
+        ensure!(
+            binding["subjects"]
+                .as_array()
+                .is_some_and(|subjects| subjects.len() == 2),
+            "{}",
+            binding["subjects"]
+        );
 
         // A token that nobody knows.
         bed.proxies[0].on(|_| Answer::As("a-token-of-nobody".to_owned()));
         bed.proxies[0].disconnect();
         let finding = found(host, &daemon, "rbac")?;
-        ensure!(finding["what"] == lab::said("rbac", "the API server does not know the credentials of flanneld"), "{finding:#}");
-        let wanted = "kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=h1";
-        ensure!(command(&finding)? == wanted && finding["evidence"].to_string().contains(lab::said("rbac", "(401)")), "{finding:#}");
+        ensure!(
+            finding["what"]
+                == lab::said(
+                    "rbac",
+                    "the API server does not know the credentials of flanneld"
+                ),
+            "{finding:#}"
+        );
+        let wanted =
+            "kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=h1";
+        ensure!(
+            command(&finding)? == wanted
+                && finding["evidence"]
+                    .to_string()
+                    .contains(lab::said("rbac", "(401)")),
+            "{finding:#}"
+        );
         bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
         bed.proxies[0].disconnect();
         gone(host, &daemon)
@@ -95,13 +168,23 @@ fn a_missing_right_is_named_and_granted() -> Result<()> {
 /// The controller manager that kubelet starts from kubeadm's manifest: with the arguments that are in it.
 fn controller_manager(bed: &Bed, manifest: &Path) -> Result<Process> {
     let text = std::fs::read_to_string(manifest)?;
-    let args = text.lines().filter_map(|line| line.strip_prefix("    - --")).map(|arg| format!("--{arg}"));
+    let args = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("    - --"))
+        .map(|arg| format!("--{arg}"));
     let admin = bed.api.kubeconfig(User::Admin, None)?;
     let launch = Launch::new(binaries::kubernetes("kube-controller-manager")?)
         .args(args.collect::<Vec<_>>())
-        .args(["--leader-elect=false", "--secure-port=0", "--use-service-account-credentials=true"])
+        .args([
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--use-service-account-credentials=true",
+        ])
         .arg(format!("--kubeconfig={}", admin.display()))
-        .arg(format!("--service-account-private-key-file={}", bed.api.certificates().server_key().display()));
+        .arg(format!(
+            "--service-account-private-key-file={}",
+            bed.api.certificates().server_key().display()
+        ));
     bed.api.host().spawn("kube-controller-manager", &launch)
 }
 
@@ -111,11 +194,13 @@ fn a_node_without_pod_cidr_gets_one() -> Result<()> {
     Lab::run("doctor: pod-cidr", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
-        bed.admin().create_node(&NodeObject::new("h1").internal(host.v4()?))?;
+        bed.admin()
+            .create_node(&NodeObject::new("h1").internal(host.v4()?))?;
         let daemon = host.start_flanneld(&in_a_pod(bed.options[0].clone()))?;
         let finding = found(host, &daemon, "pod-cidr")?;
         ensure!(
-            finding["what"] == lab::said("pod-cidr", "the Node h1 has no podCIDR") && finding["remedy"]["on"] == "each node of the control plane",
+            finding["what"] == lab::said("pod-cidr", "the Node h1 has no podCIDR")
+                && finding["remedy"]["on"] == "each node of the control plane",
             "{finding:#}"
         );
 
@@ -130,10 +215,16 @@ fn a_node_without_pod_cidr_gets_one() -> Result<()> {
         host.netns().exec("sh", &["-ec", &typed])?;
         let once = std::fs::read_to_string(&manifest)?;
         let added = "    - kube-controller-manager\n    - --allocate-node-cidrs=true\n    - --cluster-cidr=10.244.0.0/16\n";
-        ensure!(once == plain.replace("    - kube-controller-manager\n", added), "{once}");
+        ensure!(
+            once == plain.replace("    - kube-controller-manager\n", added),
+            "{once}"
+        );
         // Twice does no harm.
         host.netns().exec("sh", &["-ec", &typed])?;
-        ensure!(std::fs::read_to_string(&manifest)? == once, "it was added twice");
+        ensure!(
+            std::fs::read_to_string(&manifest)? == once,
+            "it was added twice"
+        );
         let _controllers = controller_manager(&bed, &manifest)?;
         gone(host, &daemon)
     })
@@ -147,20 +238,34 @@ fn an_api_server_behind_a_service_that_nobody_serves_is_named() -> Result<()> {
         bed.admin().create_node(&bed.node(1))?;
         let operator = Operator::of(lab, &bed.api)?;
         let host = &bed.hosts[0];
-        let service = |options: FlanneldOptions| in_a_pod(options).env("KUBERNETES_SERVICE_HOST", "10.96.0.1").env("KUBERNETES_SERVICE_PORT", "443");
-        let config = bed.api.kubeconfig(User::Flannel, Some("https://10.96.0.1:443"))?;
-        let options = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
+        let service = |options: FlanneldOptions| {
+            in_a_pod(options)
+                .env("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+                .env("KUBERNETES_SERVICE_PORT", "443")
+        };
+        let config = bed
+            .api
+            .kubeconfig(User::Flannel, Some("https://10.96.0.1:443"))?;
+        let options = FlanneldOptions::kube("h1", &bed.net_conf)
+            .arg(&format!("--kubeconfig-file={}", config.display()));
         let mut daemon = host.start_flanneld(&service(options))?;
         let finding = found(host, &daemon, "api-by-service")?;
         // What the shell makes of the command is where kubectl finds the API server.
         let set = "kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel ";
-        let variable = command(&finding)?.strip_prefix(set).with_context(|| format!("{finding:#}"))?;
+        let variable = command(&finding)?
+            .strip_prefix(set)
+            .with_context(|| format!("{finding:#}"))?;
         let printed = operator.run(&format!("printf %s {variable}"))?;
-        ensure!(printed == format!("FLANNELD_KUBE_API_URL={}", bed.api.url()), "{printed}");
+        ensure!(
+            printed == format!("FLANNELD_KUBE_API_URL={}", bed.api.url()),
+            "{printed}"
+        );
         ensure!(daemon.terminate(SOON)?.success());
         let config = bed.api.kubeconfig(User::Flannel, None)?;
-        let options = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
-        let daemon = host.start_flanneld(&service(options).env("FLANNELD_KUBE_API_URL", &bed.api.url()))?;
+        let options = FlanneldOptions::kube("h1", &bed.net_conf)
+            .arg(&format!("--kubeconfig-file={}", config.display()));
+        let daemon =
+            host.start_flanneld(&service(options).env("FLANNELD_KUBE_API_URL", &bed.api.url()))?;
         gone(host, &daemon)
     })
 }

@@ -7,7 +7,9 @@ use crate::kube::bed::{Bed, DUAL, OWN, SOON, VXLAN, turn};
 
 /// The same configuration with another range, as of a cluster that is migrated.
 fn elsewhere(net_conf: &str) -> String {
-    net_conf.replace("10.244.0.0/16", "10.42.0.0/16").replace("fd10:244::/48", "fd10:42::/48")
+    net_conf
+        .replace("10.244.0.0/16", "10.42.0.0/16")
+        .replace("fd10:244::/48", "fd10:42::/48")
 }
 
 /// Starts a daemon on each of three nodes with a configuration that none can use, and corrects it.
@@ -18,9 +20,17 @@ fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
         for number in 1..=3 {
             bed.admin().create_node(&bed.node(number))?;
         }
-        bed.daemons = bed.hosts.iter().zip(&bed.options).map(|(host, options)| host.start_flanneld(options)).collect::<Result<_>>()?;
+        bed.daemons = bed
+            .hosts
+            .iter()
+            .zip(&bed.options)
+            .map(|(host, options)| host.start_flanneld(options))
+            .collect::<Result<_>>()?;
         for daemon in &bed.daemons {
-            eventually(SOON, "it says that it waits", || daemon.log().contains("is not inside the Network")).with_context(|| daemon.log())?;
+            eventually(SOON, "it says that it waits", || {
+                daemon.log().contains("is not inside the Network")
+            })
+            .with_context(|| daemon.log())?;
         }
         std::fs::write(&bed.net_conf, right)?;
         for daemon in &mut bed.daemons {
@@ -29,7 +39,11 @@ fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
         bed.start_pods()?;
         bed.reach()?;
         for daemon in &mut bed.daemons {
-            ensure!(daemon.is_running() && !daemon.log().contains("is not used"), "{}", daemon.log());
+            ensure!(
+                daemon.is_running() && !daemon.log().contains("is not used"),
+                "{}",
+                daemon.log()
+            );
         }
         Ok(())
     })
@@ -53,35 +67,66 @@ fn range_migrated_node_by_node_works_between_all_of_them_without_a_restart() -> 
         let pids: Vec<u32> = bed.daemons.iter().map(|daemon| daemon.pid()).collect();
         std::fs::write(&bed.net_conf, elsewhere(DUAL))?;
         for daemon in &bed.daemons {
-            eventually(SOON, "it tells that the file has changed", || daemon.log().contains("has changed: a restart applies it"))?;
+            eventually(SOON, "it tells that the file has changed", || {
+                daemon.log().contains("has changed: a restart applies it")
+            })?;
         }
         for number in 1..=3 {
             let name = format!("h{number}");
             bed.admin().delete_node(&name)?;
             let host = &bed.hosts[number - 1];
-            let node = NodeObject::new(&name).pod_cidr(&format!("10.42.{number}.0/24")).pod_cidr(&format!("fd10:42:0:{number}::/64"));
-            bed.admin().create_node(&node.internal(host.v4()?).internal(host.v6()?))?;
+            let node = NodeObject::new(&name)
+                .pod_cidr(&format!("10.42.{number}.0/24"))
+                .pod_cidr(&format!("fd10:42:0:{number}::/64"));
+            bed.admin()
+                .create_node(&node.internal(host.v4()?).internal(host.v6()?))?;
             let daemon = &bed.daemons[number - 1];
             eventually_ok(SOON, "it serves the new range", || {
                 let env = daemon.subnet_env()?;
-                ensure!(env.subnet.is_some_and(|subnet| subnet.to_string() == format!("10.42.{number}.1/24")), "{env:?}");
+                ensure!(
+                    env.subnet
+                        .is_some_and(|subnet| subnet.to_string() == format!("10.42.{number}.1/24")),
+                    "{env:?}"
+                );
                 ensure!(daemon.is_ready(), "not ready");
                 Ok(())
             })
             .with_context(|| daemon.log())?;
         }
-        let pods = bed.hosts.iter().zip(&bed.daemons).map(|(host, daemon)| host.pod("p2", &daemon.subnet_env()?));
+        let pods = bed
+            .hosts
+            .iter()
+            .zip(&bed.daemons)
+            .map(|(host, daemon)| host.pod("p2", &daemon.subnet_env()?));
         bed.pods = pods.collect::<Result<_>>()?;
         bed.reach()?;
         for ((host, daemon), pid) in bed.hosts.iter().zip(&mut bed.daemons).zip(pids) {
-            ensure!(daemon.is_running() && daemon.pid() == pid, "{}: another process", host.name());
-            let times = daemon.log().matches("has changed: a restart applies it").count();
-            ensure!(times == 1, "{}: told {times} times\n{}", host.name(), daemon.log());
+            ensure!(
+                daemon.is_running() && daemon.pid() == pid,
+                "{}: another process",
+                host.name()
+            );
+            let times = daemon
+                .log()
+                .matches("has changed: a restart applies it")
+                .count();
+            ensure!(
+                times == 1,
+                "{}: told {times} times\n{}",
+                host.name(),
+                daemon.log()
+            );
             eventually_ok(SOON, "nothing of the old range is left", || {
                 // Those of the bridge are the old pods' own.
-                let neighbours = "ip neighbour show dev flannel.1; ip neighbour show dev flannel-v6.1";
-                let all = host.netns().sh(&format!("ip address; ip route; ip -6 route; {neighbours}; iptables-save; ip6tables-save"))?;
-                let left: Vec<&str> = all.lines().filter(|line| line.contains("10.244.") || line.contains("fd10:244:")).collect();
+                let neighbours =
+                    "ip neighbour show dev flannel.1; ip neighbour show dev flannel-v6.1";
+                let all = host.netns().sh(&format!(
+                    "ip address; ip route; ip -6 route; {neighbours}; iptables-save; ip6tables-save"
+                ))?;
+                let left: Vec<&str> = all
+                    .lines()
+                    .filter(|line| line.contains("10.244.") || line.contains("fd10:244:"))
+                    .collect();
                 ensure!(left.is_empty(), "{}: {left:#?}", host.name());
                 Ok(())
             })?;
@@ -98,27 +143,58 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
         bed.admin().create_node(&bed.node(1))?;
         // Its interface comes late, and annotations cannot be written at first.
         let host = &bed.hosts[0];
-        bed.proxies
-            .iter()
-            .for_each(|proxy| proxy.on(|call: &Call| if call.method == "PATCH" { Answer::status(403, "Forbidden") } else { Answer::Pass }));
+        bed.proxies.iter().for_each(|proxy| {
+            proxy.on(|call: &Call| {
+                if call.method == "PATCH" {
+                    Answer::status(403, "Forbidden")
+                } else {
+                    Answer::Pass
+                }
+            })
+        });
         let mut daemon = host.start_flanneld(&bed.options[0].clone().iface("late0"))?;
-        eventually(SOON, "it waits for its interface", || daemon.log().contains("late0")).with_context(|| daemon.log())?;
+        eventually(SOON, "it waits for its interface", || {
+            daemon.log().contains("late0")
+        })
+        .with_context(|| daemon.log())?;
         std::fs::write(&bed.net_conf, DUAL)?;
-        eventually(SOON, "it takes the second family", || daemon.log().contains("network 10.244.0.0/16 and fd10:244::/48"))
-            .with_context(|| daemon.log())?;
+        eventually(SOON, "it takes the second family", || {
+            daemon
+                .log()
+                .contains("network 10.244.0.0/16 and fd10:244::/48")
+        })
+        .with_context(|| daemon.log())?;
         host.netns().ip("link add late0 link enp0s8 type macvlan mode bridge\naddress add 192.168.56.201/24 dev late0\n\
              address add fd00:56::201/64 dev late0 nodad\nlink set late0 up")?;
-        eventually(SOON, "it waits for the right to publish", || daemon.log().contains("waiting for a lease")).with_context(|| daemon.log())?;
-        std::fs::write(&bed.net_conf, DUAL.replace(r#""vxlan""#, r#""vxlan","VNI":7"#))?;
-        eventually(SOON, "it takes the other VNI", || daemon.log().matches("restarting this node's network").count() == 2)
-            .with_context(|| daemon.log())?;
+        eventually(SOON, "it waits for the right to publish", || {
+            daemon.log().contains("waiting for a lease")
+        })
+        .with_context(|| daemon.log())?;
+        std::fs::write(
+            &bed.net_conf,
+            DUAL.replace(r#""vxlan""#, r#""vxlan","VNI":7"#),
+        )?;
+        eventually(SOON, "it takes the other VNI", || {
+            daemon
+                .log()
+                .matches("restarting this node's network")
+                .count()
+                == 2
+        })
+        .with_context(|| daemon.log())?;
         bed.proxies.iter().for_each(lab::Proxy::pass);
         daemon.wait_ready(SOON)?;
         let env = daemon.subnet_env()?;
         ensure!(env.subnet.is_some() && env.v6_subnet.is_some(), "{env:?}");
-        let data = bed.admin().flannel_annotation("h1", "backend-data")?.unwrap_or_default();
+        let data = bed
+            .admin()
+            .flannel_annotation("h1", "backend-data")?
+            .unwrap_or_default();
         ensure!(data.contains(r#""VNI":7"#), "{data}");
-        ensure!(host.netns().link("flannel.1")?.is_none(), "the device of the configuration before is left");
+        ensure!(
+            host.netns().link("flannel.1")?.is_none(),
+            "the device of the configuration before is left"
+        );
         Ok(())
     })
 }
@@ -129,15 +205,35 @@ fn event_that_the_api_does_not_answer_delays_no_lease() -> Result<()> {
     Lab::run("Node API: silent Events", |lab| {
         let bed = Bed::start(lab, 1, VXLAN)?;
         let is_event = |call: &Call| call.method == "POST" && call.path.contains("/events");
-        bed.proxies.iter().for_each(|proxy| proxy.on(move |call: &Call| if is_event(call) { Answer::Silence } else { Answer::Pass }));
+        bed.proxies.iter().for_each(|proxy| {
+            proxy.on(move |call: &Call| {
+                if is_event(call) {
+                    Answer::Silence
+                } else {
+                    Answer::Pass
+                }
+            })
+        });
         bed.admin().delete_node("h1")?;
-        bed.admin().create_node(&NodeObject::new("h1").pod_cidr("10.244.33.0/24").internal(bed.hosts[0].v4()?))?;
+        bed.admin().create_node(
+            &NodeObject::new("h1")
+                .pod_cidr("10.244.33.0/24")
+                .internal(bed.hosts[0].v4()?),
+        )?;
         let daemon = &bed.daemons[0];
         // The client gives up after more than that.
         eventually(OWN, "it serves the other podCIDR", || {
-            daemon.subnet_env().is_ok_and(|env| env.subnet.is_some_and(|subnet| subnet.to_string() == "10.244.33.1/24")) && daemon.is_ready()
+            daemon.subnet_env().is_ok_and(|env| {
+                env.subnet
+                    .is_some_and(|subnet| subnet.to_string() == "10.244.33.1/24")
+            }) && daemon.is_ready()
         })
         .with_context(|| daemon.log())?;
-        eventually(SOON, "the Event was posted", || bed.proxies.iter().any(|proxy| proxy.calls().iter().any(is_event))).map(drop)
+        eventually(SOON, "the Event was posted", || {
+            bed.proxies
+                .iter()
+                .any(|proxy| proxy.calls().iter().any(is_event))
+        })
+        .map(drop)
     })
 }

@@ -26,9 +26,18 @@ struct Suite {
 }
 
 /// The tests of Conntrack are no part of the conformance profile: flows of UDP go on while their pods end and begin.
-const CONFORMANCE: Suite =
-    Suite { name: "conformance", focus: r"\[sig-network\].*\[Conformance\]|\[sig-network\] Conntrack", tests: 54, families: Families::V4 };
-const DUAL_STACK: Suite = Suite { name: "dual-stack", focus: r"\[sig-network\].*\[Feature:IPv6DualStack\]", tests: 22, families: Families::Dual };
+const CONFORMANCE: Suite = Suite {
+    name: "conformance",
+    focus: r"\[sig-network\].*\[Conformance\]|\[sig-network\] Conntrack",
+    tests: 54,
+    families: Families::V4,
+};
+const DUAL_STACK: Suite = Suite {
+    name: "dual-stack",
+    focus: r"\[sig-network\].*\[Feature:IPv6DualStack\]",
+    tests: 22,
+    families: Families::Dual,
+};
 /// Few kernels have SCTP; what is disruptive restarts the nodes of a cloud.
 const SKIP: &str = r"\[Feature:SCTPConnectivity\]|\[Disruptive\]";
 
@@ -61,21 +70,55 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     let _turn = turn();
     let folder = repository("target/conformance");
     std::fs::create_dir_all(&folder)?;
-    let name = format!("{} {proxy:?}", suite.name).to_lowercase().replace(' ', ".");
+    let name = format!("{} {proxy:?}", suite.name)
+        .to_lowercase()
+        .replace(' ', ".");
     let focus = std::env::var("FLANNEL_TEST_FOCUS").ok();
     let report = folder.join(format!("{name}.json"));
     Lab::run(&name, |lab| {
-        let options = ClusterOptions::new(2).families(suite.families).proxy(proxy).name_service().layers();
-        let cluster = Cluster::start(lab, &images()?.into_iter().fold(with_images(options)?, ClusterOptions::image))?;
-        install(&cluster, &manifest(|text| of_families(&text, suite.families))?)?;
+        let options = ClusterOptions::new(2)
+            .families(suite.families)
+            .proxy(proxy)
+            .name_service()
+            .layers();
+        let cluster = Cluster::start(
+            lab,
+            &images()?
+                .into_iter()
+                .fold(with_images(options)?, ClusterOptions::image),
+        )?;
+        install(
+            &cluster,
+            &manifest(|text| of_families(&text, suite.families))?,
+        )?;
         install_name_service(&cluster)?;
         route_pods(&cluster)?;
         let launch = Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
-            .arg(format!("--kubeconfig={}", cluster.api.kubeconfig(User::Admin, None)?.display()))
-            .arg(format!("--kubectl-path={}", binaries::kubernetes("kubectl")?.display()))
-            .args(["--provider=local", "--num-nodes=2", "--minStartupPods=1", "--dns-domain=cluster.local"])
-            .args(["--disable-log-dump", "--dump-logs-on-failure=false", "--ginkgo.no-color", "--ginkgo.v", "--ginkgo.seed=1"])
-            .arg(format!("--ginkgo.focus={}", focus.as_deref().unwrap_or(suite.focus)))
+            .arg(format!(
+                "--kubeconfig={}",
+                cluster.api.kubeconfig(User::Admin, None)?.display()
+            ))
+            .arg(format!(
+                "--kubectl-path={}",
+                binaries::kubernetes("kubectl")?.display()
+            ))
+            .args([
+                "--provider=local",
+                "--num-nodes=2",
+                "--minStartupPods=1",
+                "--dns-domain=cluster.local",
+            ])
+            .args([
+                "--disable-log-dump",
+                "--dump-logs-on-failure=false",
+                "--ginkgo.no-color",
+                "--ginkgo.v",
+                "--ginkgo.seed=1",
+            ])
+            .arg(format!(
+                "--ginkgo.focus={}",
+                focus.as_deref().unwrap_or(suite.focus)
+            ))
             .arg(format!("--ginkgo.skip={SKIP}"))
             .arg(format!("--ginkgo.timeout={}s", ENDS.as_secs()))
             .arg(format!("--ginkgo.json-report={}", report.display()));
@@ -86,10 +129,24 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     })?;
     let outcomes = outcomes(&report)?;
     write_table()?;
-    let failed: Vec<String> =
-        outcomes.iter().filter(|(_, outcome)| outcome.trouble.is_some()).map(|(test, outcome)| format!("{test}: {:?}", outcome.trouble)).collect();
-    ensure!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), outcomes.len(), failed.join("\n"));
-    ensure!(focus.is_some() || outcomes.len() == suite.tests, "{} tests ran, not {}", outcomes.len(), suite.tests);
+    let failed: Vec<String> = outcomes
+        .iter()
+        .filter(|(_, outcome)| outcome.trouble.is_some())
+        .map(|(test, outcome)| format!("{test}: {:?}", outcome.trouble))
+        .collect();
+    ensure!(
+        failed.is_empty(),
+        "{} of {} failed:\n{}",
+        failed.len(),
+        outcomes.len(),
+        failed.join("\n")
+    );
+    ensure!(
+        focus.is_some() || outcomes.len() == suite.tests,
+        "{} tests ran, not {}",
+        outcomes.len(),
+        suite.tests
+    );
     println!("{name}: {} of {} passed", outcomes.len(), outcomes.len());
     Ok(())
 }
@@ -97,31 +154,68 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
 /// The images that the tests name.
 fn images() -> Result<Vec<PathBuf>> {
     let folder = binaries::kept("conformance-images")?;
-    Ok(std::fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "tar")).collect())
+    Ok(std::fs::read_dir(folder)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "tar"))
+        .collect())
 }
 
 /// The manifest's configuration for clusters of these families.
 fn of_families(text: &str, families: Families) -> String {
     let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
-    if families == Families::Dual { text.replace("\"Network\": \"10.244.0.0/16\",", dual) } else { text.to_owned() }
+    if families == Families::Dual {
+        text.replace("\"Network\": \"10.244.0.0/16\",", dual)
+    } else {
+        text.to_owned()
+    }
 }
 
 /// Kubernetes' own manifest of its name service, without the servers outside of the cluster: there are none.
 fn install_name_service(cluster: &Cluster) -> Result<()> {
     let text = std::fs::read_to_string(binaries::kept("conformance-1.36/coredns.yaml.base")?)?;
-    let text = text.replace("__DNS__DOMAIN__", "cluster.local").replace("__DNS__SERVER__", "10.96.0.10").replace("__DNS__MEMORY__LIMIT__", "170Mi");
-    let text = text.replace("        forward . /etc/resolv.conf {\n            max_concurrent 1000\n        }\n", "").replace("        loop\n", "");
+    let text = text
+        .replace("__DNS__DOMAIN__", "cluster.local")
+        .replace("__DNS__SERVER__", "10.96.0.10")
+        .replace("__DNS__MEMORY__LIMIT__", "170Mi");
+    let text = text
+        .replace(
+            "        forward . /etc/resolv.conf {\n            max_concurrent 1000\n        }\n",
+            "",
+        )
+        .replace("        loop\n", "");
     cluster.apply(&text)?;
-    cluster.kubectl(&["--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s"]).map(drop)
+    cluster
+        .kubectl(&[
+            "--namespace=kube-system",
+            "rollout",
+            "status",
+            "deployment/coredns",
+            "--timeout=120s",
+        ])
+        .map(drop)
 }
 
 /// The API server reaches pods, as from a control plane that is a node: it proxies to them.
 fn route_pods(cluster: &Cluster) -> Result<()> {
     for member in &cluster.nodes {
         let node = cluster.api.admin().node(member.name())?;
-        for cidr in node["spec"]["podCIDRs"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            let via = if cidr.contains(':') { member.host().v6()?.to_string() } else { member.host().v4_of("enp0s8")?.to_string() };
-            cluster.api.host().netns().ip(&format!("route add {cidr} via {via}"))?;
+        for cidr in node["spec"]["podCIDRs"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
+            let via = if cidr.contains(':') {
+                member.host().v6()?.to_string()
+            } else {
+                member.host().v4_of("enp0s8")?.to_string()
+            };
+            cluster
+                .api
+                .host()
+                .netns()
+                .ip(&format!("route add {cidr} via {via}"))?;
         }
     }
     Ok(())
@@ -136,17 +230,36 @@ struct Outcome {
 
 /// The tests of a report that were chosen, by their names.
 fn outcomes(report: &std::path::Path) -> Result<BTreeMap<String, Outcome>> {
-    let document: Value = serde_json::from_str(&std::fs::read_to_string(report).with_context(|| report.display().to_string())?)?;
+    let document: Value = serde_json::from_str(
+        &std::fs::read_to_string(report).with_context(|| report.display().to_string())?,
+    )?;
     let suites = document.as_array().into_iter().flatten();
     let specs = suites.flat_map(|suite| suite["SpecReports"].as_array().into_iter().flatten());
     // What the focus leaves out is skipped without a word.
-    let chosen = specs.filter(|spec| spec["LeafNodeType"] == "It" && (spec["State"] != "skipped" || spec["Failure"]["Message"].is_string()));
+    let chosen = specs.filter(|spec| {
+        spec["LeafNodeType"] == "It"
+            && (spec["State"] != "skipped" || spec["Failure"]["Message"].is_string())
+    });
     Ok(chosen
         .map(|spec| {
-            let texts = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten().chain([&spec["LeafNodeText"]]);
-            let name = texts.filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
-            let trouble = (spec["State"] != "passed").then(|| format!("{}: {}", spec["State"], spec["Failure"]["Message"]));
-            (name, Outcome { seconds: spec["RunTime"].as_f64().unwrap_or_default() / 1e9, trouble })
+            let texts = spec["ContainerHierarchyTexts"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .chain([&spec["LeafNodeText"]]);
+            let name = texts
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(" ");
+            let trouble = (spec["State"] != "passed")
+                .then(|| format!("{}: {}", spec["State"], spec["Failure"]["Message"]));
+            (
+                name,
+                Outcome {
+                    seconds: spec["RunTime"].as_f64().unwrap_or_default() / 1e9,
+                    trouble,
+                },
+            )
         })
         .collect())
 }
@@ -157,17 +270,30 @@ fn write_table() -> Result<()> {
     let modes = ["iptables", "nftables"];
     let mut text = String::new();
     for suite in [&CONFORMANCE, &DUAL_STACK] {
-        let found = modes.map(|mode| outcomes(&folder.join(format!("{}.{mode}.json", suite.name))).unwrap_or_default());
-        let names: std::collections::BTreeSet<&String> = found.iter().flat_map(BTreeMap::keys).collect();
-        text.push_str(&format!("## {}\n\n| test | {} |\n|---|---|---|\n", suite.name, modes.join(" | ")));
+        let found = modes.map(|mode| {
+            outcomes(&folder.join(format!("{}.{mode}.json", suite.name))).unwrap_or_default()
+        });
+        let names: std::collections::BTreeSet<&String> =
+            found.iter().flat_map(BTreeMap::keys).collect();
+        text.push_str(&format!(
+            "## {}\n\n| test | {} |\n|---|---|---|\n",
+            suite.name,
+            modes.join(" | ")
+        ));
         for name in names {
             let cell = |outcomes: &BTreeMap<String, Outcome>| match outcomes.get(name) {
                 None => "not run".to_owned(),
-                Some(Outcome { seconds, trouble: None }) => format!("passed, {seconds:.0} s"),
+                Some(Outcome {
+                    seconds,
+                    trouble: None,
+                }) => format!("passed, {seconds:.0} s"),
                 Some(Outcome { seconds, .. }) => format!("**failed**, {seconds:.0} s"),
             };
             let cells = found.each_ref().map(cell).join(" | ");
-            text.push_str(&format!("| {} | {cells} |\n", name.trim_start_matches("[sig-network] ")));
+            text.push_str(&format!(
+                "| {} | {cells} |\n",
+                name.trim_start_matches("[sig-network] ")
+            ));
         }
         text.push('\n');
     }

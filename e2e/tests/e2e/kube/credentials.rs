@@ -19,22 +19,31 @@ fn a_token_file_that_changes_is_read_again() -> Result<()> {
         // The proxy knows the token of the moment only.
         let accept = |bed: &Bed, valid: String| {
             bed.proxies[0].on(move |call| match call.authorization.as_deref() {
-                Some(given) if given == format!("Bearer {valid}") => Answer::As(User::Flannel.token()),
+                Some(given) if given == format!("Bearer {valid}") => {
+                    Answer::As(User::Flannel.token())
+                }
                 _ => Answer::status(401, "Unauthorized"),
             });
         };
         accept(&bed, "token-0".to_owned());
-        let config = bed.api.kubeconfig_with_token_file(&bed.proxies[0].url(), &token)?;
-        bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
+        let config = bed
+            .api
+            .kubeconfig_with_token_file(&bed.proxies[0].url(), &token)?;
+        bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf)
+            .arg(&format!("--kubeconfig-file={}", config.display()));
         bed.start_daemons()?;
         for round in 1..=3 {
             std::fs::write(&token, format!("token-{round}\n"))?;
             accept(&bed, format!("token-{round}"));
             bed.proxies[0].disconnect();
-            bed.require_alive().with_context(|| format!("rotation {round}"))?;
+            bed.require_alive()
+                .with_context(|| format!("rotation {round}"))?;
         }
         let pid = bed.daemons[0].pid();
-        ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "it ended");
+        ensure!(
+            bed.daemons[0].is_running() && bed.daemons[0].pid() == pid,
+            "it ended"
+        );
         Ok(())
     })
 }
@@ -49,7 +58,8 @@ fn an_authority_is_replaced_with_overlap_while_the_daemon_runs() -> Result<()> {
         let bundle = lab.folder("")?.join("bundle.pem");
         std::fs::copy(bed.api.certificates().ca(), &bundle)?;
         let config = bed.api.kubeconfig_with_authority(User::Flannel, &bundle)?;
-        bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf).arg(&format!("--kubeconfig-file={}", config.display()));
+        bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf)
+            .arg(&format!("--kubeconfig-file={}", config.display()));
         bed.start_daemons()?;
         let pid = bed.daemons[0].pid();
         bed.require_alive()?;
@@ -80,10 +90,15 @@ fn an_authority_is_replaced_with_overlap_while_the_daemon_runs() -> Result<()> {
                 Ok(())
             })
         })?;
-        bed.require_unseen().context("a server that it cannot know")?;
+        bed.require_unseen()
+            .context("a server that it cannot know")?;
         std::fs::copy(bed.api.certificates().ca(), &bundle)?;
-        bed.require_alive().context("once it is told of the authority")?;
-        ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "another process");
+        bed.require_alive()
+            .context("once it is told of the authority")?;
+        ensure!(
+            bed.daemons[0].is_running() && bed.daemons[0].pid() == pid,
+            "another process"
+        );
         Ok(())
     })
 }

@@ -10,37 +10,75 @@ use serde_json::Value;
 
 use crate::install::shapes;
 use crate::kube::bed::{MINUTES, SOON, turn};
-use crate::kube::installed::{apply_pods, impatient, install, manifest, require_reach, with_images};
+use crate::kube::installed::{
+    apply_pods, impatient, install, manifest, require_reach, with_images,
+};
 use crate::kube::upstream::require_installed;
 use crate::operator::{Operator, texts, ways_out_of_the_trap};
 
 /// The name of the flannel pod on a node that runs now.
 pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
-    let query = format!("labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{}", node.name());
-    let found = cluster.api.admin().get(&format!("/api/v1/namespaces/kube-flannel/pods?{query}"))?;
-    let alive =
-        |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null() && pod["status"]["containerStatuses"][0]["state"]["running"].is_object();
-    let pod = found["items"].as_array().into_iter().flatten().find(alive).with_context(|| format!("no flannel pod runs on {}", node.name()))?;
-    Ok(pod["metadata"]["name"].as_str().context("a name")?.to_owned())
+    let query = format!(
+        "labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{}",
+        node.name()
+    );
+    let found = cluster
+        .api
+        .admin()
+        .get(&format!("/api/v1/namespaces/kube-flannel/pods?{query}"))?;
+    let alive = |pod: &&Value| {
+        pod["metadata"]["deletionTimestamp"].is_null()
+            && pod["status"]["containerStatuses"][0]["state"]["running"].is_object()
+    };
+    let pod = found["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(alive)
+        .with_context(|| format!("no flannel pod runs on {}", node.name()))?;
+    Ok(pod["metadata"]["name"]
+        .as_str()
+        .context("a name")?
+        .to_owned())
 }
 
 /// Types `flannelctl` with these words into the flannel pod of a node.
-fn flannelctl(operator: &Operator, cluster: &Cluster, node: &Member, words: &str) -> Result<Output> {
-    operator.types(&format!("kubectl -n kube-flannel exec {} -c kube-flannel -- flannelctl {words}", flannel_pod(cluster, node)?))
+fn flannelctl(
+    operator: &Operator,
+    cluster: &Cluster,
+    node: &Member,
+    words: &str,
+) -> Result<Output> {
+    operator.types(&format!(
+        "kubectl -n kube-flannel exec {} -c kube-flannel -- flannelctl {words}",
+        flannel_pod(cluster, node)?
+    ))
 }
 
 /// The findings in a report that nothing explains.
 pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
     let findings = report["findings"].as_array().context("no findings")?;
-    Ok(findings.iter().filter(|finding| finding["explained_by"].is_null()).filter_map(|finding| finding["check"].as_str()).collect())
+    Ok(findings
+        .iter()
+        .filter(|finding| finding["explained_by"].is_null())
+        .filter_map(|finding| finding["check"].as_str())
+        .collect())
 }
 
 /// The report of the doctor in the pod of a node.
 fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = flannelctl(operator, cluster, node, "doctor -o json")?;
     let report: Value = serde_json::from_slice(&output.stdout).with_context(|| texts(&output))?;
-    let broken = report["findings"].as_array().into_iter().flatten().any(|finding| finding["severity"] != "risk");
-    ensure!(output.status.code() == Some(if broken { 3 } else { 0 }), "{:?}: {report:#}", output.status);
+    let broken = report["findings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|finding| finding["severity"] != "risk");
+    ensure!(
+        output.status.code() == Some(if broken { 3 } else { 0 }),
+        "{:?}: {report:#}",
+        output.status
+    );
     Ok(report)
 }
 
@@ -48,12 +86,16 @@ fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value
 fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Value> {
     let mut last = Value::Null;
     for node in &cluster.nodes {
-        last = eventually_ok(SOON, &format!("the doctor of {} finds {wanted:?}", node.name()), || {
-            let report = report(operator, cluster, node)?;
-            let found = causes(&report)?;
-            ensure!(found == wanted, "{found:?}: {:#}", report["findings"]);
-            Ok(report)
-        })?;
+        last = eventually_ok(
+            SOON,
+            &format!("the doctor of {} finds {wanted:?}", node.name()),
+            || {
+                let report = report(operator, cluster, node)?;
+                let found = causes(&report)?;
+                ensure!(found == wanted, "{found:?}: {:#}", report["findings"]);
+                Ok(report)
+            },
+        )?;
     }
     Ok(last)
 }
@@ -66,13 +108,27 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, way: &[String]) -> Re
     for node in &cluster.nodes {
         let output = flannelctl(operator, cluster, node, "status")?;
         let second = texts(&output).lines().nth(1).unwrap_or_default().to_owned();
-        ensure!(output.status.code() == Some(3) && second.starts_with("  broken: flannel uses enp0s3, the NAT interface"), "{}", texts(&output));
+        ensure!(
+            output.status.code() == Some(3)
+                && second.starts_with("  broken: flannel uses enp0s3, the NAT interface"),
+            "{}",
+            texts(&output)
+        );
     }
     let remedy = &report["findings"][0]["remedy"];
-    let [look, mend, rest @ ..] = way else { bail!("a way of two commands and more, not {way:?}") };
-    ensure!(remedy["commands"] == serde_json::json!([mend]) && remedy["on"] == "a node with kubectl", "{remedy} is not {mend}");
+    let [look, mend, rest @ ..] = way else {
+        bail!("a way of two commands and more, not {way:?}")
+    };
+    ensure!(
+        remedy["commands"] == serde_json::json!([mend]) && remedy["on"] == "a node with kubectl",
+        "{remedy} is not {mend}"
+    );
     let looked = operator.types(look)?;
-    ensure!(texts(&looked).contains("wrong-interface") && texts(&looked).contains(mend.as_str()), "{}", texts(&looked));
+    ensure!(
+        texts(&looked).contains("wrong-interface") && texts(&looked).contains(mend.as_str()),
+        "{}",
+        texts(&looked)
+    );
     for command in std::iter::once(mend).chain(rest) {
         println!("{command}\n{}", operator.run(command)?.trim_end());
     }
@@ -83,7 +139,10 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, way: &[String]) -> Re
 
 /// What DaemonSet's container has: its arguments, and the names and values of its variables.
 fn container(cluster: &Cluster) -> Result<Value> {
-    let set = cluster.api.admin().get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")?;
+    let set = cluster
+        .api
+        .admin()
+        .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")?;
     Ok(set["spec"]["template"]["spec"]["containers"][0].clone())
 }
 
@@ -98,7 +157,10 @@ fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
 
         // Every machine is 10.0.2.15, and the manifest names that interface.
         let right = manifest(|text| impatient(&text))?;
-        let wrong = right.replace("        - --kube-subnet-mgr\n", "        - --kube-subnet-mgr\n        - --iface=enp0s3\n");
+        let wrong = right.replace(
+            "        - --kube-subnet-mgr\n",
+            "        - --kube-subnet-mgr\n        - --iface=enp0s3\n",
+        );
         ensure!(right != wrong, "no trap");
         cluster.apply(&wrong)?;
         cluster.wait_ready()?;
@@ -106,7 +168,9 @@ fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
         let before = container(&cluster)?;
         out_of_the_trap(&operator, &cluster, &by_argument).context("one address everywhere")?;
         // The command changed that argument, and nothing else.
-        let changed = before.to_string().replace("--iface=enp0s3", "--iface=enp0s8");
+        let changed = before
+            .to_string()
+            .replace("--iface=enp0s3", "--iface=enp0s8");
         let after = container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
         the_api_is_the_nodes_alone(&operator, &cluster)?;
@@ -127,8 +191,17 @@ fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
 
         // Everything could be looked at but what the container runtime knows.
         let report = expect(&operator, &cluster, &[])?;
-        let unknown: Vec<&Value> = report["unknown"].as_array().into_iter().flatten().map(|unknown| &unknown["check"]).collect();
-        ensure!(unknown.iter().all(|check| **check != "ipam-full"), "{:#}", report["unknown"]);
+        let unknown: Vec<&Value> = report["unknown"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|unknown| &unknown["check"])
+            .collect();
+        ensure!(
+            unknown.iter().all(|check| **check != "ipam-full"),
+            "{:#}",
+            report["unknown"]
+        );
         the_api_by_its_service(&operator, &cluster)
     })
 }
@@ -136,7 +209,9 @@ fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
 /// A request to the API of a daemon; none where nobody listens.
 fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
     let address: SocketAddr = address.parse()?;
-    Ok(netns.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(2)))?.is_ok())
+    Ok(netns
+        .run(|| TcpStream::connect_timeout(&address, Duration::from_secs(2)))?
+        .is_ok())
 }
 
 /// A pod with the node's network, as every daemon of a node has it.
@@ -156,8 +231,15 @@ spec:
 /// Neither a pod nor another host gets at the API; what shares the node's network does by the right name alone, and never at the socket.
 fn the_api_is_the_nodes_alone(operator: &Operator, cluster: &Cluster) -> Result<()> {
     let node = cluster.nodes[0].host();
-    let gateway = node.netns().exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
-    let gateway = gateway.split_whitespace().nth(2).and_then(|net| net.split('/').next()).context("cni0 has no address")?.to_owned();
+    let gateway = node
+        .netns()
+        .exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
+    let gateway = gateway
+        .split_whitespace()
+        .nth(2)
+        .and_then(|net| net.split('/').next())
+        .context("cni0 has no address")?
+        .to_owned();
     let outside = [
         cluster.netns("default", "p1")?,
         cluster.netns("default", "p2")?,
@@ -166,41 +248,88 @@ fn the_api_is_the_nodes_alone(operator: &Operator, cluster: &Cluster) -> Result<
     ];
     ensure!(ask(node.netns(), "127.0.0.1:8474")?, "the daemon listens");
     for netns in &outside {
-        for address in [format!("{}:8474", node.v4_of("enp0s8")?), format!("{gateway}:8474")] {
+        for address in [
+            format!("{}:8474", node.v4_of("enp0s8")?),
+            format!("{gateway}:8474"),
+        ] {
             ensure!(!ask(netns, &address)?, "{} reaches {address}", netns.name());
         }
     }
     for netns in &outside[..2] {
-        ensure!(!ask(netns, "127.0.0.1:8474")?, "{} has an API of its own", netns.name());
+        ensure!(
+            !ask(netns, "127.0.0.1:8474")?,
+            "{} has an API of its own",
+            netns.name()
+        );
     }
     cluster.apply(BESIDE)?;
     cluster.wait_pod("default", "beside")?;
     let asked = |host: &str| -> Result<String> {
-        let get = format!("printf 'GET /api/v1/node HTTP/1.0\\r\\nHost: {host}\\r\\n\\r\\n' | nc 127.0.0.1 8474");
+        let get = format!(
+            "printf 'GET /api/v1/node HTTP/1.0\\r\\nHost: {host}\\r\\n\\r\\n' | nc 127.0.0.1 8474"
+        );
         cluster.exec("default", "beside", &["sh", "-c", &get])
     };
-    for (host, code) in [("127.0.0.1:8474", 200), ("localhost", 200), ("h1", 200), ("evil.example", 421), ("h2", 421)] {
+    for (host, code) in [
+        ("127.0.0.1:8474", 200),
+        ("localhost", 200),
+        ("h1", 200),
+        ("evil.example", 421),
+        ("h2", 421),
+    ] {
         let answer = asked(host)?;
-        ensure!(answer.starts_with(&format!("HTTP/1.0 {code} ")) || answer.starts_with(&format!("HTTP/1.1 {code} ")), "{host}: {answer}");
-        ensure!(answer.contains("10.244.") == (code == 200), "{host}: {answer}");
+        ensure!(
+            answer.starts_with(&format!("HTTP/1.0 {code} "))
+                || answer.starts_with(&format!("HTTP/1.1 {code} ")),
+            "{host}: {answer}"
+        );
+        ensure!(
+            answer.contains("10.244.") == (code == 200),
+            "{host}: {answer}"
+        );
     }
-    let files = cluster.exec("default", "beside", &["sh", "-c", "ls -d /run/flannel 2>&1 || true"])?;
+    let files = cluster.exec(
+        "default",
+        "beside",
+        &["sh", "-c", "ls -d /run/flannel 2>&1 || true"],
+    )?;
     ensure!(files.contains("No such file"), "{files}");
 
     // The token by which flanneld speaks to the API server is in no answer, log or bundle.
-    let tokens = cluster.nodes[0].command(&["sh", "-c", "cat /var/lib/kubelet/pods/*/volumes/kubernetes.io~projected/*/token"])?;
-    let tokens: Vec<&str> = tokens.split_inclusive("\n").flat_map(|text| text.split("eyJ")).filter(|part| part.len() > 100).collect();
+    let tokens = cluster.nodes[0].command(&[
+        "sh",
+        "-c",
+        "cat /var/lib/kubelet/pods/*/volumes/kubernetes.io~projected/*/token",
+    ])?;
+    let tokens: Vec<&str> = tokens
+        .split_inclusive("\n")
+        .flat_map(|text| text.split("eyJ"))
+        .filter(|part| part.len() > 100)
+        .collect();
     ensure!(!tokens.is_empty(), "no token");
     let pod = flannel_pod(cluster, &cluster.nodes[0])?;
-    let mut told = operator.run(&format!("kubectl -n kube-flannel logs {pod} -c kube-flannel"))?;
-    for words in ["status", "status -o json", "peers", "peers -o json", "doctor", "doctor -o json", "support-bundle --file=/run/flannel/b.tar.gz"] {
+    let mut told = operator.run(&format!(
+        "kubectl -n kube-flannel logs {pod} -c kube-flannel"
+    ))?;
+    for words in [
+        "status",
+        "status -o json",
+        "peers",
+        "peers -o json",
+        "doctor",
+        "doctor -o json",
+        "support-bundle --file=/run/flannel/b.tar.gz",
+    ] {
         told += &texts(&flannelctl(operator, cluster, &cluster.nodes[0], words)?);
     }
     told += &asked("localhost")?;
     told += &cluster.nodes[0].command(&["tar", "-xzOf", "/run/flannel/b.tar.gz"])?;
     for token in tokens {
         let signature = token.rsplit('.').next().unwrap_or_default().trim();
-        ensure!(signature.len() < 40 || !told.contains(signature), "a token was told");
+        ensure!(
+            signature.len() < 40 || !told.contains(signature),
+            "a token was told"
+        );
     }
     operator.run("kubectl delete pod beside").map(drop)
 }
@@ -216,7 +345,10 @@ fn the_api_by_its_service(operator: &Operator, cluster: &Cluster) -> Result<()> 
     }
     operator.run("kubectl -n kube-flannel delete pod -l app=flannel")?;
     let report = expect(operator, cluster, &["api-by-service"])?;
-    let command = report["findings"][0]["remedy"]["commands"][0].as_str().context("a command")?.to_owned();
+    let command = report["findings"][0]["remedy"]["commands"][0]
+        .as_str()
+        .context("a command")?
+        .to_owned();
     println!("{command}\n{}", operator.run(&command)?);
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
     expect(operator, cluster, &[])?;
@@ -233,14 +365,23 @@ fn a_pod_that_no_daemon_set_owns_is_named_and_adopted() -> Result<()> {
         apply_pods(&cluster)?;
         require_reach(&cluster)?;
         // The label is forgotten.
-        operator.run("kubectl -n kube-flannel delete daemonset kube-flannel-ds --cascade=orphan")?;
+        operator
+            .run("kubectl -n kube-flannel delete daemonset kube-flannel-ds --cascade=orphan")?;
         cluster.apply(&manifest(|text| impatient(&text))?)?;
         let report = expect(&operator, &cluster, &["daemon-set"])?;
         let finding = &report["findings"][0];
-        ensure!(finding["severity"] == "degraded" && finding["remedy"]["on"] == "a node with kubectl", "{finding:#}");
-        let command = finding["remedy"]["commands"][0].as_str().context("a command")?;
+        ensure!(
+            finding["severity"] == "degraded" && finding["remedy"]["on"] == "a node with kubectl",
+            "{finding:#}"
+        );
+        let command = finding["remedy"]["commands"][0]
+            .as_str()
+            .context("a command")?;
         // A pod that the DaemonSet replaces may be gone between the list and the label: the operator repeats the command.
-        println!("{command}\n{}", eventually_ok(SOON, "all pods are labelled", || operator.run(command))?);
+        println!(
+            "{command}\n{}",
+            eventually_ok(SOON, "all pods are labelled", || operator.run(command))?
+        );
         require_installed(&cluster)?;
         expect(&operator, &cluster, &[])?;
         require_reach(&cluster)
@@ -249,7 +390,11 @@ fn a_pod_that_no_daemon_set_owns_is_named_and_adopted() -> Result<()> {
 
 /// The doctor in the pod of a node whose kubelet the API server does not reach.
 fn report_beside_the_api(cluster: &Cluster, node: &Member) -> Result<Value> {
-    let output = cluster.exec_output("kube-flannel", &flannel_pod(cluster, node)?, &["/opt/bin/flannelctl", "doctor", "-o", "json"])?;
+    let output = cluster.exec_output(
+        "kube-flannel",
+        &flannel_pod(cluster, node)?,
+        &["/opt/bin/flannelctl", "doctor", "-o", "json"],
+    )?;
     serde_json::from_slice(&output.stdout).with_context(|| texts(&output))
 }
 
@@ -257,21 +402,43 @@ fn report_beside_the_api(cluster: &Cluster, node: &Member) -> Result<Value> {
 fn a_kubelet_that_reports_the_address_of_the_nat_is_told_another() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: InternalIP", |lab| {
-        let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(2).vagrant())?.without_node_ip())?;
+        let mut cluster = Cluster::prepare(
+            lab,
+            &with_images(ClusterOptions::new(2).vagrant())?.without_node_ip(),
+        )?;
         cluster.start_nodes(0..2)?;
         let operator = Operator::of(lab, &cluster.api)?;
         install(&cluster, &manifest(|text| impatient(&text))?)?;
         for number in 0..cluster.nodes.len() {
             let wanted = cluster.nodes[number].host().v4_of("enp0s8")?.to_string();
             // What kubeadm wrote there stays.
-            cluster.nodes[number].command(&["sh", "-c", "echo 'KUBELET_KUBEADM_ARGS=\"--v=1\"' > /var/lib/kubelet/kubeadm-flags.env"])?;
+            cluster.nodes[number].command(&[
+                "sh",
+                "-c",
+                "echo 'KUBELET_KUBEADM_ARGS=\"--v=1\"' > /var/lib/kubelet/kubeadm-flags.env",
+            ])?;
             let commands = eventually_ok(SOON, "the doctor finds it", || {
                 let report = report_beside_the_api(&cluster, &cluster.nodes[number])?;
-                ensure!(causes(&report)? == ["node-internal-ip"], "{:#}", report["findings"]);
+                ensure!(
+                    causes(&report)? == ["node-internal-ip"],
+                    "{:#}",
+                    report["findings"]
+                );
                 Ok(report["findings"][0]["remedy"]["commands"].clone())
             })?;
-            ensure!(flannelctl(&operator, &cluster, &cluster.nodes[number], "status")?.status.code() == Some(1), "kubectl exec works already");
-            for command in commands.as_array().into_iter().flatten().filter_map(Value::as_str) {
+            ensure!(
+                flannelctl(&operator, &cluster, &cluster.nodes[number], "status")?
+                    .status
+                    .code()
+                    == Some(1),
+                "kubectl exec works already"
+            );
+            for command in commands
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+            {
                 // The only help: kubelet is no service here.
                 if command == "systemctl restart kubelet" {
                     cluster.node(number)?.stop_kubelet()?;
@@ -280,8 +447,12 @@ fn a_kubelet_that_reports_the_address_of_the_nat_is_told_another() -> Result<()>
                     cluster.nodes[number].command(&["sh", "-ec", command])?;
                 }
             }
-            let flags = cluster.nodes[number].command(&["cat", "/var/lib/kubelet/kubeadm-flags.env"])?;
-            ensure!(flags.trim() == format!("KUBELET_KUBEADM_ARGS=\"--v=1 --node-ip={wanted}\""), "{flags}");
+            let flags =
+                cluster.nodes[number].command(&["cat", "/var/lib/kubelet/kubeadm-flags.env"])?;
+            ensure!(
+                flags.trim() == format!("KUBELET_KUBEADM_ARGS=\"--v=1 --node-ip={wanted}\""),
+                "{flags}"
+            );
         }
         for node in &cluster.nodes {
             eventually_ok(MINUTES, "kubectl exec works, and nothing is found", || {

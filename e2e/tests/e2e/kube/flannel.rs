@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::kube::bed::{MINUTES, turn};
 use crate::kube::installed::{
-    apply_pods, backend, first_pod, impatient, install, manifest, require_no_failed_sandbox, require_reach, require_traffic, seen_inside,
-    seen_outside, with_images,
+    apply_pods, backend, first_pod, impatient, install, manifest, require_no_failed_sandbox,
+    require_reach, require_traffic, seen_inside, seen_outside, with_images,
 };
 use crate::kube::life::whatever_happens;
 
@@ -18,20 +18,43 @@ use crate::kube::life::whatever_happens;
 fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
     for node in cluster.started() {
         let annotation = |name: &str| cluster.api.admin().flannel_annotation(node.name(), name);
-        ensure!(annotation("public-ip")? == Some(node.host().v4_of("enp0s8")?.to_string()), "{:?}", annotation("public-ip")?);
-        ensure!(annotation("backend-type")?.as_deref() == Some(backend), "{:?}", annotation("backend-type")?);
-        ensure!(annotation("kube-subnet-manager")?.as_deref() == Some("true"), "no mark");
-        let condition = cluster.api.admin().condition(node.name(), "NetworkUnavailable")?;
-        ensure!(condition["status"] == "False" && condition["reason"] == "FlannelIsUp", "{condition}");
+        ensure!(
+            annotation("public-ip")? == Some(node.host().v4_of("enp0s8")?.to_string()),
+            "{:?}",
+            annotation("public-ip")?
+        );
+        ensure!(
+            annotation("backend-type")?.as_deref() == Some(backend),
+            "{:?}",
+            annotation("backend-type")?
+        );
+        ensure!(
+            annotation("kube-subnet-manager")?.as_deref() == Some("true"),
+            "no mark"
+        );
+        let condition = cluster
+            .api
+            .admin()
+            .condition(node.name(), "NetworkUnavailable")?;
+        ensure!(
+            condition["status"] == "False" && condition["reason"] == "FlannelIsUp",
+            "{condition}"
+        );
     }
     Ok(())
 }
 
 /// With `--ip-masq` pods are seen as their node outside of the pod network, and as themselves inside.
 fn require_translated(cluster: &Cluster) -> Result<()> {
-    let (node, pod) = (IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?), first_pod(cluster)?);
+    let (node, pod) = (
+        IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?),
+        first_pod(cluster)?,
+    );
     let (outside, inside) = (seen_outside(cluster)?, seen_inside(cluster)?);
-    ensure!(outside == node && inside == pod, "{pod} on {node} is seen outside as {outside}, inside as {inside}");
+    ensure!(
+        outside == node && inside == pod,
+        "{pod} on {node} is seen outside as {outside}, inside as {inside}"
+    );
     Ok(())
 }
 
@@ -40,7 +63,12 @@ fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
     cluster.apply(&impatient(text))?;
     // A kubelet may mount what it knew of the ConfigMap before the API was away.
     eventually_ok(MINUTES, "every node has the other backend", || {
-        cluster.kubectl(&["--namespace=kube-flannel", "rollout", "restart", "daemonset/kube-flannel-ds"])?;
+        cluster.kubectl(&[
+            "--namespace=kube-flannel",
+            "rollout",
+            "restart",
+            "daemonset/kube-flannel-ds",
+        ])?;
         cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
         require_published(cluster, "host-gw")
     })?;
@@ -65,14 +93,22 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
         whatever_happens(&mut cluster, &text)?;
 
         let start = Instant::now();
-        let told = |what: &str| println!("{what}: {:.1?} after what happened to the nodes", start.elapsed());
+        let told = |what: &str| {
+            println!(
+                "{what}: {:.1?} after what happened to the nodes",
+                start.elapsed()
+            )
+        };
         // A reboot empties /run; no pod fails for want of subnet.env.
         let restarts = |cluster: &Cluster| -> Result<Value> {
             Ok(cluster.api.admin().get("/api/v1/namespaces/default/pods/p3")?["status"]["containerStatuses"][0]["restartCount"].clone())
         };
         let before = restarts(&cluster)?;
         cluster.node(2)?.reboot()?;
-        let back = || restarts(&cluster).is_ok_and(|now| now != before) && cluster.exec("default", "p3", &["echo"]).is_ok();
+        let back = || {
+            restarts(&cluster).is_ok_and(|now| now != before)
+                && cluster.exec("default", "p3", &["echo"]).is_ok()
+        };
         eventually(MINUTES, "the pod of the node runs again", back)?;
         require_reach(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
@@ -89,13 +125,22 @@ fn host_gw_with_kube_proxy_by_nftables() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: host-gw", |lab| {
         // The third joins later.
-        let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?)?;
+        let mut cluster = Cluster::prepare(
+            lab,
+            &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?,
+        )?;
         cluster.start_nodes(0..2)?;
-        let text = manifest(|text| impatient(&backend(&text, "host-gw")).replace("\"EnableNFTables\": false", "\"EnableNFTables\": true"))?;
+        let text = manifest(|text| {
+            impatient(&backend(&text, "host-gw"))
+                .replace("\"EnableNFTables\": false", "\"EnableNFTables\": true")
+        })?;
         install(&cluster, &text)?;
         require_published(&cluster, "host-gw")?;
         require_traffic(&cluster)?;
-        ensure!(cluster.nodes[0].host().netns().link("flannel.1")?.is_none(), "a tunnel");
+        ensure!(
+            cluster.nodes[0].host().netns().link("flannel.1")?.is_none(),
+            "a tunnel"
+        );
         require_translated(&cluster)?;
         whatever_happens(&mut cluster, &text)?;
         require_no_failed_sandbox(&cluster)
@@ -106,8 +151,13 @@ fn host_gw_with_kube_proxy_by_nftables() -> Result<()> {
 fn vxlan_with_kube_proxy_by_nftables_with_masquerade_and_without() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: vxlan, nftables", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?)?;
-        let text = manifest(|text| impatient(&text).replace("\"EnableNFTables\": false", "\"EnableNFTables\": true"))?;
+        let cluster = Cluster::start(
+            lab,
+            &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?,
+        )?;
+        let text = manifest(|text| {
+            impatient(&text).replace("\"EnableNFTables\": false", "\"EnableNFTables\": true")
+        })?;
         install(&cluster, &text)?;
         require_published(&cluster, "vxlan")?;
         require_traffic(&cluster)?;
@@ -117,8 +167,15 @@ fn vxlan_with_kube_proxy_by_nftables_with_masquerade_and_without() -> Result<()>
         ensure!(text != without, "the manifest has other arguments");
         install(&cluster, &without)?;
         require_traffic(&cluster)?;
-        let (outside, inside, pod) = (seen_outside(&cluster)?, seen_inside(&cluster)?, first_pod(&cluster)?);
-        ensure!(outside == pod && inside == pod, "{pod} is seen outside as {outside}, inside as {inside}");
+        let (outside, inside, pod) = (
+            seen_outside(&cluster)?,
+            seen_inside(&cluster)?,
+            first_pod(&cluster)?,
+        );
+        ensure!(
+            outside == pod && inside == pod,
+            "{pod} is seen outside as {outside}, inside as {inside}"
+        );
         require_no_failed_sandbox(&cluster)
     })
 }
@@ -136,12 +193,21 @@ fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
 fn dual_stack(proxy: ProxyMode) -> Result<()> {
     let _turn = turn();
     Lab::run(&format!("cluster: dual-stack, {proxy:?}"), |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2).families(Families::Dual).proxy(proxy))?)?;
+        let cluster = Cluster::start(
+            lab,
+            &with_images(ClusterOptions::new(2).families(Families::Dual).proxy(proxy))?,
+        )?;
         let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
-        install(&cluster, &manifest(|text| impatient(&text).replace("\"Network\": \"10.244.0.0/16\",", dual))?)?;
+        install(
+            &cluster,
+            &manifest(|text| impatient(&text).replace("\"Network\": \"10.244.0.0/16\",", dual))?,
+        )?;
         require_traffic(&cluster)?;
         let addresses = cluster.pod_addresses("default")?;
-        ensure!(addresses.iter().all(|(_, list)| list.len() == 2), "{addresses:?}");
+        ensure!(
+            addresses.iter().all(|(_, list)| list.len() == 2),
+            "{addresses:?}"
+        );
         require_no_failed_sandbox(&cluster)
     })
 }

@@ -9,8 +9,18 @@ use serde_json::{Map, Value};
 
 use crate::kube::bed::{SOON, turn};
 
-const CASES: [&str; 10] =
-    ["alloc", "custom-prefix", "host-gw", "kept-mac", "no-condition", "overwrite", "udp", "vxlan", "vxlan-dual", "vxlan-v6only"];
+const CASES: [&str; 10] = [
+    "alloc",
+    "custom-prefix",
+    "host-gw",
+    "kept-mac",
+    "no-condition",
+    "overwrite",
+    "udp",
+    "vxlan",
+    "vxlan-dual",
+    "vxlan-v6only",
+];
 /// The MAC that a case prescribes; all others are this node's own.
 const KEPT: &str = "02:aa:bb:cc:dd:ee";
 
@@ -23,38 +33,63 @@ fn a_node_looks_as_go_flannel_left_it() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: golden", |lab| {
         let lan = lab.switch("lan")?;
-        let uplink = |last: u8| Uplink::new(&lan, "eth0").address(&format!("10.99.0.{last}/24"))?.address(&format!("fd00:99::{last}/64"));
+        let uplink = |last: u8| {
+            Uplink::new(&lan, "eth0")
+                .address(&format!("10.99.0.{last}/24"))?
+                .address(&format!("fd00:99::{last}/64"))
+        };
         let machine = lab.host("api", &[uplink(1)?.gateway("10.99.0.254")?])?;
         let api = ApiServer::start(&machine, Families::Dual)?;
-        let host = lab.host("n1", &[uplink(11)?.gateway("10.99.0.1")?.gateway("fd00:99::1")?])?;
+        let host = lab.host(
+            "n1",
+            &[uplink(11)?.gateway("10.99.0.1")?.gateway("fd00:99::1")?],
+        )?;
         for case in CASES {
-            let golden = |name: &str| std::fs::read_to_string(folder().join(case).join(name)).with_context(|| format!("{case}/{name}"));
+            let golden = |name: &str| {
+                std::fs::read_to_string(folder().join(case).join(name))
+                    .with_context(|| format!("{case}/{name}"))
+            };
             let expected: Value = serde_json::from_str(&golden("node.json")?)?;
-            let mut node = NodeObject::new("n1").internal("10.99.0.11".parse::<IpAddr>()?).internal("fd00:99::11".parse::<IpAddr>()?);
-            for cidr in expected["podCIDRs"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let mut node = NodeObject::new("n1")
+                .internal("10.99.0.11".parse::<IpAddr>()?)
+                .internal("fd00:99::11".parse::<IpAddr>()?);
+            for cidr in expected["podCIDRs"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+            {
                 node = node.pod_cidr(cidr);
             }
-            let before: Map<String, Value> = serde_json::from_str(&golden("annotations-before.json")?)?;
+            let before: Map<String, Value> =
+                serde_json::from_str(&golden("annotations-before.json")?)?;
             for (name, value) in &before {
                 node = node.annotation(name, value.as_str().context("text")?);
             }
             api.admin().create_node(&node)?;
             let net_conf = lab.folder(case)?.join("net-conf.json");
             std::fs::write(&net_conf, golden("net-conf.json")?)?;
-            let mut options =
-                FlanneldOptions::kube("n1", &net_conf).arg(&format!("--kubeconfig-file={}", api.kubeconfig(lab::User::Flannel, None)?.display()));
+            let mut options = FlanneldOptions::kube("n1", &net_conf).arg(&format!(
+                "--kubeconfig-file={}",
+                api.kubeconfig(lab::User::Flannel, None)?.display()
+            ));
             for flag in golden("flags")?.split_whitespace() {
                 options = options.arg(flag);
             }
             let mut daemon = host.flanneld(&options).with_context(|| case.to_owned())?;
-            eventually_ok(SOON, "the Node is written", || compare(case, &expected, &api.admin().node("n1")?))?;
+            eventually_ok(SOON, "the Node is written", || {
+                compare(case, &expected, &api.admin().node("n1")?)
+            })?;
             let mut env = golden("subnet.env")?;
             if case == "vxlan-v6only" {
                 // Go flannel's is that of a device for IPv4, which is not there: packets of this size do not fit.
                 env = env.replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
             }
             let written = std::fs::read_to_string(daemon.subnet_file())?;
-            ensure!(written == env, "{case}: subnet.env is\n{written}\ninstead of\n{env}");
+            ensure!(
+                written == env,
+                "{case}: subnet.env is\n{written}\ninstead of\n{env}"
+            );
             daemon.terminate(SOON)?;
             std::fs::remove_file(daemon.subnet_file())?;
             // The next case starts on a new machine.
@@ -69,26 +104,58 @@ fn a_node_looks_as_go_flannel_left_it() -> Result<()> {
 /// Compares annotations and condition; times and MACs are each run's own.
 fn compare(case: &str, expected: &Value, found: &Value) -> Result<()> {
     let annotations = |value: &Value| -> Vec<(String, String)> {
-        let list = value.as_object().into_iter().flatten().filter(|(name, _)| *name != "node.alpha.kubernetes.io/ttl");
-        list.map(|(name, value)| (name.clone(), mask(value.as_str().unwrap_or_default()))).collect()
+        let list = value
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(name, _)| *name != "node.alpha.kubernetes.io/ttl");
+        list.map(|(name, value)| (name.clone(), mask(value.as_str().unwrap_or_default())))
+            .collect()
     };
-    let (wanted, now) = (annotations(&expected["annotations"]), annotations(&found["metadata"]["annotations"]));
+    let (wanted, now) = (
+        annotations(&expected["annotations"]),
+        annotations(&found["metadata"]["annotations"]),
+    );
     ensure!(wanted == now, "{case}: {now:#?} instead of {wanted:#?}");
     let conditions = |value: &Value| -> Vec<Vec<String>> {
         let list = value.as_array().into_iter().flatten();
-        list.map(|condition| ["type", "status", "reason", "message"].map(|name| condition[name].to_string()).to_vec()).collect()
+        list.map(|condition| {
+            ["type", "status", "reason", "message"]
+                .map(|name| condition[name].to_string())
+                .to_vec()
+        })
+        .collect()
     };
-    let (wanted, now) = (conditions(&expected["conditions"]), conditions(&found["status"]["conditions"]));
+    let (wanted, now) = (
+        conditions(&expected["conditions"]),
+        conditions(&found["status"]["conditions"]),
+    );
     ensure!(wanted == now, "{case}: {now:?} instead of {wanted:?}");
     // Who wrote it, and by which subresource: a status patch of our keys only.
-    let fields = found["metadata"]["managedFields"].as_array().into_iter().flatten();
-    let ours: Vec<&Value> = fields.filter(|entry| entry["manager"].as_str().is_some_and(|name| name.starts_with("flannel"))).collect();
-    ensure!(!ours.is_empty() && ours.iter().all(|entry| entry["subresource"] == "status"), "{case}: {ours:?}");
+    let fields = found["metadata"]["managedFields"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let ours: Vec<&Value> = fields
+        .filter(|entry| {
+            entry["manager"]
+                .as_str()
+                .is_some_and(|name| name.starts_with("flannel"))
+        })
+        .collect();
+    ensure!(
+        !ours.is_empty() && ours.iter().all(|entry| entry["subresource"] == "status"),
+        "{case}: {ours:?}"
+    );
     Ok(())
 }
 
 /// Puts a word in place of each MAC but the one that is prescribed.
 fn mask(text: &str) -> String {
-    let is_mac = |word: &str| word.len() == KEPT.len() && word.split(':').count() == 6 && word != KEPT;
-    text.split('"').map(|part| if is_mac(part) { "MAC" } else { part }).collect::<Vec<_>>().join("\"")
+    let is_mac =
+        |word: &str| word.len() == KEPT.len() && word.split(':').count() == 6 && word != KEPT;
+    text.split('"')
+        .map(|part| if is_mac(part) { "MAC" } else { part })
+        .collect::<Vec<_>>()
+        .join("\"")
 }

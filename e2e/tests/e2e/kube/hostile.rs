@@ -21,12 +21,24 @@ const BACKENDS: [(&str, &str); 3] = [("vxlan", VXLAN), ("host-gw", HOST_GW), (""
 
 /// Nodes with a subnet each, and an address that some kernel or backend refuses.
 fn odd_addresses(backend: &str) -> Vec<NodeObject> {
-    let addresses = [FAR, "192.168.56.255", "192.168.56.0", "240.0.0.1", "0.1.2.3", "169.254.9.9", "100.64.0.1"];
+    let addresses = [
+        FAR,
+        "192.168.56.255",
+        "192.168.56.0",
+        "240.0.0.1",
+        "0.1.2.3",
+        "169.254.9.9",
+        "100.64.0.1",
+    ];
     let odd = (0u8..).zip(addresses).map(|(number, address)| {
-        let node = NodeObject::new(&format!("odd-{number}")).pod_cidr(&format!("10.244.166.{}/28", number * 16));
+        let node = NodeObject::new(&format!("odd-{number}"))
+            .pod_cidr(&format!("10.244.166.{}/28", number * 16));
         let data = json!({ "VNI": 1, "VtepMAC": format!("02:00:00:66:00:0{number}") }).to_string();
-        let node = node.flannel("kube-subnet-manager", "true").flannel("backend-type", backend);
-        node.flannel("backend-data", &data).flannel("public-ip", address)
+        let node = node
+            .flannel("kube-subnet-manager", "true")
+            .flannel("backend-type", backend);
+        node.flannel("backend-data", &data)
+            .flannel("public-ip", address)
     });
     odd.collect()
 }
@@ -39,13 +51,20 @@ fn status(daemon: &lab::Flanneld) -> Result<Value> {
 fn require_well(bed: &Bed) -> Result<()> {
     throughout(HOLDS, "every healthy node is ready", || {
         for daemon in &bed.daemons {
-            ensure!(daemon.is_ready(), "{:?}\n{}", daemon.get("/readyz")?, daemon.log_tail(10));
+            ensure!(
+                daemon.is_ready(),
+                "{:?}\n{}",
+                daemon.get("/readyz")?,
+                daemon.log_tail(10)
+            );
         }
         Ok(())
     })?;
     for number in 1..=bed.hosts.len() {
         let node = format!("h{number}");
-        eventually(SOON, "NetworkUnavailable is False", || bed.admin().has_network(&node))?;
+        eventually(SOON, "NetworkUnavailable is False", || {
+            bed.admin().has_network(&node)
+        })?;
     }
     bed.reach()
 }
@@ -60,36 +79,72 @@ fn healthy_nodes_are_ready_among_hostile_nodes_with_every_backend() -> Result<()
 
 fn among_hostile_nodes(backend: &str, conf: &str) -> Result<()> {
     let _turn = turn();
-    Lab::run(&format!("hostile Nodes: {}", if backend.is_empty() { "udp" } else { backend }), |lab| {
-        let mut bed = Bed::empty(lab, 2, conf)?;
-        for number in 1..=2 {
-            // As a cloud does it: pods are scheduled once the condition is False.
-            bed.admin().create_node(&bed.node(number).network_unavailable("True"))?;
-        }
-        let mut taken = 0;
-        for node in hostile_nodes(backend).iter().chain(&odd_addresses(backend)) {
-            let (code, answer) = bed.admin().request("POST", "/api/v1/nodes", Some(("application/json", &node.json())))?;
-            ensure!(code < 300 || matches!(code, 400 | 422), "{code} {answer}");
-            taken += usize::from(code < 300);
-        }
-        ensure!(taken >= 55, "the API server took {taken} only");
-        bed.start_daemons()?;
-        bed.start_pods()?;
-        for daemon in &bed.daemons {
-            eventually(SOON, "the hostile Nodes are known", || daemon.metric("flannel_leases").is_ok_and(|leases| leases > 5.0))?;
-        }
-        require_well(&bed)?;
-        for daemon in &bed.daemons {
-            let status = status(daemon)?;
-            let refused = status["refused"].as_array().context("a list")?;
-            let far = refused.iter().filter(|refused| refused["text"].as_str().is_some_and(|text| text.contains(FAR))).count();
-            let counted = daemon.metric("flannel_leases_refused{reason=\"off-link\"}").unwrap_or_default();
-            // The others carry packets to any address.
-            ensure!((far, counted >= 1.0) == if backend == "host-gw" { (1, true) } else { (0, false) }, "{counted}: {status}");
-            ensure!(!daemon.log().contains("panicked at"), "{}", daemon.log_tail(20));
-        }
-        Ok(())
-    })
+    Lab::run(
+        &format!(
+            "hostile Nodes: {}",
+            if backend.is_empty() { "udp" } else { backend }
+        ),
+        |lab| {
+            let mut bed = Bed::empty(lab, 2, conf)?;
+            for number in 1..=2 {
+                // As a cloud does it: pods are scheduled once the condition is False.
+                bed.admin()
+                    .create_node(&bed.node(number).network_unavailable("True"))?;
+            }
+            let mut taken = 0;
+            for node in hostile_nodes(backend).iter().chain(&odd_addresses(backend)) {
+                let (code, answer) = bed.admin().request(
+                    "POST",
+                    "/api/v1/nodes",
+                    Some(("application/json", &node.json())),
+                )?;
+                ensure!(code < 300 || matches!(code, 400 | 422), "{code} {answer}");
+                taken += usize::from(code < 300);
+            }
+            ensure!(taken >= 55, "the API server took {taken} only");
+            bed.start_daemons()?;
+            bed.start_pods()?;
+            for daemon in &bed.daemons {
+                eventually(SOON, "the hostile Nodes are known", || {
+                    daemon
+                        .metric("flannel_leases")
+                        .is_ok_and(|leases| leases > 5.0)
+                })?;
+            }
+            require_well(&bed)?;
+            for daemon in &bed.daemons {
+                let status = status(daemon)?;
+                let refused = status["refused"].as_array().context("a list")?;
+                let far = refused
+                    .iter()
+                    .filter(|refused| {
+                        refused["text"]
+                            .as_str()
+                            .is_some_and(|text| text.contains(FAR))
+                    })
+                    .count();
+                let counted = daemon
+                    .metric("flannel_leases_refused{reason=\"off-link\"}")
+                    .unwrap_or_default();
+                // The others carry packets to any address.
+                ensure!(
+                    (far, counted >= 1.0)
+                        == if backend == "host-gw" {
+                            (1, true)
+                        } else {
+                            (0, false)
+                        },
+                    "{counted}: {status}"
+                );
+                ensure!(
+                    !daemon.log().contains("panicked at"),
+                    "{}",
+                    daemon.log_tail(20)
+                );
+            }
+            Ok(())
+        },
+    )
 }
 
 #[test]
@@ -104,34 +159,68 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
     let _turn = turn();
     Lab::run(&format!("foreign route: {backend}"), |lab| {
         let mut bed = Bed::start(lab, 3, conf)?;
-        ensure!(bed.daemons[0].terminate(SOON)?.success(), "{}", bed.daemons[0].log());
+        ensure!(
+            bed.daemons[0].terminate(SOON)?.success(),
+            "{}",
+            bed.daemons[0].log()
+        );
         let route = "10.244.3.0/24 via 192.168.56.250 dev enp0s8 proto static";
         bed.hosts[0].netns().ip(&format!("route replace {route}"))?;
         let wrong = json!({ "status": { "conditions": [{ "type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated" }] } });
         bed.admin().patch_node_status("h1", &wrong)?;
         bed.restart(0)?;
         let daemon = &bed.daemons[0];
-        eventually(SOON, "the peer is counted", || daemon.metric("flannel_peers_failed").is_ok_and(|failed| failed == 1.0))?;
+        eventually(SOON, "the peer is counted", || {
+            daemon
+                .metric("flannel_peers_failed")
+                .is_ok_and(|failed| failed == 1.0)
+        })?;
         throughout(HOLDS, "the node is ready", || {
             ensure!(daemon.is_ready(), "{:?}", daemon.get("/readyz")?);
             Ok(())
         })?;
-        eventually(SOON, "NetworkUnavailable is False", || bed.admin().has_network("h1"))?;
+        eventually(SOON, "NetworkUnavailable is False", || {
+            bed.admin().has_network("h1")
+        })?;
         let status = status(daemon)?;
         let kernel = &status["figures"]["kernel"];
         let failed = &kernel["failed_peers"];
-        let (node, subnet, text) = (&failed[0]["node"], &failed[0]["subnet"], failed[0]["text"].as_str().unwrap_or_default());
-        ensure!((node, subnet) == (&json!("h3"), &json!("10.244.3.0/24")) && text.contains("File exists"), "{status}");
-        ensure!(daemon.metric("flannel_kernel_in_step")? == 1.0 && kernel["trouble"] == "", "{status}");
+        let (node, subnet, text) = (
+            &failed[0]["node"],
+            &failed[0]["subnet"],
+            failed[0]["text"].as_str().unwrap_or_default(),
+        );
+        ensure!(
+            (node, subnet) == (&json!("h3"), &json!("10.244.3.0/24"))
+                && text.contains("File exists"),
+            "{status}"
+        );
+        ensure!(
+            daemon.metric("flannel_kernel_in_step")? == 1.0 && kernel["trouble"] == "",
+            "{status}"
+        );
         let document: Value = serde_json::from_str(&daemon.api("/api/v1/node")?.1)?;
-        ensure!(document["kernel"]["failed_peers"] == *failed && document["kernel"]["in_sync"] == true, "{document}");
-        ensure!(daemon.log().contains("a peer cannot be programmed"), "{}", daemon.log_tail(20));
+        ensure!(
+            document["kernel"]["failed_peers"] == *failed && document["kernel"]["in_sync"] == true,
+            "{document}"
+        );
+        ensure!(
+            daemon.log().contains("a peer cannot be programmed"),
+            "{}",
+            daemon.log_tail(20)
+        );
         // The other peer is served.
-        let way = bed.hosts[0].netns().exec("ip", &["route", "show", "10.244.2.0/24"])?;
+        let way = bed.hosts[0]
+            .netns()
+            .exec("ip", &["route", "show", "10.244.2.0/24"])?;
         ensure!(way.contains("proto 241"), "{way}");
         bed.hosts[0].netns().ip(&format!("route delete {route}"))?;
         eventually_ok(MINUTES, "it is repaired", || {
-            ensure!(daemon.metric("flannel_peers_failed")? == 0.0, "{}", daemon.log_tail(5));
+            ensure!(
+                daemon.metric("flannel_peers_failed")? == 0.0,
+                "{}",
+                daemon.log_tail(5)
+            );
             Ok(())
         })?;
         bed.reach()
@@ -147,12 +236,21 @@ fn device_of_another_kind_holds_the_node_back() -> Result<()> {
         let netns = bed.hosts[0].netns();
         eventually(SOON, "it is not ready", || {
             // The daemon may be faster with a device of its own.
-            if netns.sh("ip link show type bridge | grep -q flannel.1").is_err() {
+            if netns
+                .sh("ip link show type bridge | grep -q flannel.1")
+                .is_err()
+            {
                 let _ = netns.ip("link delete flannel.1\nlink add flannel.1 type bridge");
             }
-            bed.daemons[0].get("/readyz").is_ok_and(|(code, text)| code == 503 && text.contains("kernel"))
+            bed.daemons[0]
+                .get("/readyz")
+                .is_ok_and(|(code, text)| code == 503 && text.contains("kernel"))
         })?;
-        ensure!(bed.daemons[0].metric("flannel_kernel_in_step")? == 0.0, "{}", bed.daemons[0].log_tail(10));
+        ensure!(
+            bed.daemons[0].metric("flannel_kernel_in_step")? == 0.0,
+            "{}",
+            bed.daemons[0].log_tail(10)
+        );
         netns.sh("ip link delete flannel.1")?;
         eventually(SOON, "it is ready again", || bed.daemons[0].is_ready())?;
         bed.reach()

@@ -20,29 +20,49 @@ pub(super) fn images() -> Result<Vec<PathBuf>> {
     static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if built.is_none() {
-        let programs = binaries::own("flanneld")?.parent().context("a folder")?.to_owned();
+        let programs = binaries::own("flanneld")?
+            .parent()
+            .context("a folder")?
+            .to_owned();
         let folder = programs.join("images-of-e2e");
         let mut build = Command::new(repository("conf/image/build.sh"));
-        build.env("PROFILE", "dev").env("PROGRAMS", &programs).env("CNI_PLUGIN", binaries::own("flannel")?).env("IMAGES", &folder);
+        build
+            .env("PROFILE", "dev")
+            .env("PROGRAMS", &programs)
+            .env("CNI_PLUGIN", binaries::own("flannel")?)
+            .env("IMAGES", &folder);
         let output = build.output()?;
         if !output.status.success() {
-            bail!("{build:?}: {}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            bail!(
+                "{build:?}: {}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
         *built = Some(folder);
     }
     let folder = built.as_ref().context("built")?;
-    Ok(["flannel.tar", "flannel-cni-plugin.tar"].iter().map(|name| folder.join(name)).collect())
+    Ok(["flannel.tar", "flannel-cni-plugin.tar"]
+        .iter()
+        .map(|name| folder.join(name))
+        .collect())
 }
 
 /// The manifest, with another net-conf.json.
 pub(super) fn manifest(change: impl Fn(String) -> String) -> Result<String> {
-    Ok(change(std::fs::read_to_string(repository("conf/kube-flannel.yml"))?))
+    Ok(change(std::fs::read_to_string(repository(
+        "conf/kube-flannel.yml",
+    ))?))
 }
 
 /// What `helm install` with these arguments applies, with its namespace; probes are impatient.
 pub(super) fn chart(args: &[&str]) -> Result<String> {
     let mut command = Command::new(binaries::helm()?);
-    command.arg("template").arg("flannel").arg(repository("conf/chart")).args(["--namespace", "kube-flannel", "--kube-version", "1.36.0"]);
+    command
+        .arg("template")
+        .arg("flannel")
+        .arg(repository("conf/chart"))
+        .args(["--namespace", "kube-flannel", "--kube-version", "1.36.0"]);
     let output = command.args(args).output()?;
     if !output.status.success() {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -61,7 +81,8 @@ pub(super) fn backend(text: &str, backend: &str) -> String {
 
 /// Probes each second, not every ten: an update of several nodes takes seconds then.
 pub(super) fn impatient(text: &str) -> String {
-    text.replace("initialDelaySeconds: 5", "initialDelaySeconds: 1").replace("periodSeconds: 10", "periodSeconds: 1")
+    text.replace("initialDelaySeconds: 5", "initialDelaySeconds: 1")
+        .replace("periodSeconds: 10", "periodSeconds: 1")
 }
 
 /// Installs flannel, or another one over it, and waits until every node is Ready and every daemon too.
@@ -73,8 +94,13 @@ pub(super) fn install(cluster: &Cluster, manifest: &str) -> Result<()> {
 
 /// A pod on each started node, wherever there is none yet, and the Service in front of them.
 pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
-    let pods = cluster.started().enumerate().map(|(number, node)| echo_pod(&format!("p{}", number + 1), node.name()));
-    cluster.apply(&pods.chain([echo_service()]).collect::<Vec<_>>().join("---")).map(drop)
+    let pods = cluster
+        .started()
+        .enumerate()
+        .map(|(number, node)| echo_pod(&format!("p{}", number + 1), node.name()));
+    cluster
+        .apply(&pods.chain([echo_service()]).collect::<Vec<_>>().join("---"))
+        .map(drop)
 }
 
 /// Pods on all nodes reach each other.
@@ -89,8 +115,14 @@ pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
             ensure!(!list.is_empty(), "{to} has no address");
             for address in list {
                 let ping = if address.is_ipv6() { "ping6" } else { "ping" };
-                eventually_ok(SOON, "pods reach each other", || cluster.exec("default", from, &[ping, "-c", "1", "-W", "1", &address.to_string()]))
-                    .with_context(|| format!("{from} to {to} at {address}"))?;
+                eventually_ok(SOON, "pods reach each other", || {
+                    cluster.exec(
+                        "default",
+                        from,
+                        &[ping, "-c", "1", "-W", "1", &address.to_string()],
+                    )
+                })
+                .with_context(|| format!("{from} to {to} at {address}"))?;
             }
         }
     }
@@ -100,16 +132,29 @@ pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
 /// All pods reach each other, the Service is answered by all of them, and each node's hostPort by its own.
 pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     require_reach(cluster)?;
-    let (nodes, addresses) = (cluster.started().collect::<Vec<_>>(), cluster.pod_addresses("default")?);
+    let (nodes, addresses) = (
+        cluster.started().collect::<Vec<_>>(),
+        cluster.pod_addresses("default")?,
+    );
     let ask = |from: &str, to: &str| -> Result<String> {
-        Ok(cluster.exec("default", from, &["sh", "-c", &format!("nc {to} </dev/null")])?.trim().to_owned())
+        Ok(cluster
+            .exec(
+                "default",
+                from,
+                &["sh", "-c", &format!("nc {to} </dev/null")],
+            )?
+            .trim()
+            .to_owned())
     };
     for (number, (from, _)) in addresses.iter().enumerate() {
         let mut answered = std::collections::BTreeSet::new();
         // After an outage of the API, a kube-proxy may look again a minute later only.
         eventually_ok(MINUTES, "every pod has answered for the Service", || {
             answered.insert(ask(from, "10.96.0.80 80")?);
-            ensure!(answered.len() == addresses.len(), "{from} was answered by {answered:?} only");
+            ensure!(
+                answered.len() == addresses.len(),
+                "{from} was answered by {answered:?} only"
+            );
             Ok(())
         })?;
         let other = (number + 1) % nodes.len();
@@ -126,15 +171,22 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
 /// The address of the pod `p1`, which is on the first node.
 pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
     let mut pods = cluster.pod_addresses("default")?.into_iter();
-    pods.find(|(name, _)| name == "p1").and_then(|(_, list)| list.first().copied()).context("p1 has no address")
+    pods.find(|(name, _)| name == "p1")
+        .and_then(|(_, list)| list.first().copied())
+        .context("p1 has no address")
 }
 
 /// Who a host outside of the pod network sees when the pod `p1` talks to it.
 pub(super) fn seen_outside(cluster: &Cluster) -> Result<IpAddr> {
     let (outside, node) = (cluster.api.host(), cluster.nodes[0].host().v4_of("enp0s8")?);
     // A router that knows the way back: without it, nothing but translated addresses would be answered.
-    let cidr = cluster.api.admin().node(cluster.nodes[0].name())?["spec"]["podCIDR"].as_str().context("a podCIDR")?.to_owned();
-    outside.netns().ip(&format!("route replace {cidr} via {node}"))?;
+    let cidr = cluster.api.admin().node(cluster.nodes[0].name())?["spec"]["podCIDR"]
+        .as_str()
+        .context("a podCIDR")?
+        .to_owned();
+    outside
+        .netns()
+        .ip(&format!("route replace {cidr} via {node}"))?;
     seen_by(cluster, outside, outside.v4()?.into())
 }
 
@@ -147,9 +199,16 @@ pub(super) fn seen_inside(cluster: &Cluster) -> Result<IpAddr> {
 fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     let listener = host.netns().run(|| TcpListener::bind((address, 0)))??;
     listener.set_nonblocking(true)?;
-    let script = format!("nc -w 60 {address} {} </dev/null", listener.local_addr()?.port());
+    let script = format!(
+        "nc -w 60 {address} {} </dev/null",
+        listener.local_addr()?.port()
+    );
     std::thread::scope(|scope| {
-        let seen = scope.spawn(|| eventually_ok(SOON, "the pod's connection comes", || Ok(listener.accept()?.1.ip())));
+        let seen = scope.spawn(|| {
+            eventually_ok(SOON, "the pod's connection comes", || {
+                Ok(listener.accept()?.1.ip())
+            })
+        });
         cluster.exec("default", "p1", &["sh", "-c", &script])?;
         seen.join().unwrap_or_else(|_| bail!("a thread panicked"))
     })
@@ -159,12 +218,22 @@ fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
 pub(super) fn require_no_failed_sandbox(cluster: &Cluster) -> Result<()> {
     let events = cluster.api.admin().get("/api/v1/events")?;
     let all = events["items"].as_array().into_iter().flatten();
-    let failed: Vec<&Value> = all.filter(|event| event["reason"] == "FailedCreatePodSandBox").map(|event| &event["message"]).collect();
+    let failed: Vec<&Value> = all
+        .filter(|event| event["reason"] == "FailedCreatePodSandBox")
+        .map(|event| &event["message"])
+        .collect();
     ensure!(failed.is_empty(), "{failed:#?}");
     Ok(())
 }
 
 fn of_bridge(host: &Host) -> Result<IpAddr> {
-    let text = host.netns().exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
-    Ok(text.split_whitespace().nth(2).and_then(|net| net.split('/').next()).context("cni0 has no address")?.parse()?)
+    let text = host
+        .netns()
+        .exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
+    Ok(text
+        .split_whitespace()
+        .nth(2)
+        .and_then(|net| net.split('/').next())
+        .context("cni0 has no address")?
+        .parse()?)
 }

@@ -18,11 +18,17 @@ const READY: &str = "http://127.0.0.1:8081/readyz";
 pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
     let doors = [cluster.api.door(7001)?, cluster.api.door(7002)?];
     let urls = format!("--kube-api-url={},{}", doors[0].url(), doors[1].url());
-    let text = impatient(text).replace("- --ip-masq\n", &format!("- --ip-masq\n        - {urls}\n"));
+    let text =
+        impatient(text).replace("- --ip-masq\n", &format!("- --ip-masq\n        - {urls}\n"));
     ensure!(text.contains(&urls), "the manifest has other arguments");
     let streams = Streams::start(cluster)?;
     let start = Instant::now();
-    let told = |what: &str| println!("{what}: {:.1?} after the start of the streams", start.elapsed());
+    let told = |what: &str| {
+        println!(
+            "{what}: {:.1?} after the start of the streams",
+            start.elapsed()
+        )
+    };
     install(cluster, &text)?;
     told("rolling update");
     drain_and_return(cluster)?;
@@ -44,8 +50,18 @@ pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> 
 
 fn drain_and_return(cluster: &Cluster) -> Result<()> {
     let second = cluster.nodes[1].name();
-    cluster.kubectl(&["drain", second, "--ignore-daemonsets", "--force", "--grace-period=0", "--timeout=120s"])?;
-    let pod = cluster.api.admin().get("/api/v1/namespaces/default/pods/p2");
+    cluster.kubectl(&[
+        "drain",
+        second,
+        "--ignore-daemonsets",
+        "--force",
+        "--grace-period=0",
+        "--timeout=120s",
+    ])?;
+    let pod = cluster
+        .api
+        .admin()
+        .get("/api/v1/namespaces/default/pods/p2");
     ensure!(pod.is_err(), "the drained node still has its pod: {pod:?}");
     cluster.kubectl(&["uncordon", second])?;
     apply_pods(cluster)?;
@@ -57,7 +73,9 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
     for node in cluster.started() {
         let found = daemons(node);
         ensure!(!found.is_empty(), "no daemon on {}", node.name());
-        found.iter().try_for_each(|pid| node.command(&["kill", "-9", &pid.to_string()]).map(drop))?;
+        found
+            .iter()
+            .try_for_each(|pid| node.command(&["kill", "-9", &pid.to_string()]).map(drop))?;
         killed.extend(found);
     }
     cluster.node(0)?.stop_kubelet()?;
@@ -69,7 +87,11 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
     for node in cluster.started() {
         eventually_ok(MINUTES, "a killed daemon is back", || {
             let (now, code) = (daemons(node), asked(node, READY)?);
-            ensure!(code == "200" && !now.is_empty() && now.iter().all(|pid| !killed.contains(pid)), "{}: {now:?}, {code}", node.name());
+            ensure!(
+                code == "200" && !now.is_empty() && now.iter().all(|pid| !killed.contains(pid)),
+                "{}: {now:?}, {code}",
+                node.name()
+            );
             Ok(())
         })?;
     }
@@ -78,8 +100,16 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
 
 /// The processes of a node's daemon.
 fn daemons(node: &Member) -> Vec<i32> {
-    let is_daemon = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "flanneld");
-    node.host().netns().pids().into_iter().filter(is_daemon).collect()
+    let is_daemon = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.trim() == "flanneld")
+    };
+    node.host()
+        .netns()
+        .pids()
+        .into_iter()
+        .filter(is_daemon)
+        .collect()
 }
 
 /// The API server gone until every daemon says so, and back at the second address only.
@@ -95,16 +125,33 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
     }
     cluster.restart_control_plane()?;
     for node in cluster.started() {
-        let (away, back) = (asked(node, first.url().as_str())?, asked(node, second.url().as_str())?);
+        let (away, back) = (
+            asked(node, first.url().as_str())?,
+            asked(node, second.url().as_str())?,
+        );
         // Whoever has no token is refused by the API server, and by nobody at the first address.
-        ensure!(away == "000" && matches!(back.as_str(), "401" | "403"), "{}: {away} and {back}", node.name());
+        ensure!(
+            away == "000" && matches!(back.as_str(), "401" | "403"),
+            "{}: {away} and {back}",
+            node.name()
+        );
     }
     Ok(())
 }
 
 /// The status with which a node is answered; 000 when it is not.
 fn asked(node: &Member, url: &str) -> Result<String> {
-    let args = ["--silent", "--insecure", "--max-time", "10", "--output", "/dev/null", "--write-out", "%{http_code}", url];
+    let args = [
+        "--silent",
+        "--insecure",
+        "--max-time",
+        "10",
+        "--output",
+        "/dev/null",
+        "--write-out",
+        "%{http_code}",
+        url,
+    ];
     let output = node.host().netns().output("curl", &args).context("curl")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ANNOTATIONS, Answer, Call, FlanneldOptions, Lab, NodeObject, Probe, ProbeOptions, eventually, eventually_ok, throughout};
+use lab::{
+    ANNOTATIONS, Answer, Call, FlanneldOptions, Lab, NodeObject, Probe, ProbeOptions, eventually,
+    eventually_ok, throughout,
+};
 
 use crate::kube::bed::{Bed, MINUTES, MOST_OF_A_MINUTE, SOON, VXLAN, turn, within_a_minute};
 
@@ -23,7 +26,9 @@ fn a_minute_without_the_api_or_with_tokens_refused_loses_no_packet() -> Result<(
         for number in 1..=3 {
             bed.admin().create_node(&bed.node(number))?;
         }
-        let leaver = NodeObject::new("leaver").pod_cidr(LEAVER).vxlan_peer("192.168.57.78", "02:00:00:00:00:78");
+        let leaver = NodeObject::new("leaver")
+            .pod_cidr(LEAVER)
+            .vxlan_peer("192.168.57.78", "02:00:00:00:00:78");
         bed.admin().create_node(&leaver)?;
         bed.start_daemons()?;
         bed.start_pods()?;
@@ -31,56 +36,107 @@ fn a_minute_without_the_api_or_with_tokens_refused_loses_no_packet() -> Result<(
         (0..3).try_for_each(|host| bed.wait_tunnel(host, LEAVER, Some("192.168.57.78")))?;
         let pids: Vec<u32> = bed.daemons.iter().map(|daemon| daemon.pid()).collect();
         let pods = &bed.pods;
-        let probes = [(0, 1), (1, 2), (2, 0)].map(|(from, to)| Probe::start(&pods[from], &pods[to], &ProbeOptions::default()));
+        let probes = [(0, 1), (1, 2), (2, 0)]
+            .map(|(from, to)| Probe::start(&pods[from], &pods[to], &ProbeOptions::default()));
         let probes = probes.into_iter().collect::<Result<Vec<_>>>()?;
-        let before = (0..3).map(|host| bed.hosts_of(host)).collect::<Result<Vec<_>>>()?;
+        let before = (0..3)
+            .map(|host| bed.hosts_of(host))
+            .collect::<Result<Vec<_>>>()?;
 
         let start = Instant::now();
         bed.proxies.iter().for_each(lab::Proxy::cut);
         refusing.on(|_| Answer::status(401, "Unauthorized"));
         refusing.disconnect();
-        bed.admin().annotate("leaver", &format!("{ANNOTATIONS}kube-subnet-manager"), None)?;
+        bed.admin()
+            .annotate("leaver", &format!("{ANNOTATIONS}kube-subnet-manager"), None)?;
         let unchanged = |bed: &Bed| -> Result<()> {
             for (host, before) in before.iter().enumerate() {
                 let now = bed.hosts_of(host)?;
-                ensure!(now == *before, "h{}, before:\n{before}\nnow:\n{now}", host + 1);
+                ensure!(
+                    now == *before,
+                    "h{}, before:\n{before}\nnow:\n{now}",
+                    host + 1
+                );
             }
             Ok(())
         };
-        throughout(MOST_OF_A_MINUTE, "all is as it was, and every node is ready", || {
-            unchanged(&bed)?;
-            within_a_minute(start, || {
-                ensure!(bed.tunnel(2, LEAVER)?.is_some(), "the peer without flannel's mark is gone already: it may return");
-                ensure!(bed.daemons.iter().all(lab::Flanneld::is_ready), "not ready within the minute");
-                Ok(())
-            })
-        })?;
-        let refused = || bed.daemons[1].metric("flannel_store_requests_total{kind=\"refused-401\"}").is_ok_and(|count| count > 0.0);
-        ensure!(refused(), "refusals are not counted: {:?}", bed.daemons[1].get("/metrics")?);
+        throughout(
+            MOST_OF_A_MINUTE,
+            "all is as it was, and every node is ready",
+            || {
+                unchanged(&bed)?;
+                within_a_minute(start, || {
+                    ensure!(
+                        bed.tunnel(2, LEAVER)?.is_some(),
+                        "the peer without flannel's mark is gone already: it may return"
+                    );
+                    ensure!(
+                        bed.daemons.iter().all(lab::Flanneld::is_ready),
+                        "not ready within the minute"
+                    );
+                    Ok(())
+                })
+            },
+        )?;
+        let refused = || {
+            bed.daemons[1]
+                .metric("flannel_store_requests_total{kind=\"refused-401\"}")
+                .is_ok_and(|count| count > 0.0)
+        };
+        ensure!(
+            refused(),
+            "refusals are not counted: {:?}",
+            bed.daemons[1].get("/metrics")?
+        );
         // A clock that is far off looks like this, too.
-        for (host, word) in [(0, "192.168.56.199"), (1, "401"), (1, "is this host's clock right")] {
-            eventually_ok(MINUTES, "a node without the API is not ready after a minute", || {
-                let (code, why) = bed.daemons[host].get("/readyz")?;
-                ensure!(code == 503 && why.contains(word), "h{}: {code} {why}", host + 1);
-                Ok(())
-            })?;
+        for (host, word) in [
+            (0, "192.168.56.199"),
+            (1, "401"),
+            (1, "is this host's clock right"),
+        ] {
+            eventually_ok(
+                MINUTES,
+                "a node without the API is not ready after a minute",
+                || {
+                    let (code, why) = bed.daemons[host].get("/readyz")?;
+                    ensure!(
+                        code == 503 && why.contains(word),
+                        "h{}: {code} {why}",
+                        host + 1
+                    );
+                    Ok(())
+                },
+            )?;
         }
         eventually_ok(MINUTES, "the peer without flannel's mark is gone", || {
             ensure!(bed.tunnel(2, LEAVER)?.is_none(), "it is still there");
             Ok(())
         })?;
         unchanged(&bed)?;
-        ensure!(bed.daemons[2].is_ready(), "h3 has the API: {:?}", bed.daemons[2].get("/readyz")?);
+        ensure!(
+            bed.daemons[2].is_ready(),
+            "h3 has the API: {:?}",
+            bed.daemons[2].get("/readyz")?
+        );
 
         // The first address stays away.
         bed.proxies[1].pass();
         refusing.pass();
         bed.require_alive().context("afterwards")?;
-        ensure!(bed.proxies[1].calls().iter().any(Call::is_of_nodes), "nobody asked the second address");
+        ensure!(
+            bed.proxies[1].calls().iter().any(Call::is_of_nodes),
+            "nobody asked the second address"
+        );
         for (daemon, pid) in bed.daemons.iter_mut().zip(pids) {
-            eventually(SOON, "it is ready again", || daemon.is_ready()).with_context(|| format!("{:?}", daemon.get("/readyz")))?;
-            ensure!(daemon.is_running() && daemon.pid() == pid, "another process");
+            eventually(SOON, "it is ready again", || daemon.is_ready())
+                .with_context(|| format!("{:?}", daemon.get("/readyz")))?;
+            ensure!(
+                daemon.is_running() && daemon.pid() == pid,
+                "another process"
+            );
         }
-        probes.into_iter().try_for_each(|probe| probe.finish()?.require_clean())
+        probes
+            .into_iter()
+            .try_for_each(|probe| probe.finish()?.require_clean())
     })
 }

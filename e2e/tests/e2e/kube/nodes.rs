@@ -3,24 +3,39 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ANNOTATIONS, Answer, Call, CniVersion, Lab, NodeObject, PingMatrix, PingOptions, Proxy, binaries, eventually, eventually_ok, throughout};
+use lab::{
+    ANNOTATIONS, Answer, Call, CniVersion, Lab, NodeObject, PingMatrix, PingOptions, Proxy,
+    binaries, eventually, eventually_ok, throughout,
+};
 use serde_json::json;
 
 use crate::kube::bed::{Bed, DUAL, MINUTES, OWN, SOON, Scenario, VXLAN, turn};
 
 const NODES: &[(&str, Scenario)] = &[
     ("annotations changed by others come back", tampered),
-    ("a condition that others set to True or remove comes back", condition),
+    (
+        "a condition that others set to True or remove comes back",
+        condition,
+    ),
     ("others' annotations stay beside ours", two_patchers),
     ("two Nodes with one podCIDR", doubled),
     ("a peer that is no longer managed", unmanaged),
-    ("public-ip-overwrite, set and removed while it runs", overwrite),
-    ("a peer re-created with another podCIDR, its old one another's", recreated_peer),
+    (
+        "public-ip-overwrite, set and removed while it runs",
+        overwrite,
+    ),
+    (
+        "a peer re-created with another podCIDR, its old one another's",
+        recreated_peer,
+    ),
     ("the own Node gone and back", own_node_gone),
 ];
 
 /// Those after which removals wait a minute.
-const MASSES: &[(&str, Scenario)] = &[("sixty hostile Nodes", hostile), ("etcd restored from a snapshot", restored)];
+const MASSES: &[(&str, Scenario)] = &[
+    ("sixty hostile Nodes", hostile),
+    ("etcd restored from a snapshot", restored),
+];
 
 #[test]
 fn hostile_nodes_and_a_restored_store_take_nobody_away() -> Result<()> {
@@ -48,17 +63,34 @@ fn a_daemon_killed_or_ended_comes_back_as_it_was() -> Result<()> {
     Lab::run("Node API: kill -9", |lab| {
         let mut bed = Bed::start(lab, 2, VXLAN)?;
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
-        let (data, peers) = (bed.admin().flannel_annotation("h1", "backend-data")?, bed.peers_of(1)?);
+        let (data, peers) = (
+            bed.admin().flannel_annotation("h1", "backend-data")?,
+            bed.peers_of(1)?,
+        );
         for kill in [true, false] {
             if kill {
                 bed.daemons[0].kill()?;
             } else {
-                ensure!(bed.daemons[0].terminate(SOON)?.success(), "{}", bed.daemons[0].log());
+                ensure!(
+                    bed.daemons[0].terminate(SOON)?.success(),
+                    "{}",
+                    bed.daemons[0].log()
+                );
             }
-            ensure!(bed.admin().has_network("h1"), "the condition went with the daemon");
+            ensure!(
+                bed.admin().has_network("h1"),
+                "the condition went with the daemon"
+            );
             bed.restart(0)?;
-            ensure!(bed.admin().flannel_annotation("h1", "backend-data")? == data, "another MAC");
-            ensure!(bed.peers_of(1)? == peers, "the other host was touched:\n{}", bed.peers_of(1)?);
+            ensure!(
+                bed.admin().flannel_annotation("h1", "backend-data")? == data,
+                "another MAC"
+            );
+            ensure!(
+                bed.peers_of(1)? == peers,
+                "the other host was touched:\n{}",
+                bed.peers_of(1)?
+            );
         }
         bed.reach()?;
         probe.finish()?.require_clean()
@@ -73,10 +105,14 @@ fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result
         let pid = bed.daemons[2].pid();
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
         // Somebody's own address on the bridge of the pods.
-        bed.hosts[2].netns().ip("address add fd77::1/64 dev cni0 nodad")?;
+        bed.hosts[2]
+            .netns()
+            .ip("address add fd77::1/64 dev cni0 nodad")?;
         bed.admin().delete_node("h3")?;
         // Its old subnet is another Node's at once.
-        let other = NodeObject::new("other").pod_cidr("10.244.3.0/24").vxlan_peer("192.168.56.9", "02:00:00:00:00:09");
+        let other = NodeObject::new("other")
+            .pod_cidr("10.244.3.0/24")
+            .vxlan_peer("192.168.56.9", "02:00:00:00:00:09");
         bed.admin().create_node(&other)?;
         bed.admin().create_node(&another_h3(&bed, 33)?)?;
         for host in 0..2 {
@@ -85,30 +121,57 @@ fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result
         }
         serves_another_subnet(&bed, "10.244.3", "10.244.33")?;
         let daemon = &mut bed.daemons[2];
-        ensure!(daemon.is_running() && daemon.pid() == pid, "another process");
-        let told = daemon
-            .log()
-            .lines()
-            .any(|line| ["10.244.3.0/24", "10.244.33.0/24", "kubectl delete pods", "cni0"].iter().all(|word| line.contains(word)));
+        ensure!(
+            daemon.is_running() && daemon.pid() == pid,
+            "another process"
+        );
+        let told = daemon.log().lines().any(|line| {
+            [
+                "10.244.3.0/24",
+                "10.244.33.0/24",
+                "kubectl delete pods",
+                "cni0",
+            ]
+            .iter()
+            .all(|word| line.contains(word))
+        });
         ensure!(told, "the log does not say what to do:\n{}", daemon.log());
-        ensure!(daemon.metric("flannel_bridge_addresses_removed_total")? == 2.0, "{}", daemon.get("/metrics")?.1);
+        ensure!(
+            daemon.metric("flannel_bridge_addresses_removed_total")? == 2.0,
+            "{}",
+            daemon.get("/metrics")?.1
+        );
         eventually_ok(SOON, "an Event says so", || {
             let events = bed.admin().get("/api/v1/namespaces/default/events")?;
             let mut all = events["items"].as_array().into_iter().flatten();
             let says = |event: &serde_json::Value| {
-                event["reason"] == "FlannelPodCIDRChanged" && event["message"].as_str().is_some_and(|text| text.contains("from cni0"))
+                event["reason"] == "FlannelPodCIDRChanged"
+                    && event["message"]
+                        .as_str()
+                        .is_some_and(|text| text.contains("from cni0"))
             };
             ensure!(all.any(says), "{events}");
             Ok(())
         })?;
         bed.wait_tunnel(2, "10.244.3.0/24", Some("192.168.56.9"))?;
-        eventually(SOON, "the condition is there", || bed.admin().has_network("h3"))?;
-        let addresses = bed.hosts[2].netns().exec("ip", &["-4", "address", "show", "dev", "flannel.1"])?;
-        ensure!(addresses.contains("10.244.33.0") && !addresses.contains("10.244.3.0"), "{addresses}");
+        eventually(SOON, "the condition is there", || {
+            bed.admin().has_network("h3")
+        })?;
+        let addresses = bed.hosts[2]
+            .netns()
+            .exec("ip", &["-4", "address", "show", "dev", "flannel.1"])?;
+        ensure!(
+            addresses.contains("10.244.33.0") && !addresses.contains("10.244.3.0"),
+            "{addresses}"
+        );
         new_pod_is_reached(&bed, "new")?;
 
         // Once more, while no daemon runs.
-        ensure!(bed.daemons[2].terminate(SOON)?.success(), "{}", bed.daemons[2].log());
+        ensure!(
+            bed.daemons[2].terminate(SOON)?.success(),
+            "{}",
+            bed.daemons[2].log()
+        );
         bed.admin().delete_node("h3")?;
         bed.admin().create_node(&another_h3(&bed, 34)?)?;
         bed.restart(2)?;
@@ -116,12 +179,26 @@ fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result
         new_pod_is_reached(&bed, "newer")?;
 
         // And while it waits for its lease, after it has looked at what the host keeps.
-        ensure!(bed.daemons[2].terminate(SOON)?.success(), "{}", bed.daemons[2].log());
-        let refused = |call: &Call| if call.method == "PATCH" { Answer::status(403, "Forbidden") } else { Answer::Pass };
+        ensure!(
+            bed.daemons[2].terminate(SOON)?.success(),
+            "{}",
+            bed.daemons[2].log()
+        );
+        let refused = |call: &Call| {
+            if call.method == "PATCH" {
+                Answer::status(403, "Forbidden")
+            } else {
+                Answer::Pass
+            }
+        };
         bed.proxies.iter().for_each(|proxy| proxy.on(refused));
-        bed.admin().annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
+        bed.admin()
+            .annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
         bed.daemons[2] = bed.hosts[2].start_flanneld(&bed.options[2])?;
-        eventually(SOON, "it waits", || bed.daemons[2].log().contains("waiting for a lease")).with_context(|| bed.daemons[2].log())?;
+        eventually(SOON, "it waits", || {
+            bed.daemons[2].log().contains("waiting for a lease")
+        })
+        .with_context(|| bed.daemons[2].log())?;
         bed.admin().delete_node("h3")?;
         bed.admin().create_node(&another_h3(&bed, 35)?)?;
         bed.proxies.iter().for_each(Proxy::pass);
@@ -132,22 +209,41 @@ fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result
 
 /// The third host's Node, with other podCIDRs.
 fn another_h3(bed: &Bed, third: u8) -> Result<NodeObject> {
-    let node = NodeObject::new("h3").pod_cidr(&format!("10.244.{third}.0/24")).pod_cidr(&format!("fd10:244:0:{third}::/64"));
-    Ok(node.internal(bed.hosts[2].v4()?).internal(bed.hosts[2].v6()?))
+    let node = NodeObject::new("h3")
+        .pod_cidr(&format!("10.244.{third}.0/24"))
+        .pod_cidr(&format!("fd10:244:0:{third}::/64"));
+    Ok(node
+        .internal(bed.hosts[2].v4()?)
+        .internal(bed.hosts[2].v6()?))
 }
 
 /// Waits until the third host serves a subnet. Its bridge has lost the gateways of the one before, and nothing else.
 fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
     let (daemon, netns) = (&bed.daemons[2], bed.hosts[2].netns());
     eventually(SOON, "subnet.env has the new subnet", || {
-        daemon.subnet_env().is_ok_and(|env| env.subnet.is_some_and(|subnet| subnet.to_string() == format!("{now}.1/24")))
+        daemon.subnet_env().is_ok_and(|env| {
+            env.subnet
+                .is_some_and(|subnet| subnet.to_string() == format!("{now}.1/24"))
+        })
     })?;
     eventually(SOON, "it is ready again", || daemon.is_ready()).with_context(|| daemon.log())?;
     let v6 = before.replace("10.244.", "fd10:244:0:");
-    let left = netns.sh("ip address show dev cni0; ip route show dev cni0; ip -6 route show dev cni0")?;
-    ensure!(!left.contains(&format!("{before}.")) && !left.contains(&format!("{v6}::")), "{left}");
-    ensure!(left.contains("fd77::1/64"), "an address that others made is gone:\n{left}");
-    ensure!(netns.exec("ip", &["link", "show", "master", "cni0"])?.contains("veth1"), "the pod of the old subnet lost its port");
+    let left =
+        netns.sh("ip address show dev cni0; ip route show dev cni0; ip -6 route show dev cni0")?;
+    ensure!(
+        !left.contains(&format!("{before}.")) && !left.contains(&format!("{v6}::")),
+        "{left}"
+    );
+    ensure!(
+        left.contains("fd77::1/64"),
+        "an address that others made is gone:\n{left}"
+    );
+    ensure!(
+        netns
+            .exec("ip", &["link", "show", "master", "cni0"])?
+            .contains("veth1"),
+        "the pod of the old subnet lost its port"
+    );
     Ok(())
 }
 
@@ -160,20 +256,32 @@ fn new_pod_is_reached(bed: &Bed, name: &str) -> Result<()> {
         "subnetFile": host.subnet_file()?, "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
     });
     let pod = host.empty_pod(name)?;
-    let cni = host.cni(&binaries::own("flannel")?, &binaries::cni(CniVersion::V191)?);
+    let cni = host.cni(
+        &binaries::own("flannel")?,
+        &binaries::cni(CniVersion::V191)?,
+    );
     let result = cni.call("ADD", Some(&pod), "eth0", &conf)?.ok()?;
-    let addresses = result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str()?.split_once('/')?.0.parse().ok());
+    let addresses = result["ips"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|ip| ip["address"].as_str()?.split_once('/')?.0.parse().ok());
     let addresses: Vec<std::net::IpAddr> = addresses.collect();
     ensure!(addresses.len() == 2, "{result}");
     for address in addresses {
         let from = &bed.pods[..1];
-        eventually_ok(SOON, "the new pod is reached", || PingMatrix::to(from, &[address], &PingOptions::default())?.require_complete())?;
+        eventually_ok(SOON, "the new pod is reached", || {
+            PingMatrix::to(from, &[address], &PingOptions::default())?.require_complete()
+        })?;
     }
     Ok(())
 }
 
 fn tampered(bed: &mut Bed) -> Result<()> {
-    let good = bed.admin().flannel_annotation("h1", "backend-data")?.context("backend-data")?;
+    let good = bed
+        .admin()
+        .flannel_annotation("h1", "backend-data")?
+        .context("backend-data")?;
     for (name, value) in [
         ("backend-data", Some("nonsense")),
         ("public-ip", None),
@@ -182,7 +290,8 @@ fn tampered(bed: &mut Bed) -> Result<()> {
         ("kube-subnet-manager", None),
     ] {
         let before = bed.admin().flannel_annotation("h1", name)?;
-        bed.admin().annotate("h1", &format!("{ANNOTATIONS}{name}"), value)?;
+        bed.admin()
+            .annotate("h1", &format!("{ANNOTATIONS}{name}"), value)?;
         // Put back at once, then at most once in ten seconds.
         eventually_ok(SOON, "an annotation comes back", || {
             let now = bed.admin().flannel_annotation("h1", name)?;
@@ -190,7 +299,10 @@ fn tampered(bed: &mut Bed) -> Result<()> {
             Ok(())
         })?;
     }
-    ensure!(bed.admin().flannel_annotation("h1", "backend-data")? == Some(good), "another MAC");
+    ensure!(
+        bed.admin().flannel_annotation("h1", "backend-data")? == Some(good),
+        "another MAC"
+    );
     Ok(())
 }
 
@@ -198,30 +310,44 @@ fn condition(bed: &mut Bed) -> Result<()> {
     let wrong = json!({ "status": { "conditions": [{ "type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "by a cloud" }] } });
     bed.admin().patch_node_status("h2", &wrong)?;
     // At most once a minute.
-    eventually(MINUTES, "the condition comes back", || bed.admin().has_network("h2")).map(drop)
+    eventually(MINUTES, "the condition comes back", || {
+        bed.admin().has_network("h2")
+    })
+    .map(drop)
 }
 
 fn two_patchers(bed: &mut Bed) -> Result<()> {
     for number in 0..100 {
-        bed.admin().annotate("h1", "example.org/counter", Some(&number.to_string()))?;
+        bed.admin()
+            .annotate("h1", "example.org/counter", Some(&number.to_string()))?;
         if number % 25 == 0 {
-            bed.admin().annotate("h1", &format!("{ANNOTATIONS}public-ip"), Some("192.0.2.1"))?;
+            bed.admin()
+                .annotate("h1", &format!("{ANNOTATIONS}public-ip"), Some("192.0.2.1"))?;
         }
         let node = bed.admin().node("h1")?;
-        ensure!(node["metadata"]["annotations"]["example.org/counter"] == *number.to_string(), "{number} is lost: {node}");
+        ensure!(
+            node["metadata"]["annotations"]["example.org/counter"] == *number.to_string(),
+            "{number} is lost: {node}"
+        );
     }
     eventually_ok(SOON, "ours is back", || {
         let now = bed.admin().flannel_annotation("h1", "public-ip")?;
         ensure!(now.as_deref() == Some("192.168.56.101"), "{now:?}");
         Ok(())
     })?;
-    ensure!(bed.admin().node("h1")?["metadata"]["annotations"]["example.org/counter"] == "99", "a foreign annotation is lost");
+    ensure!(
+        bed.admin().node("h1")?["metadata"]["annotations"]["example.org/counter"] == "99",
+        "a foreign annotation is lost"
+    );
     Ok(())
 }
 
 fn doubled(bed: &mut Bed) -> Result<()> {
     let peer = |name: &str, last: u8| {
-        NodeObject::new(name).pod_cidr("10.244.77.0/24").vxlan_peer(&format!("192.168.56.{last}"), &format!("02:00:00:00:77:{last}"))
+        NodeObject::new(name).pod_cidr("10.244.77.0/24").vxlan_peer(
+            &format!("192.168.56.{last}"),
+            &format!("02:00:00:00:77:{last}"),
+        )
     };
     // In one second the lower name holds, whoever comes first.
     bed.admin().create_node(&peer("twin-b", 72))?;
@@ -247,13 +373,18 @@ fn doubled(bed: &mut Bed) -> Result<()> {
 }
 
 fn unmanaged(bed: &mut Bed) -> Result<()> {
-    let peer = NodeObject::new("leaver").pod_cidr("10.244.78.0/24").vxlan_peer("192.168.56.78", "02:00:00:00:00:78");
+    let peer = NodeObject::new("leaver")
+        .pod_cidr("10.244.78.0/24")
+        .vxlan_peer("192.168.56.78", "02:00:00:00:00:78");
     bed.admin().create_node(&peer)?;
     bed.wait_tunnel(0, "10.244.78.0/24", Some("192.168.56.78"))?;
     let name = format!("{ANNOTATIONS}kube-subnet-manager");
     bed.admin().annotate("leaver", &name, None)?;
     throughout(Duration::from_secs(3), "it may return", || {
-        ensure!(bed.tunnel(0, "10.244.78.0/24")?.is_some(), "it is gone at once");
+        ensure!(
+            bed.tunnel(0, "10.244.78.0/24")?.is_some(),
+            "it is gone at once"
+        );
         Ok(())
     })?;
     bed.admin().annotate("leaver", &name, Some("true"))?;
@@ -322,27 +453,46 @@ pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let kind = ["", "host-gw", "VXLAN", "wireguard", "no-such", "🦀", &huge];
     let mut nodes = Vec::new();
     let mut add = |data: &str, ip: &str, cidr: &str, kind: &str| {
-        let node = NodeObject::new(&format!("hostile-{}", nodes.len())).pod_cidr(cidr).flannel("kube-subnet-manager", "true");
-        nodes.push(node.flannel("backend-type", kind).flannel("backend-data", data).flannel("public-ip", ip));
+        let node = NodeObject::new(&format!("hostile-{}", nodes.len()))
+            .pod_cidr(cidr)
+            .flannel("kube-subnet-manager", "true");
+        nodes.push(
+            node.flannel("backend-type", kind)
+                .flannel("backend-data", data)
+                .flannel("public-ip", ip),
+        );
     };
-    data.iter().for_each(|data| add(data, "192.168.56.66", "10.244.66.0/24", backend));
-    ip.iter().for_each(|ip| add(mac, ip, "10.244.66.0/24", backend));
-    cidr.iter().for_each(|cidr| add(mac, "192.168.56.66", cidr, backend));
-    kind.iter().for_each(|kind| add(mac, "192.168.56.66", "10.244.66.0/24", kind));
+    data.iter()
+        .for_each(|data| add(data, "192.168.56.66", "10.244.66.0/24", backend));
+    ip.iter()
+        .for_each(|ip| add(mac, ip, "10.244.66.0/24", backend));
+    cidr.iter()
+        .for_each(|cidr| add(mac, "192.168.56.66", cidr, backend));
+    kind.iter()
+        .for_each(|kind| add(mac, "192.168.56.66", "10.244.66.0/24", kind));
     let bare = |name: &str| NodeObject::new(name);
     nodes.push(bare("hostile-no-annotations").pod_cidr("10.244.66.0/24"));
     nodes.push(bare("hostile-no-cidr").vxlan_peer("192.168.56.66", "02:00:00:00:66:66"));
-    nodes.push(bare("hostile-v6-alone").pod_cidr("fd10:244:0:66::/64").vxlan_peer("192.168.56.66", "02:00:00:00:66:66"));
+    nodes.push(
+        bare("hostile-v6-alone")
+            .pod_cidr("fd10:244:0:66::/64")
+            .vxlan_peer("192.168.56.66", "02:00:00:00:66:66"),
+    );
     nodes.push(bare("hostile-nothing"));
     nodes.push(
-        bare("hostile-not-true").pod_cidr("10.244.66.0/24").vxlan_peer("192.168.56.66", "02:00:00:00:66:66").flannel("kube-subnet-manager", "yes"),
+        bare("hostile-not-true")
+            .pod_cidr("10.244.66.0/24")
+            .vxlan_peer("192.168.56.66", "02:00:00:00:66:66")
+            .flannel("kube-subnet-manager", "yes"),
     );
     nodes
 }
 
 /// Whether a line is of a peer that [`Bed::require_alive`] made.
 fn is_canary(line: &str) -> bool {
-    let third = line.strip_prefix("10.244.").and_then(|rest| rest.split('.').next()?.parse::<u8>().ok());
+    let third = line
+        .strip_prefix("10.244.")
+        .and_then(|rest| rest.split('.').next()?.parse::<u8>().ok());
     line.contains("02:00:00:00:02:") || third.is_some_and(|third| (100..200).contains(&third))
 }
 
@@ -353,26 +503,51 @@ fn hostile(bed: &mut Bed) -> Result<()> {
     let mut taken = Vec::new();
     for node in &nodes {
         let json = node.json();
-        let (code, answer) = bed.admin().request("POST", "/api/v1/nodes", Some(("application/json", &json)))?;
+        let (code, answer) =
+            bed.admin()
+                .request("POST", "/api/v1/nodes", Some(("application/json", &json)))?;
         // The API server refuses some by itself.
         if code < 300 {
-            taken.push(json["metadata"]["name"].as_str().context("a name")?.to_owned());
+            taken.push(
+                json["metadata"]["name"]
+                    .as_str()
+                    .context("a name")?
+                    .to_owned(),
+            );
         } else {
             ensure!(matches!(code, 400 | 422), "{code} {answer}");
         }
     }
-    ensure!(taken.len() >= 50, "the API server took {} only: {taken:?}", taken.len());
+    ensure!(
+        taken.len() >= 50,
+        "the API server took {} only: {taken:?}",
+        taken.len()
+    );
     bed.require_alive()?;
     for daemon in &bed.daemons {
         ensure!(daemon.is_ready(), "{:?}", daemon.get("/readyz")?);
     }
     for (host, before) in before.iter().enumerate() {
         let now = bed.peers_of(host)?;
-        ensure!(before.lines().all(|line| now.contains(line)), "h{} lost something:\n{before}\nnow:\n{now}", host + 1);
-        let strange: Vec<&str> = now.lines().filter(|line| !before.contains(line)).filter(|line| !line.contains("66") && !is_canary(line)).collect();
-        ensure!(strange.is_empty(), "h{} believed a hostile Node: {strange:#?}", host + 1);
+        ensure!(
+            before.lines().all(|line| now.contains(line)),
+            "h{} lost something:\n{before}\nnow:\n{now}",
+            host + 1
+        );
+        let strange: Vec<&str> = now
+            .lines()
+            .filter(|line| !before.contains(line))
+            .filter(|line| !line.contains("66") && !is_canary(line))
+            .collect();
+        ensure!(
+            strange.is_empty(),
+            "h{} believed a hostile Node: {strange:#?}",
+            host + 1
+        );
     }
-    taken.iter().try_for_each(|name| bed.admin().delete_node(name))?;
+    taken
+        .iter()
+        .try_for_each(|name| bed.admin().delete_node(name))?;
     for (host, before) in before.iter().enumerate() {
         eventually_ok(MINUTES, "nothing of them is left", || {
             let now = bed.peers_of(host)?;
@@ -386,18 +561,37 @@ fn hostile(bed: &mut Bed) -> Result<()> {
 fn overwrite(bed: &mut Bed) -> Result<()> {
     let name = format!("{ANNOTATIONS}public-ip-overwrite");
     // The lab's other host has it as a second address, so that packets still arrive.
-    bed.hosts[1].netns().ip("address add 192.168.56.222/24 dev enp0s8")?;
-    for (value, public) in [(Some("192.168.56.222"), "192.168.56.222"), (None, "192.168.56.102")] {
+    bed.hosts[1]
+        .netns()
+        .ip("address add 192.168.56.222/24 dev enp0s8")?;
+    for (value, public) in [
+        (Some("192.168.56.222"), "192.168.56.222"),
+        (None, "192.168.56.102"),
+    ] {
         bed.admin().annotate("h2", &name, value)?;
         bed.wait_tunnel(0, "10.244.2.0/24", Some(public))?;
-        ensure!(bed.admin().flannel_annotation("h2", "public-ip")?.as_deref() == Some(public), "{public}");
+        ensure!(
+            bed.admin()
+                .flannel_annotation("h2", "public-ip")?
+                .as_deref()
+                == Some(public),
+            "{public}"
+        );
     }
-    bed.hosts[1].netns().ip("address del 192.168.56.222/24 dev enp0s8").map(drop)
+    bed.hosts[1]
+        .netns()
+        .ip("address del 192.168.56.222/24 dev enp0s8")
+        .map(drop)
 }
 
 fn recreated_peer(bed: &mut Bed) -> Result<()> {
     let peer = |name: &str, third: u8, last: u8| {
-        NodeObject::new(name).pod_cidr(&format!("10.244.{third}.0/24")).vxlan_peer(&format!("192.168.56.{last}"), &format!("02:00:00:00:44:{last}"))
+        NodeObject::new(name)
+            .pod_cidr(&format!("10.244.{third}.0/24"))
+            .vxlan_peer(
+                &format!("192.168.56.{last}"),
+                &format!("02:00:00:00:44:{last}"),
+            )
     };
     bed.admin().create_node(&peer("moved", 41, 41))?;
     bed.wait_tunnel(0, "10.244.41.0/24", Some("192.168.56.41"))?;
@@ -416,7 +610,12 @@ fn recreated_peer(bed: &mut Bed) -> Result<()> {
 
 fn restored(bed: &mut Bed) -> Result<()> {
     let peer = |name: &str, third: u8| {
-        NodeObject::new(name).pod_cidr(&format!("10.244.{third}.0/24")).vxlan_peer(&format!("192.168.56.{third}"), &format!("02:00:00:00:55:{third}"))
+        NodeObject::new(name)
+            .pod_cidr(&format!("10.244.{third}.0/24"))
+            .vxlan_peer(
+                &format!("192.168.56.{third}"),
+                &format!("02:00:00:00:55:{third}"),
+            )
     };
     let snapshot = bed.net_conf.with_file_name("restored.db");
     bed.admin().create_node(&peer("old", 51))?;
@@ -445,12 +644,22 @@ fn restored(bed: &mut Bed) -> Result<()> {
 fn own_node_gone(bed: &mut Bed) -> Result<()> {
     let env = bed.daemons[0].subnet_env()?;
     bed.admin().delete_node("h1")?;
-    eventually(SOON, "it is not ready without its Node", || bed.daemons[0].get("/readyz").is_ok_and(|(code, _)| code == 503))?;
+    eventually(SOON, "it is not ready without its Node", || {
+        bed.daemons[0]
+            .get("/readyz")
+            .is_ok_and(|(code, _)| code == 503)
+    })?;
     ensure!(bed.daemons[0].subnet_env()? == env, "subnet.env changed");
     let node = bed.node(1);
     bed.admin().create_node(&node)?;
     eventually_ok(OWN, "annotations and condition are back", || {
-        ensure!(bed.admin().flannel_annotation("h1", "public-ip")?.as_deref() == Some("192.168.56.101"), "no annotations");
+        ensure!(
+            bed.admin()
+                .flannel_annotation("h1", "public-ip")?
+                .as_deref()
+                == Some("192.168.56.101"),
+            "no annotations"
+        );
         ensure!(bed.admin().has_network("h1"), "no condition");
         Ok(())
     })?;

@@ -13,12 +13,18 @@ use crate::kube::bed::{Bed, SOON, Scenario, VXLAN, turn};
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
 
 const OUTAGES: &[(&str, Scenario)] = &[
-    ("a watch that expires, by a status and by an event", expired_watches),
+    (
+        "a watch that expires, by a status and by an event",
+        expired_watches,
+    ),
     ("a page of a list that expires", expired_pages),
     ("connections that die without a word", half_open),
     ("a token that is refused", unauthorized),
     ("403, 429, 500, 503 and 504 in turn", statuses),
-    ("answers that are cut short, no JSON, and too large", garbage),
+    (
+        "answers that are cut short, no JSON, and too large",
+        garbage,
+    ),
     ("an API server that restarts", restart),
     ("the first address gone for good", failover),
     ("updates while nobody reads", flood),
@@ -41,30 +47,54 @@ fn a_server_of_kubernetes_1_33_is_listed_by_pages_and_survives_its_outages() -> 
     const PEERS: u8 = 220;
     let _turn = turn();
     Lab::run("Node API: 1.33", |lab| {
-        let mut bed = Bed::with(lab, 2, VXLAN, |host| ApiServer::emulate(host, Families::Dual, "1.33"))?;
+        let mut bed = Bed::with(lab, 2, VXLAN, |host| {
+            ApiServer::emulate(host, Families::Dual, "1.33")
+        })?;
         for number in 10..10 + PEERS {
-            let node = NodeObject::new(&format!("peer-{number:03}")).pod_cidr(&format!("10.244.{number}.0/24"));
-            bed.admin().create_node(&node.vxlan_peer(&format!("192.168.57.{number}"), &format!("02:00:00:00:03:{number:02x}")))?;
+            let node = NodeObject::new(&format!("peer-{number:03}"))
+                .pod_cidr(&format!("10.244.{number}.0/24"));
+            bed.admin().create_node(&node.vxlan_peer(
+                &format!("192.168.57.{number}"),
+                &format!("02:00:00:00:03:{number:02x}"),
+            ))?;
         }
         bed.populate()?;
         let calls = bed.proxies[0].calls();
-        let answers =
-            |part: &str| calls.iter().filter(|call| call.is_of_nodes() && call.path.contains(part)).map(|call| call.status).collect::<Vec<_>>();
+        let answers = |part: &str| {
+            calls
+                .iter()
+                .filter(|call| call.is_of_nodes() && call.path.contains(part))
+                .map(|call| call.status)
+                .collect::<Vec<_>>()
+        };
         let streams = answers("sendInitialEvents");
-        ensure!(!streams.is_empty() && streams.iter().all(|status| *status == 422), "streamed lists: {streams:?}");
+        ensure!(
+            !streams.is_empty() && streams.iter().all(|status| *status == 422),
+            "streamed lists: {streams:?}"
+        );
         // Two daemons, two more pages each.
         let pages = answers("continue=");
-        ensure!(pages.len() >= 4 && pages.iter().all(|status| *status == 200), "pages: {pages:?}");
+        ensure!(
+            pages.len() >= 4 && pages.iter().all(|status| *status == 200),
+            "pages: {pages:?}"
+        );
         for host in 0..bed.hosts.len() {
             for number in [10, 10 + PEERS - 1] {
-                bed.wait_tunnel(host, &format!("10.244.{number}.0/24"), Some(&format!("192.168.57.{number}")))?;
+                bed.wait_tunnel(
+                    host,
+                    &format!("10.244.{number}.0/24"),
+                    Some(&format!("192.168.57.{number}")),
+                )?;
             }
         }
         bed.each(&[
             ("a watch that expires", expired_watches),
             ("a page of a list that expires", expired_pages),
             ("an API server that restarts", restart),
-            ("a Node that is deleted while nobody watches", deleted_meanwhile),
+            (
+                "a Node that is deleted while nobody watches",
+                deleted_meanwhile,
+            ),
             ("the first address gone for good", failover),
         ])
     })
@@ -83,7 +113,11 @@ fn is_watch_of_nodes(call: &Call) -> bool {
 }
 
 /// While `fault` lasts, a peer is made that must be there after it; nothing that was there goes.
-fn under(bed: &Bed, lasts: Duration, fault: impl Fn(&Call) -> Answer + Send + Sync + Clone + 'static) -> Result<()> {
+fn under(
+    bed: &Bed,
+    lasts: Duration,
+    fault: impl Fn(&Call) -> Answer + Send + Sync + Clone + 'static,
+) -> Result<()> {
     let before = bed.hosts_of(0)?;
     ensure!(before.lines().count() >= 3, "h1 has no peer:\n{before}");
     for proxy in &bed.proxies {
@@ -100,8 +134,20 @@ fn under(bed: &Bed, lasts: Duration, fault: impl Fn(&Call) -> Answer + Send + Sy
 }
 
 fn expired_watches(bed: &mut Bed) -> Result<()> {
-    under(bed, Duration::from_secs(3), |call| if is_watch_of_nodes(call) { Answer::status(410, "Expired") } else { Answer::Pass })?;
-    under(bed, Duration::from_secs(3), |call| if is_watch_of_nodes(call) { Answer::Reply(200, Vec::new(), EXPIRED.to_owned()) } else { Answer::Pass })
+    under(bed, Duration::from_secs(3), |call| {
+        if is_watch_of_nodes(call) {
+            Answer::status(410, "Expired")
+        } else {
+            Answer::Pass
+        }
+    })?;
+    under(bed, Duration::from_secs(3), |call| {
+        if is_watch_of_nodes(call) {
+            Answer::Reply(200, Vec::new(), EXPIRED.to_owned())
+        } else {
+            Answer::Pass
+        }
+    })
 }
 
 fn expired_pages(bed: &mut Bed) -> Result<()> {
@@ -120,9 +166,26 @@ fn expired_pages(bed: &mut Bed) -> Result<()> {
 fn half_open(bed: &mut Bed) -> Result<()> {
     // What the API's host sends on the connections of now is dropped there, and new connections work.
     let netns = bed.api.host().netns().clone();
-    let open = netns.exec("ss", &["--no-header", "--tcp", "--numeric", "state", "established", "( sport = 8001 or sport = 8002 )"])?;
-    let peers: Vec<String> =
-        open.lines().filter_map(|line| line.split_whitespace().nth(3)?.rsplit_once(':').map(|(_, port)| port.to_owned())).collect();
+    let open = netns.exec(
+        "ss",
+        &[
+            "--no-header",
+            "--tcp",
+            "--numeric",
+            "state",
+            "established",
+            "( sport = 8001 or sport = 8002 )",
+        ],
+    )?;
+    let peers: Vec<String> = open
+        .lines()
+        .filter_map(|line| {
+            line.split_whitespace()
+                .nth(3)?
+                .rsplit_once(':')
+                .map(|(_, port)| port.to_owned())
+        })
+        .collect();
     ensure!(!peers.is_empty(), "nobody is connected: {open}");
     let rules = format!(
         "table inet half_open {{ chain output {{ type filter hook output priority 0; tcp sport {{ 8001, 8002 }} tcp dport {{ {0} }} drop; }}\n\
@@ -130,12 +193,18 @@ fn half_open(bed: &mut Bed) -> Result<()> {
         peers.join(", ")
     );
     netns.feed("nft", &["-f", "-"], &rules)?;
-    let peer = NodeObject::new("late").pod_cidr("10.244.251.0/24").vxlan_peer("192.168.56.251", "02:00:00:00:02:51");
+    let peer = NodeObject::new("late")
+        .pod_cidr("10.244.251.0/24")
+        .vxlan_peer("192.168.56.251", "02:00:00:00:02:51");
     bed.admin().create_node(&peer)?;
     let found = (0..bed.hosts.len()).try_for_each(|host| {
         // 15 seconds without an answer end a connection.
         eventually_ok(2 * SOON, "the new peer is there", || {
-            ensure!(bed.tunnel(host, "10.244.251.0/24")?.is_some(), "h{} does not know it", host + 1);
+            ensure!(
+                bed.tunnel(host, "10.244.251.0/24")?.is_some(),
+                "h{} does not know it",
+                host + 1
+            );
             Ok(())
         })
     });
@@ -145,7 +214,9 @@ fn half_open(bed: &mut Bed) -> Result<()> {
 }
 
 fn unauthorized(bed: &mut Bed) -> Result<()> {
-    under(bed, Duration::from_secs(3), |_| Answer::As("expired".to_owned()))
+    under(bed, Duration::from_secs(3), |_| {
+        Answer::As("expired".to_owned())
+    })
 }
 
 /// Each request is answered by the next of these, all over again.
@@ -155,18 +226,48 @@ fn in_turn(answers: Vec<Answer>) -> impl Fn(&Call) -> Answer + Send + Sync + Clo
 }
 
 fn statuses(bed: &mut Bed) -> Result<()> {
-    let plain = [(403, "Forbidden"), (500, "InternalError"), (503, "ServiceUnavailable"), (504, "Timeout")];
-    let mut answers: Vec<Answer> = plain.map(|(code, reason)| Answer::status(code, reason)).to_vec();
+    let plain = [
+        (403, "Forbidden"),
+        (500, "InternalError"),
+        (503, "ServiceUnavailable"),
+        (504, "Timeout"),
+    ];
+    let mut answers: Vec<Answer> = plain
+        .map(|(code, reason)| Answer::status(code, reason))
+        .to_vec();
     if let Answer::Reply(code, _, body) = Answer::status(429, "TooManyRequests") {
-        answers.push(Answer::Reply(code, vec![("Retry-After".to_owned(), "1".to_owned())], body));
+        answers.push(Answer::Reply(
+            code,
+            vec![("Retry-After".to_owned(), "1".to_owned())],
+            body,
+        ));
     }
     under(bed, Duration::from_secs(6), in_turn(answers))
 }
 
 fn garbage(bed: &mut Bed) -> Result<()> {
-    let endless = format!(r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{}"}}}}}}"#, "x".repeat(8 << 20));
-    let bodies = ["", "{", "[]", "null", r#"{"kind":"NodeList","items":[{"metadata":null},7,null,{}]}"#, "<html>502</html>", &endless];
-    under(bed, Duration::from_secs(6), in_turn(bodies.map(|body| Answer::Reply(200, Vec::new(), body.to_owned())).to_vec()))
+    let endless = format!(
+        r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{}"}}}}}}"#,
+        "x".repeat(8 << 20)
+    );
+    let bodies = [
+        "",
+        "{",
+        "[]",
+        "null",
+        r#"{"kind":"NodeList","items":[{"metadata":null},7,null,{}]}"#,
+        "<html>502</html>",
+        &endless,
+    ];
+    under(
+        bed,
+        Duration::from_secs(6),
+        in_turn(
+            bodies
+                .map(|body| Answer::Reply(200, Vec::new(), body.to_owned()))
+                .to_vec(),
+        ),
+    )
 }
 
 fn restart(bed: &mut Bed) -> Result<()> {
@@ -178,19 +279,31 @@ fn restart(bed: &mut Bed) -> Result<()> {
 fn failover(bed: &mut Bed) -> Result<()> {
     bed.proxies[0].cut();
     bed.require_alive()?;
-    ensure!(bed.proxies[1].calls().iter().any(Call::is_of_nodes), "nobody asked the second address");
+    ensure!(
+        bed.proxies[1].calls().iter().any(Call::is_of_nodes),
+        "nobody asked the second address"
+    );
     Ok(())
 }
 
 fn flood(bed: &mut Bed) -> Result<()> {
-    let peer = |last: u8| NodeObject::new("busy").pod_cidr("10.244.252.0/24").vxlan_peer(&format!("192.168.56.{last}"), "02:00:00:00:02:52");
+    let peer = |last: u8| {
+        NodeObject::new("busy")
+            .pod_cidr("10.244.252.0/24")
+            .vxlan_peer(&format!("192.168.56.{last}"), "02:00:00:00:02:52")
+    };
     bed.admin().create_node(&peer(2))?;
     bed.daemons[0].stop()?;
     for last in 3..=250 {
-        bed.admin().annotate("busy", &format!("{}public-ip", lab::ANNOTATIONS), Some(&format!("192.168.56.{last}")))?;
+        bed.admin().annotate(
+            "busy",
+            &format!("{}public-ip", lab::ANNOTATIONS),
+            Some(&format!("192.168.56.{last}")),
+        )?;
     }
     bed.daemons[0].cont()?;
-    (0..bed.hosts.len()).try_for_each(|host| bed.wait_tunnel(host, "10.244.252.0/24", Some("192.168.56.250")))?;
+    (0..bed.hosts.len())
+        .try_for_each(|host| bed.wait_tunnel(host, "10.244.252.0/24", Some("192.168.56.250")))?;
     bed.admin().delete_node("busy")
 }
 
@@ -203,11 +316,17 @@ fn a_daemon_that_starts_without_the_api_waits_and_is_ready_as_soon_as_it_is_ther
             if cut {
                 bed.proxies.iter().for_each(lab::Proxy::cut);
             } else {
-                bed.proxies.iter().for_each(|proxy| proxy.on(|_| Answer::status(403, "Forbidden")));
+                bed.proxies
+                    .iter()
+                    .for_each(|proxy| proxy.on(|_| Answer::status(403, "Forbidden")));
             }
             let mut daemon = bed.hosts[0].start_flanneld(&bed.options[0])?;
             throughout(Duration::from_secs(2), "it waits", || {
-                ensure!(daemon.is_running() && !daemon.is_ready(), "{}", daemon.log());
+                ensure!(
+                    daemon.is_running() && !daemon.is_ready(),
+                    "{}",
+                    daemon.log()
+                );
                 Ok(())
             })?;
             eventually_ok(SOON, "it says that it is not ready", || {

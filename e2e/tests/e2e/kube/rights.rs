@@ -5,7 +5,8 @@ use lab::{Cluster, ClusterOptions, Lab, Member};
 
 use crate::kube::bed::turn;
 use crate::kube::installed::{
-    apply_pods, chart, impatient, install, manifest, require_no_failed_sandbox, require_reach, require_traffic, with_images,
+    apply_pods, chart, impatient, install, manifest, require_no_failed_sandbox, require_reach,
+    require_traffic, with_images,
 };
 
 /// The user kube of kubespray.
@@ -13,8 +14,17 @@ const KUBE: &str = "997";
 
 /// What the kernel says of the daemon of a node.
 fn status(node: &Member) -> Result<String> {
-    let is_daemon = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "flanneld");
-    let pid = node.host().netns().pids().into_iter().find(is_daemon).context("no daemon")?;
+    let is_daemon = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.trim() == "flanneld")
+    };
+    let pid = node
+        .host()
+        .netns()
+        .pids()
+        .into_iter()
+        .find(is_daemon)
+        .context("no daemon")?;
     Ok(std::fs::read_to_string(format!("/proc/{pid}/status"))?)
 }
 
@@ -30,12 +40,33 @@ fn folders_of_another_user_get_plugin_and_configuration() -> Result<()> {
         }
         install(&cluster, &manifest(|text| impatient(&text))?)?;
         let owner = node.command(&["stat", "--format=%u", "/etc/cni/net.d", "/opt/cni/bin"])?;
-        ensure!(owner.split_whitespace().eq([KUBE, KUBE]), "the folders belong to {owner}");
-        node.command(&["test", "-s", "/etc/cni/net.d/10-flannel.conflist", "-a", "-x", "/opt/cni/bin/flannel"])?;
+        ensure!(
+            owner.split_whitespace().eq([KUBE, KUBE]),
+            "the folders belong to {owner}"
+        );
+        node.command(&[
+            "test",
+            "-s",
+            "/etc/cni/net.d/10-flannel.conflist",
+            "-a",
+            "-x",
+            "/opt/cni/bin/flannel",
+        ])?;
         let status = status(node)?;
-        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default();
+        let line = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::trim)
+                .unwrap_or_default()
+        };
         // NET_ADMIN, NET_RAW and DAC_OVERRIDE; the runtime's filter of system calls.
-        ensure!(line("CapEff:") == "0000000000003002" && line("Seccomp:") == "2" && line("NoNewPrivs:") == "1", "{status}");
+        ensure!(
+            line("CapEff:") == "0000000000003002"
+                && line("Seccomp:") == "2"
+                && line("NoNewPrivs:") == "1",
+            "{status}"
+        );
         require_reach(&cluster)?;
         require_no_failed_sandbox(&cluster)
     })
@@ -47,8 +78,17 @@ fn vxlan_in_user_space_by_the_chart_carries_packets() -> Result<()> {
     Lab::run("cluster: vxlan in user space", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;
-        install(&cluster, &chart(&["--set", "flannel.backendExtra.Mode=userspace"])?)?;
-        let device = cluster.nodes.first().context("a node")?.host().netns().exec("ip", &["-details", "link", "show", "flannel.1"])?;
+        install(
+            &cluster,
+            &chart(&["--set", "flannel.backendExtra.Mode=userspace"])?,
+        )?;
+        let device = cluster
+            .nodes
+            .first()
+            .context("a node")?
+            .host()
+            .netns()
+            .exec("ip", &["-details", "link", "show", "flannel.1"])?;
         ensure!(device.contains("tun type tun"), "{device}");
         require_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)

@@ -37,8 +37,13 @@ impl Streams {
         cluster.apply(PODS)?;
         cluster.wait_daemon_set("probe", "probe")?;
         let ends = pods(cluster)?;
-        let end = |number: usize| ends.get(number % ends.len()).map(|(netns, address)| (netns, *address)).context("a pod on each node");
-        let ring = (0..ends.len()).map(|number| Probe::between(end(number)?, end(number + 1)?, &ProbeOptions::default()));
+        let end = |number: usize| {
+            ends.get(number % ends.len())
+                .map(|(netns, address)| (netns, *address))
+                .context("a pod on each node")
+        };
+        let ring = (0..ends.len())
+            .map(|number| Probe::between(end(number)?, end(number + 1)?, &ProbeOptions::default()));
         let streams = Streams(ring.collect::<Result<_>>()?);
         streams.wait_flowing()?;
         Ok(streams)
@@ -46,7 +51,9 @@ impl Streams {
 
     /// Waits until packets of each arrive that are sent from now on.
     pub(super) fn wait_flowing(&self) -> Result<()> {
-        self.0.iter().try_for_each(|probe| probe.wait_flowing(SOON).map(drop))
+        self.0
+            .iter()
+            .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))
     }
 
     /// Ends them; what became of the packets of each.
@@ -66,12 +73,21 @@ impl Streams {
 /// The pods' namespaces and addresses, in the order of their nodes.
 fn pods(cluster: &Cluster) -> Result<Vec<(Netns, IpAddr)>> {
     let found = cluster.api.admin().get("/api/v1/namespaces/probe/pods")?;
-    let of_node: BTreeMap<&str, &serde_json::Value> =
-        found["items"].as_array().into_iter().flatten().filter_map(|pod| Some((pod["spec"]["nodeName"].as_str()?, pod))).collect();
+    let of_node: BTreeMap<&str, &serde_json::Value> = found["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|pod| Some((pod["spec"]["nodeName"].as_str()?, pod)))
+        .collect();
     let end = |node: &lab::Member| -> Result<(Netns, IpAddr)> {
-        let pod = of_node.get(node.name()).with_context(|| format!("no pod on {}", node.name()))?;
+        let pod = of_node
+            .get(node.name())
+            .with_context(|| format!("no pod on {}", node.name()))?;
         let name = pod["metadata"]["name"].as_str().context("a name")?;
-        let address = pod["status"]["podIP"].as_str().with_context(|| format!("{name} has no address"))?.parse()?;
+        let address = pod["status"]["podIP"]
+            .as_str()
+            .with_context(|| format!("{name} has no address"))?
+            .parse()?;
         Ok((cluster.netns("probe", name)?, address))
     };
     cluster.started().map(end).collect()

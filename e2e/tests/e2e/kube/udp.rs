@@ -7,7 +7,10 @@ use anyhow::{Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab};
 
 use crate::kube::bed::turn;
-use crate::kube::installed::{apply_pods, chart, first_pod, install, require_no_failed_sandbox, require_traffic, seen_outside, with_images};
+use crate::kube::installed::{
+    apply_pods, chart, first_pod, install, require_no_failed_sandbox, require_traffic,
+    seen_outside, with_images,
+};
 use crate::kube::streams::Streams;
 
 const UDP: [&str; 2] = ["--set", "flannel.backend=udp"];
@@ -21,16 +24,25 @@ fn udp_by_the_chart_and_the_gap_of_a_rolling_update() -> Result<()> {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;
         install(&cluster, &chart(&UDP)?)?;
-        ensure!(cluster.nodes[0].host().netns().link("flannel0")?.is_some(), "no tunnel device");
+        ensure!(
+            cluster.nodes[0].host().netns().link("flannel0")?.is_some(),
+            "no tunnel device"
+        );
         require_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
         let node = IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?);
         let seen = seen_outside(&cluster)?;
-        ensure!(seen == node, "with --ip-masq the pod is seen as {seen} instead of {node}");
+        ensure!(
+            seen == node,
+            "with --ip-masq the pod is seen as {seen} instead of {node}"
+        );
 
         // The update takes --ip-masq away.
         let streams = Streams::start(&cluster)?;
-        install(&cluster, &chart(&[UDP[0], UDP[1], "--set", "flannel.args={--kube-subnet-mgr}"])?)?;
+        install(
+            &cluster,
+            &chart(&[UDP[0], UDP[1], "--set", "flannel.args={--kube-subnet-mgr}"])?,
+        )?;
         streams.wait_flowing()?;
         for report in streams.finish()? {
             println!("udp, rolling update of two nodes: {report}");
@@ -38,7 +50,10 @@ fn udp_by_the_chart_and_the_gap_of_a_rolling_update() -> Result<()> {
         }
         require_traffic(&cluster)?;
         let (seen, pod) = (seen_outside(&cluster)?, first_pod(&cluster)?);
-        ensure!(seen == pod, "without --ip-masq the pod is seen as {seen} instead of {pod}");
+        ensure!(
+            seen == pod,
+            "without --ip-masq the pod is seen as {seen} instead of {pod}"
+        );
         Ok(())
     })
 }

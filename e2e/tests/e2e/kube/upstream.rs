@@ -10,11 +10,17 @@ use serde_json::Value;
 
 use crate::install::shapes;
 use crate::kube::bed::{SOON, turn};
-use crate::kube::installed::{apply_pods, impatient, install, manifest, repository, require_no_failed_sandbox, require_traffic, with_images};
+use crate::kube::installed::{
+    apply_pods, impatient, install, manifest, repository, require_no_failed_sandbox,
+    require_traffic, with_images,
+};
 use crate::kube::streams::Streams;
 use crate::operator::{Operator, blocks, texts};
 
-const OURS: [&str; 2] = ["docker.io/flannel-rs/flannel:v0.1.0", "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0"];
+const OURS: [&str; 2] = [
+    "docker.io/flannel-rs/flannel:v0.1.0",
+    "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0",
+];
 /// An archive of Go flannel's images, the daemon's and the plugin's, as `docker save` and `ctr images export` write it.
 const GO_FLANNEL_IMAGE: &str = "GO_FLANNEL_IMAGE";
 
@@ -26,14 +32,25 @@ fn go_released() -> Result<String> {
 /// From one to the other and back, while packets flow: none is lost.
 fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     let ours = manifest(|text| impatient(&text))?;
-    under_streams(cluster, || install(cluster, theirs), &[("ours over it", &|| install(cluster, &ours)), ("and back", &|| install(cluster, theirs))])
+    under_streams(
+        cluster,
+        || install(cluster, theirs),
+        &[
+            ("ours over it", &|| install(cluster, &ours)),
+            ("and back", &|| install(cluster, theirs)),
+        ],
+    )
 }
 
 /// A change of what is installed.
 type Change<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
 
 /// Installs the first, then makes the changes while packets flow between pods: none is lost.
-fn under_streams(cluster: &Cluster, first: impl FnOnce() -> Result<()>, changes: &[Change]) -> Result<()> {
+fn under_streams(
+    cluster: &Cluster,
+    first: impl FnOnce() -> Result<()>,
+    changes: &[Change],
+) -> Result<()> {
     // The configuration comes before the daemon here: pods that wait for their network find it before there is a subnet.env.
     apply_pods(cluster)?;
     first()?;
@@ -51,44 +68,109 @@ fn under_streams(cluster: &Cluster, first: impl FnOnce() -> Result<()>, changes:
 /// Each node has one flannel pod, which the DaemonSet that is installed now has made, and which is ready.
 pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     cluster.wait_ready()?;
-    eventually_ok(SOON, "each node has one flannel pod of the present DaemonSet", || {
-        let set = cluster.api.admin().get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")?;
-        let pods = cluster.api.admin().get("/api/v1/namespaces/kube-flannel/pods")?;
-        let pods: Vec<&Value> = pods["items"].as_array().into_iter().flatten().collect();
-        let mut nodes: Vec<&str> = pods.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
-        nodes.sort_unstable();
-        ensure!(nodes == ["n1", "n2"] && pods.len() == 2, "{} pods on {nodes:?}", pods.len());
-        for pod in pods {
-            let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
-            let labels = |labels: &Value| -> Vec<(String, Value)> {
-                let all = labels.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), value.clone()));
-                all.filter(|(key, _)| !["controller-revision-hash", "pod-template-generation"].contains(&key.as_str())).collect()
-            };
-            let names = |spec: &Value| -> Vec<Value> {
-                spec["initContainers"].as_array().into_iter().flatten().map(|container| container["name"].clone()).collect()
-            };
-            let is_of_template =
-                labels(&metadata["labels"]) == labels(&template["metadata"]["labels"]) && names(&pod["spec"]) == names(&template["spec"]);
-            // What was adopted is older.
-            let since = |object: &Value| object["creationTimestamp"].as_str().unwrap_or_default().to_owned();
-            ensure!(since(metadata) >= since(&set["metadata"]), "{} was adopted and stayed", metadata["name"]);
-            ensure!(metadata["ownerReferences"][0]["uid"] == set["metadata"]["uid"], "{} has another owner", metadata["name"]);
-            ensure!(is_of_template, "{} is of another template: {}, {:?}", metadata["name"], metadata["labels"], names(&pod["spec"]));
-            ensure!(pod["status"]["containerStatuses"][0]["ready"] == true, "{} is not ready", metadata["name"]);
-        }
-        Ok(())
-    })
+    eventually_ok(
+        SOON,
+        "each node has one flannel pod of the present DaemonSet",
+        || {
+            let set = cluster
+                .api
+                .admin()
+                .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")?;
+            let pods = cluster
+                .api
+                .admin()
+                .get("/api/v1/namespaces/kube-flannel/pods")?;
+            let pods: Vec<&Value> = pods["items"].as_array().into_iter().flatten().collect();
+            let mut nodes: Vec<&str> = pods
+                .iter()
+                .filter_map(|pod| pod["spec"]["nodeName"].as_str())
+                .collect();
+            nodes.sort_unstable();
+            ensure!(
+                nodes == ["n1", "n2"] && pods.len() == 2,
+                "{} pods on {nodes:?}",
+                pods.len()
+            );
+            for pod in pods {
+                let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
+                let labels = |labels: &Value| -> Vec<(String, Value)> {
+                    let all = labels
+                        .as_object()
+                        .into_iter()
+                        .flatten()
+                        .map(|(key, value)| (key.clone(), value.clone()));
+                    all.filter(|(key, _)| {
+                        !["controller-revision-hash", "pod-template-generation"]
+                            .contains(&key.as_str())
+                    })
+                    .collect()
+                };
+                let names = |spec: &Value| -> Vec<Value> {
+                    spec["initContainers"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .map(|container| container["name"].clone())
+                        .collect()
+                };
+                let is_of_template = labels(&metadata["labels"])
+                    == labels(&template["metadata"]["labels"])
+                    && names(&pod["spec"]) == names(&template["spec"]);
+                // What was adopted is older.
+                let since = |object: &Value| {
+                    object["creationTimestamp"]
+                        .as_str()
+                        .unwrap_or_default()
+                        .to_owned()
+                };
+                ensure!(
+                    since(metadata) >= since(&set["metadata"]),
+                    "{} was adopted and stayed",
+                    metadata["name"]
+                );
+                ensure!(
+                    metadata["ownerReferences"][0]["uid"] == set["metadata"]["uid"],
+                    "{} has another owner",
+                    metadata["name"]
+                );
+                ensure!(
+                    is_of_template,
+                    "{} is of another template: {}, {:?}",
+                    metadata["name"],
+                    metadata["labels"],
+                    names(&pod["spec"])
+                );
+                ensure!(
+                    pod["status"]["containerStatuses"][0]["ready"] == true,
+                    "{} is not ready",
+                    metadata["name"]
+                );
+            }
+            Ok(())
+        },
+    )
 }
 
 /// An operator whose folder has what the page names: `conf`, and Go flannel's manifest and chart.
 fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     let operator = Operator::of(lab, &cluster.api)?;
     let folder = operator.folder();
-    for (from, to) in [("conf", "conf"), ("e2e/tests/manifests/go-chart", "go-chart")] {
-        let output = Command::new("cp").arg("-r").arg(repository(from)).arg(folder.join(to)).output()?;
+    for (from, to) in [
+        ("conf", "conf"),
+        ("e2e/tests/manifests/go-chart", "go-chart"),
+    ] {
+        let output = Command::new("cp")
+            .arg("-r")
+            .arg(repository(from))
+            .arg(folder.join(to))
+            .output()?;
         ensure!(output.status.success(), "{output:?}");
     }
-    for file in ["conf/kube-flannel.yml", "conf/chart/values.yaml", "go-chart/templates/flannel.yaml"] {
+    for file in [
+        "conf/kube-flannel.yml",
+        "conf/chart/values.yaml",
+        "go-chart/templates/flannel.yaml",
+    ] {
         let text = std::fs::read_to_string(folder.join(file))?;
         ensure!(text != impatient(&text), "{file} has other probes");
         std::fs::write(folder.join(file), impatient(&text))?;
@@ -100,7 +182,10 @@ fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
 /// The commands below a heading of the page, block by block.
 fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
     let page = std::fs::read_to_string(repository("docs/migrating.md"))?;
-    let part = page.split_once(heading).with_context(|| format!("no {heading}"))?.1;
+    let part = page
+        .split_once(heading)
+        .with_context(|| format!("no {heading}"))?
+        .1;
     Ok(blocks(part.split("\n#").next().unwrap_or_default()))
 }
 
@@ -121,14 +206,26 @@ fn our_chart_over_go_flannel_s_and_back_loses_nothing() -> Result<()> {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, "")?;
         operator.run("kubectl create namespace kube-flannel")?;
-        let [over, back] = <[Vec<String>; 2]>::try_from(commands("### The chart")?).map_err(|found| anyhow!("two blocks, not {found:#?}"))?;
+        let [over, back] = <[Vec<String>; 2]>::try_from(commands("### The chart")?)
+            .map_err(|found| anyhow!("two blocks, not {found:#?}"))?;
         let run = |commands: &[String]| -> Result<()> {
-            commands.iter().try_for_each(|command| operator.run(command).map(drop))?;
+            commands
+                .iter()
+                .try_for_each(|command| operator.run(command).map(drop))?;
             require_installed(&cluster)
         };
         // The bed has made the ClusterRole for its users.
-        let theirs = ["helm install flannel go-chart --namespace kube-flannel --take-ownership".to_owned()];
-        under_streams(&cluster, || run(&theirs), &[("ours over it", &|| run(&over)), ("and back", &|| run(&back))])?;
+        let theirs = [
+            "helm install flannel go-chart --namespace kube-flannel --take-ownership".to_owned(),
+        ];
+        under_streams(
+            &cluster,
+            || run(&theirs),
+            &[
+                ("ours over it", &|| run(&over)),
+                ("and back", &|| run(&back)),
+            ],
+        )?;
         require_no_failed_sandbox(&cluster)
     })
 }
@@ -140,15 +237,23 @@ fn another_selector_is_crossed_by_the_commands_of_the_page_and_loses_nothing() -
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, &impatient(&shapes::raw()?))?;
         let found = commands("### Another selector")?;
-        let [to_manifest, to_chart, back] = <[Vec<String>; 3]>::try_from(found).map_err(|found| anyhow!("three blocks, not {found:#?}"))?;
+        let [to_manifest, to_chart, back] = <[Vec<String>; 3]>::try_from(found)
+            .map_err(|found| anyhow!("three blocks, not {found:#?}"))?;
         let run = |commands: &[String]| -> Result<()> {
-            commands.iter().try_for_each(|command| operator.run(command).map(drop))?;
+            commands
+                .iter()
+                .try_for_each(|command| operator.run(command).map(drop))?;
             require_installed(&cluster)
         };
         let theirs = ["kubectl apply -f go-flannel.yml".to_owned()];
         let refused = || {
-            let output = operator.types("kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf")?;
-            ensure!(!output.status.success() && texts(&output).contains("field is immutable"), "{}", texts(&output));
+            let output = operator
+                .types("kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf")?;
+            ensure!(
+                !output.status.success() && texts(&output).contains("field is immutable"),
+                "{}",
+                texts(&output)
+            );
             Ok(())
         };
         let changes: [Change; 5] = [
@@ -164,21 +269,26 @@ fn another_selector_is_crossed_by_the_commands_of_the_page_and_loses_nothing() -
 }
 
 #[test]
-fn a_manifest_in_kube_system_is_replaced_by_the_commands_of_the_page_and_loses_nothing() -> Result<()> {
+fn a_manifest_in_kube_system_is_replaced_by_the_commands_of_the_page_and_loses_nothing()
+-> Result<()> {
     let _turn = turn();
     Lab::run("cluster: kube-system", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, &impatient(&shapes::in_kube_system()?))?;
-        let [over] = <[Vec<String>; 1]>::try_from(commands("### Up to v0.18")?).map_err(|found| anyhow!("one block, not {found:#?}"))?;
+        let [over] = <[Vec<String>; 1]>::try_from(commands("### Up to v0.18")?)
+            .map_err(|found| anyhow!("one block, not {found:#?}"))?;
         let theirs = || {
             operator.run("kubectl apply -f go-flannel.yml")?;
             cluster.wait_ready()?;
             cluster.wait_daemon_set("kube-system", "kube-flannel-ds")
         };
         let ours = || {
-            over.iter().try_for_each(|command| operator.run(command).map(drop))?;
+            over.iter()
+                .try_for_each(|command| operator.run(command).map(drop))?;
             require_installed(&cluster)?;
-            let left = operator.run("kubectl -n kube-system get pods,daemonsets,configmaps -l app=flannel -o name")?;
+            let left = operator.run(
+                "kubectl -n kube-system get pods,daemonsets,configmaps -l app=flannel -o name",
+            )?;
             ensure!(left.trim().is_empty(), "{left} is left");
             Ok(())
         };
@@ -190,23 +300,51 @@ fn a_manifest_in_kube_system_is_replaced_by_the_commands_of_the_page_and_loses_n
 #[test]
 #[ignore = "run by make test-interop GO_FLANNEL_IMAGE=/path/to/archive.tar"]
 fn ours_over_the_real_go_flannel_and_back() -> Result<()> {
-    let archive = std::env::var_os(GO_FLANNEL_IMAGE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let archive = archive.with_context(|| format!("{GO_FLANNEL_IMAGE} does not name an archive of Go flannel's images"))?;
-    ensure!(archive.is_file(), "{GO_FLANNEL_IMAGE}={} is no file", archive.display());
+    let archive = std::env::var_os(GO_FLANNEL_IMAGE)
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    let archive = archive.with_context(|| {
+        format!("{GO_FLANNEL_IMAGE} does not name an archive of Go flannel's images")
+    })?;
+    ensure!(
+        archive.is_file(),
+        "{GO_FLANNEL_IMAGE}={} is no file",
+        archive.display()
+    );
     let _turn = turn();
     Lab::run("cluster: Go flannel", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?.image(&archive))?;
-        let images = cluster.nodes[0].command(&["ctr", "--namespace", "k8s.io", "images", "list", "--quiet"])?;
+        let images = cluster.nodes[0].command(&[
+            "ctr",
+            "--namespace",
+            "k8s.io",
+            "images",
+            "list",
+            "--quiet",
+        ])?;
         let theirs = |of_plugin: bool| {
-            let mut found = images.lines().filter(|name| name.contains("flannel") && !name.contains("@") && !OURS.contains(name));
-            found.find(|name| name.contains("plugin") == of_plugin).with_context(|| format!("{} has: {images}", archive.display()))
+            let mut found = images.lines().filter(|name| {
+                name.contains("flannel") && !name.contains("@") && !OURS.contains(name)
+            });
+            found
+                .find(|name| name.contains("plugin") == of_plugin)
+                .with_context(|| format!("{} has: {images}", archive.display()))
         };
         // Not every version of it has these: cp and /healthz are in all.
         let text = go_released()?
             .replace("- /opt/bin/install-conf\n", "- cp\n")
-            .replace("- /etc/kube-flannel/cni-conf.json\n", "- -f\n        - /etc/kube-flannel/cni-conf.json\n");
-        ensure!(text.contains("- -f\n        - /etc/kube-flannel"), "another form of the manifest: {text}");
-        let text = text.replace("path: /readyz", "path: /healthz").replace(OURS[0], theirs(false)?).replace(OURS[1], theirs(true)?);
+            .replace(
+                "- /etc/kube-flannel/cni-conf.json\n",
+                "- -f\n        - /etc/kube-flannel/cni-conf.json\n",
+            );
+        ensure!(
+            text.contains("- -f\n        - /etc/kube-flannel"),
+            "another form of the manifest: {text}"
+        );
+        let text = text
+            .replace("path: /readyz", "path: /healthz")
+            .replace(OURS[0], theirs(false)?)
+            .replace(OURS[1], theirs(true)?);
         back_and_forth(&cluster, &text)
     })
 }

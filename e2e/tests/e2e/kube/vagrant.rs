@@ -35,7 +35,9 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
         if order == Order::OffAndOn {
             // What the API says of pods is old for a while after the power is back: those that are asked then are new.
             for number in 1..=all {
-                cluster.api.admin().delete(&format!("/api/v1/namespaces/default/pods/p{number}?gracePeriodSeconds=0"))?;
+                cluster.api.admin().delete(&format!(
+                    "/api/v1/namespaces/default/pods/p{number}?gracePeriodSeconds=0"
+                ))?;
             }
             cluster.nodes.iter_mut().try_for_each(Member::power_off)?;
             cluster.start_nodes(0..all)?;
@@ -52,31 +54,57 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
 fn require_right(cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         let right = node.host().v4_of("enp0s8")?.to_string();
-        eventually_ok(SOON, "the node publishes what joins it with the others", || {
-            let public = cluster.api.admin().flannel_annotation(node.name(), "public-ip")?;
-            ensure!(public.as_deref() == Some(right.as_str()), "{}: {ANNOTATIONS}public-ip is {public:?} instead of {right}", node.name());
-            Ok(())
-        })?;
+        eventually_ok(
+            SOON,
+            "the node publishes what joins it with the others",
+            || {
+                let public = cluster
+                    .api
+                    .admin()
+                    .flannel_annotation(node.name(), "public-ip")?;
+                ensure!(
+                    public.as_deref() == Some(right.as_str()),
+                    "{}: {ANNOTATIONS}public-ip is {public:?} instead of {right}",
+                    node.name()
+                );
+                Ok(())
+            },
+        )?;
     }
     Ok(())
 }
 
 #[test]
 fn equal_nat_addresses_are_passed_over_when_kubelets_report_others() -> Result<()> {
-    vagrant(ClusterOptions::new(2).vagrant().proxy(ProxyMode::Nftables), Order::Together)
+    vagrant(
+        ClusterOptions::new(2).vagrant().proxy(ProxyMode::Nftables),
+        Order::Together,
+    )
 }
 
 #[test]
-fn equal_nat_addresses_are_passed_over_when_kubelets_report_them_all_at_once_and_after_a_power_cut() -> Result<()> {
-    vagrant(ClusterOptions::new(2).vagrant().without_node_ip(), Order::OffAndOn)
+fn equal_nat_addresses_are_passed_over_when_kubelets_report_them_all_at_once_and_after_a_power_cut()
+-> Result<()> {
+    vagrant(
+        ClusterOptions::new(2).vagrant().without_node_ip(),
+        Order::OffAndOn,
+    )
 }
 
 #[test]
 fn equal_nat_addresses_are_passed_over_when_one_kubelet_reports_another_one_by_one() -> Result<()> {
-    vagrant(ClusterOptions::new(3).vagrant().node_ip(&[false, true, false]), Order::OneByOne)
+    vagrant(
+        ClusterOptions::new(3)
+            .vagrant()
+            .node_ip(&[false, true, false]),
+        Order::OneByOne,
+    )
 }
 
 #[test]
 fn distinct_nat_addresses_are_passed_over_when_kubelets_report_them_one_by_one() -> Result<()> {
-    vagrant(ClusterOptions::new(3).vagrant_apart().without_node_ip(), Order::OneByOne)
+    vagrant(
+        ClusterOptions::new(3).vagrant_apart().without_node_ip(),
+        Order::OneByOne,
+    )
 }

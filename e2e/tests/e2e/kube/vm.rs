@@ -21,16 +21,27 @@ fn a_service_by_ipvs_is_reached_from_pods_and_nodes() -> Result<()> {
         let admin = bed.api.kubeconfig(User::Admin, None)?;
         let mut proxies = Vec::new();
         for host in &bed.hosts {
-            host.netns().exec("modprobe", &["-a", "ip_vs", "ip_vs_rr", "nf_conntrack"])?;
+            host.netns()
+                .exec("modprobe", &["-a", "ip_vs", "ip_vs_rr", "nf_conntrack"])?;
             let launch = Launch::new(binaries::kubernetes("kube-proxy")?)
-                .args(["--proxy-mode=ipvs", "--conntrack-max-per-core=0", "--cluster-cidr=10.244.0.0/16"])
-                .args(["--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"])
+                .args([
+                    "--proxy-mode=ipvs",
+                    "--conntrack-max-per-core=0",
+                    "--cluster-cidr=10.244.0.0/16",
+                ])
+                .args([
+                    "--conntrack-tcp-timeout-established=0",
+                    "--conntrack-tcp-timeout-close-wait=0",
+                ])
                 .arg(format!("--kubeconfig={}", admin.display()));
             proxies.push(host.spawn("kube-proxy", &launch)?);
         }
         let port = json!({ "name": "echo", "protocol": "UDP", "port": PORT });
         let spec = json!({ "clusterIP": SERVICE, "ports": [port] });
-        bed.admin().create("/api/v1/namespaces/default/services", &json!({ "metadata": { "name": "echo" }, "spec": spec }))?;
+        bed.admin().create(
+            "/api/v1/namespaces/default/services",
+            &json!({ "metadata": { "name": "echo" }, "spec": spec }),
+        )?;
         for (number, pod) in bed.pods.iter().enumerate() {
             let echo = Echo::start(pod.netns(), pod.address()?)?;
             let slice = json!({
@@ -45,14 +56,26 @@ fn a_service_by_ipvs_is_reached_from_pods_and_nodes() -> Result<()> {
             // A pod is seen as itself, a node as the address of its tunnel.
             let ask = |from: &lab::Netns, want: Option<IpAddr>| {
                 eventually_ok(MINUTES, "the Service answers", || {
-                    let answers = seen_as(from, Ipv4Addr::UNSPECIFIED.into(), std::iter::once(0), SocketAddr::new(SERVICE.into(), PORT))?;
-                    let seen = answers.first().and_then(|(_, seen)| *seen).context("no answer")?;
-                    ensure!(want.is_none_or(|want| seen.ip() == want), "seen as {seen}, not {want:?}");
+                    let answers = seen_as(
+                        from,
+                        Ipv4Addr::UNSPECIFIED.into(),
+                        std::iter::once(0),
+                        SocketAddr::new(SERVICE.into(), PORT),
+                    )?;
+                    let seen = answers
+                        .first()
+                        .and_then(|(_, seen)| *seen)
+                        .context("no answer")?;
+                    ensure!(
+                        want.is_none_or(|want| seen.ip() == want),
+                        "seen as {seen}, not {want:?}"
+                    );
                     Ok(())
                 })
             };
             ask(other.netns(), Some(other.address()?)).with_context(|| {
-                let look = "cat /proc/net/ip_vs /proc/net/ip_vs_conn; ip -brief address; iptables-save -c";
+                let look =
+                    "cat /proc/net/ip_vs /proc/net/ip_vs_conn; ip -brief address; iptables-save -c";
                 let seen: Vec<_> = bed.hosts.iter().map(|host| host.netns().sh(look)).collect();
                 format!("from a pod of the other node:\n{seen:#?}")
             })?;
@@ -60,7 +83,10 @@ fn a_service_by_ipvs_is_reached_from_pods_and_nodes() -> Result<()> {
                 ask(host.netns(), None).with_context(|| format!("from {place}"))?;
             }
             let virtual_servers = bed.hosts[0].netns().exec("cat", &["/proc/net/ip_vs"])?;
-            ensure!(virtual_servers.contains("UDP  0A600050:0050"), "no virtual server:\n{virtual_servers}");
+            ensure!(
+                virtual_servers.contains("UDP  0A600050:0050"),
+                "no virtual server:\n{virtual_servers}"
+            );
             bed.admin().delete(&format!("{slices}/echo"))?;
         }
         Ok(())

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Families, Lab, NodeObject, Probe, ProbeOptions, Uplink, eventually, eventually_ok, throughout};
+use lab::{
+    Families, Lab, NodeObject, Probe, ProbeOptions, Uplink, eventually, eventually_ok, throughout,
+};
 use serde_json::json;
 
 use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
@@ -15,15 +17,24 @@ impl Bed {
     /// Waits until a host publishes an address and is ready.
     fn wait_public(&mut self, host: usize, address: &str) -> Result<()> {
         let name = self.hosts[host].name().to_owned();
-        let outcome = eventually_ok(MINUTES, &format!("{name} publishes {address}"), || self.require_public(host, address));
+        let outcome = eventually_ok(MINUTES, &format!("{name} publishes {address}"), || {
+            self.require_public(host, address)
+        });
         outcome.with_context(|| self.daemons[host].log())?;
         let daemon = &mut self.daemons[host];
-        eventually(SOON, "it is ready", || daemon.is_ready()).with_context(|| daemon.log()).map(drop)
+        eventually(SOON, "it is ready", || daemon.is_ready())
+            .with_context(|| daemon.log())
+            .map(drop)
     }
 
     fn require_public(&self, host: usize, address: &str) -> Result<()> {
-        let public = self.admin().flannel_annotation(self.hosts[host].name(), "public-ip")?;
-        ensure!(public.as_deref() == Some(address), "public-ip is {public:?} instead of {address}");
+        let public = self
+            .admin()
+            .flannel_annotation(self.hosts[host].name(), "public-ip")?;
+        ensure!(
+            public.as_deref() == Some(address),
+            "public-ip is {public:?} instead of {address}"
+        );
         Ok(())
     }
 
@@ -41,8 +52,12 @@ impl Bed {
     /// Drops probes and pings of nodes on every host.
     fn pass_pods_only(&self) -> Result<()> {
         for host in &self.hosts {
-            host.netns().exec("iptables", &["-A", "INPUT", "-p", "udp", "--dport", "8473", "-j", "DROP"])?;
-            host.netns().exec("iptables", &["-A", "INPUT", "-p", "icmp", "-j", "DROP"])?;
+            host.netns().exec(
+                "iptables",
+                &["-A", "INPUT", "-p", "udp", "--dport", "8473", "-j", "DROP"],
+            )?;
+            host.netns()
+                .exec("iptables", &["-A", "INPUT", "-p", "icmp", "-j", "DROP"])?;
         }
         Ok(())
     }
@@ -50,28 +65,53 @@ impl Bed {
     /// The texts of the Events about interfaces.
     fn events(&self) -> Result<Vec<String>> {
         let events = self.admin().get("/api/v1/namespaces/default/events")?;
-        let of_interface = events["items"].as_array().into_iter().flatten().filter(|event| event["reason"] == "FlannelInterface");
-        Ok(of_interface.filter_map(|event| event["message"].as_str()).map(str::to_owned).collect())
+        let of_interface = events["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|event| event["reason"] == "FlannelInterface");
+        Ok(of_interface
+            .filter_map(|event| event["message"].as_str())
+            .map(str::to_owned)
+            .collect())
     }
 }
 
 /// A Node that flannel serves, whose kubelet reports.
 fn served(name: &str, subnet: &str, public: &str) -> Result<NodeObject> {
-    let node = NodeObject::new(name).pod_cidr(subnet).vxlan_peer(public, "02:00:00:00:0e:01");
-    Ok(node.internal(public.parse::<std::net::IpAddr>()?).ready("True"))
+    let node = NodeObject::new(name)
+        .pod_cidr(subnet)
+        .vxlan_peer(public, "02:00:00:00:0e:01");
+    Ok(node
+        .internal(public.parse::<std::net::IpAddr>()?)
+        .ready("True"))
 }
 
 #[test]
-fn nat_interface_is_left_when_nobody_answers_and_a_working_one_stays_whoever_claims_it() -> Result<()> {
+fn nat_interface_is_left_when_nobody_answers_and_a_working_one_stays_whoever_claims_it()
+-> Result<()> {
     let _turn = turn();
     Lab::run("Node API: NAT addresses that Go flannel published", |lab| {
         let vagrant = lab.vagrant_apart(2)?;
-        let machine = lab.host("api", &[Uplink::enp0s8(&vagrant.lan, 99)?.gateway("192.168.56.254")?])?;
+        let machine = lab.host(
+            "api",
+            &[Uplink::enp0s8(&vagrant.lan, 99)?.gateway("192.168.56.254")?],
+        )?;
         let mut bed = Bed::of(lab, &machine, Families::V4, vagrant.hosts, VXLAN)?;
         for number in 1..=2u8 {
-            let (nat, mac) = (format!("10.0.2.{}", 14 + number), format!("02:00:00:00:00:0{number}"));
-            let node = NodeObject::new(&format!("h{number}")).pod_cidr(&format!("10.244.{number}.0/24")).vxlan_peer(&nat, &mac);
-            bed.admin().create_node(&node.internal(nat.parse::<std::net::IpAddr>()?).ready("True").boot(&format!("boot-{number}")))?;
+            let (nat, mac) = (
+                format!("10.0.2.{}", 14 + number),
+                format!("02:00:00:00:00:0{number}"),
+            );
+            let node = NodeObject::new(&format!("h{number}"))
+                .pod_cidr(&format!("10.244.{number}.0/24"))
+                .vxlan_peer(&nat, &mac);
+            bed.admin().create_node(
+                &node
+                    .internal(nat.parse::<std::net::IpAddr>()?)
+                    .ready("True")
+                    .boot(&format!("boot-{number}")),
+            )?;
         }
         bed.start_daemons()?;
         // What worked for Go flannel would go on; it did not.
@@ -83,8 +123,13 @@ fn nat_interface_is_left_when_nobody_answers_and_a_working_one_stays_whoever_cla
 
         // Neither probes nor pings pass, and two Nodes claim what h1 has: packets of pods still arrive.
         bed.pass_pods_only()?;
-        bed.admin().create_node(&served("evil", "10.244.66.0/24", "192.168.56.101")?)?;
-        bed.admin().create_node(&NodeObject::new("mute").internal("192.168.56.102".parse::<std::net::IpAddr>()?).ready("True"))?;
+        bed.admin()
+            .create_node(&served("evil", "10.244.66.0/24", "192.168.56.101")?)?;
+        bed.admin().create_node(
+            &NodeObject::new("mute")
+                .internal("192.168.56.102".parse::<std::net::IpAddr>()?)
+                .ready("True"),
+        )?;
         let probe = Probe::start(&bed.pods[0], &bed.pods[1], &ProbeOptions::default())?;
         throughout(LONGER_THAN_SILENCE, "nobody moves", || {
             bed.require_public(0, "192.168.56.101")?;
@@ -104,10 +149,30 @@ type Says = fn(NodeObject) -> NodeObject;
 
 /// Who else has the address of the only interface: what the own Node and the other one say, and what is published.
 const CLAIMS: &[(&str, Says, Says, &str)] = &[
-    ("a dead Node", |node| node, |other| other.vxlan_peer(H1, MAC).ready("Unknown"), H1),
-    ("a Node made manually", |node| node, |other| other.vxlan_peer(H1, MAC), H1),
-    ("this machine under its former name", |node| node.boot("one"), |other| other.vxlan_peer(H1, MAC).ready("True").boot("one"), H1),
-    ("a kubelet without flannel", |node| node, |other| other.ready("True"), H1),
+    (
+        "a dead Node",
+        |node| node,
+        |other| other.vxlan_peer(H1, MAC).ready("Unknown"),
+        H1,
+    ),
+    (
+        "a Node made manually",
+        |node| node,
+        |other| other.vxlan_peer(H1, MAC),
+        H1,
+    ),
+    (
+        "this machine under its former name",
+        |node| node.boot("one"),
+        |other| other.vxlan_peer(H1, MAC).ready("True").boot("one"),
+        H1,
+    ),
+    (
+        "a kubelet without flannel",
+        |node| node,
+        |other| other.ready("True"),
+        H1,
+    ),
     (
         "another site with the same private range",
         |node| node.flannel("public-ip-overwrite", "203.0.113.7"),
@@ -126,21 +191,30 @@ fn claims_of_nodes_that_do_not_count_keep_nobody_from_starting() -> Result<()> {
         let own = |bed: &Bed| bed.node(1).ready("True");
         for (name, ours, theirs, public) in CLAIMS {
             println!("{name}");
-            bed.admin().create_node(&theirs(NodeObject::new("other").pod_cidr("10.244.66.0/24").internal(H1.parse::<std::net::IpAddr>()?)))?;
+            bed.admin().create_node(&theirs(
+                NodeObject::new("other")
+                    .pod_cidr("10.244.66.0/24")
+                    .internal(H1.parse::<std::net::IpAddr>()?),
+            ))?;
             bed.admin().create_node(&ours(own(&bed)))?;
             bed.start_first(0)?;
-            bed.wait_public(0, public).with_context(|| (*name).to_owned())?;
+            bed.wait_public(0, public)
+                .with_context(|| (*name).to_owned())?;
             bed.daemons.clear();
             bed.admin().delete_node("other")?;
             bed.admin().delete_node("h1")?;
         }
 
         // One that counts: it waits, and says so once, whatever pods come and go.
-        bed.admin().create_node(&served("other", "10.244.66.0/24", H1)?)?;
+        bed.admin()
+            .create_node(&served("other", "10.244.66.0/24", H1)?)?;
         bed.admin().create_node(&own(&bed))?;
         bed.start_first(0)?;
         let said = format!("{H1} (Node other)");
-        eventually(SOON, "it says who has its address", || bed.daemons[0].log().contains(&said)).with_context(|| bed.daemons[0].log())?;
+        eventually(SOON, "it says who has its address", || {
+            bed.daemons[0].log().contains(&said)
+        })
+        .with_context(|| bed.daemons[0].log())?;
         for number in 0..5 {
             bed.hosts[0]
                 .netns()
@@ -151,9 +225,19 @@ fn claims_of_nodes_that_do_not_count_keep_nobody_from_starting() -> Result<()> {
             Ok(())
         })?;
         let events = bed.events()?;
-        ensure!(events.iter().filter(|text| text.contains(&said)).count() == 1, "{events:#?}");
+        ensure!(
+            events.iter().filter(|text| text.contains(&said)).count() == 1,
+            "{events:#?}"
+        );
         let log = bed.daemons[0].log();
-        ensure!(log.lines().filter(|line| line.contains("no interface to use yet")).count() == 1 && !log.contains("veth"), "{log}");
+        ensure!(
+            log.lines()
+                .filter(|line| line.contains("no interface to use yet"))
+                .count()
+                == 1
+                && !log.contains("veth"),
+            "{log}"
+        );
         // That Node's machine dies.
         let dead = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "Test", "message": "by a test" }] } });
         bed.admin().patch_node_status("other", &dead)?;
@@ -168,14 +252,23 @@ fn two_nodes_that_swap_their_addresses_both_start() -> Result<()> {
         let mut bed = Bed::empty(lab, 2, VXLAN)?;
         for kubelets_know in [true, false] {
             for number in 1..=2u8 {
-                let (now, before) = (format!("192.168.56.10{number}"), format!("192.168.56.10{}", 3 - number));
-                let node = NodeObject::new(&format!("h{number}")).pod_cidr(&format!("10.244.{number}.0/24"));
+                let (now, before) = (
+                    format!("192.168.56.10{number}"),
+                    format!("192.168.56.10{}", 3 - number),
+                );
+                let node = NodeObject::new(&format!("h{number}"))
+                    .pod_cidr(&format!("10.244.{number}.0/24"));
                 let reported = if kubelets_know { &now } else { &before };
-                let node = node.vxlan_peer(&before, &format!("02:00:00:00:00:0{number}")).internal(reported.parse::<std::net::IpAddr>()?);
-                bed.admin().create_node(&node.ready("True").boot(&format!("boot-{number}")))?;
+                let node = node
+                    .vxlan_peer(&before, &format!("02:00:00:00:00:0{number}"))
+                    .internal(reported.parse::<std::net::IpAddr>()?);
+                bed.admin()
+                    .create_node(&node.ready("True").boot(&format!("boot-{number}")))?;
             }
             (0..2).try_for_each(|host| bed.start_first(host))?;
-            (0..2).try_for_each(|host| bed.wait_public(host, &format!("192.168.56.10{}", host + 1)))?;
+            (0..2).try_for_each(|host| {
+                bed.wait_public(host, &format!("192.168.56.10{}", host + 1))
+            })?;
             bed.daemons.clear();
             (1..=2).try_for_each(|number| bed.admin().delete_node(&format!("h{number}")))?;
         }
@@ -188,18 +281,46 @@ fn lan_whose_router_has_the_address_of_a_nat_is_used_beside_a_storage_network() 
     let _turn = turn();
     Lab::run("Node API: a LAN with the router 10.0.2.2", |lab| {
         let (lan, storage) = (lab.switch("lan")?, lab.switch("storage")?);
-        lab.host("router", &[Uplink::new(&lan, "eth0").address("10.0.2.2/24")?])?;
-        let machine = lab.host("api", &[Uplink::new(&lan, "eth0").address("10.0.2.99/24")?.gateway("10.0.2.2")?])?;
+        lab.host(
+            "router",
+            &[Uplink::new(&lan, "eth0").address("10.0.2.2/24")?],
+        )?;
+        let machine = lab.host(
+            "api",
+            &[Uplink::new(&lan, "eth0")
+                .address("10.0.2.99/24")?
+                .gateway("10.0.2.2")?],
+        )?;
         let host = |number: u8| {
-            let uplink = Uplink::new(&lan, "eth0").address(&format!("10.0.2.{}/24", 20 + number))?.gateway("10.0.2.2")?;
-            lab.host(&format!("h{number}"), &[uplink, Uplink::new(&storage, "storage0").address(&format!("10.9.0.{number}/24"))?])
+            let uplink = Uplink::new(&lan, "eth0")
+                .address(&format!("10.0.2.{}/24", 20 + number))?
+                .gateway("10.0.2.2")?;
+            lab.host(
+                &format!("h{number}"),
+                &[
+                    uplink,
+                    Uplink::new(&storage, "storage0").address(&format!("10.9.0.{number}/24"))?,
+                ],
+            )
         };
         // Packets of pods pass no device that would count them.
         let host_gw = VXLAN.replace("vxlan", "host-gw");
-        let mut bed = Bed::of(lab, &machine, Families::V4, vec![host(1)?, host(2)?], &host_gw)?;
+        let mut bed = Bed::of(
+            lab,
+            &machine,
+            Families::V4,
+            vec![host(1)?, host(2)?],
+            &host_gw,
+        )?;
         for number in 1..=2u8 {
-            let node = NodeObject::new(&format!("h{number}")).pod_cidr(&format!("10.244.{number}.0/24"));
-            bed.admin().create_node(&node.internal(std::net::IpAddr::from([10, 0, 2, 20 + number])).ready("True").boot(&format!("boot-{number}")))?;
+            let node =
+                NodeObject::new(&format!("h{number}")).pod_cidr(&format!("10.244.{number}.0/24"));
+            bed.admin().create_node(
+                &node
+                    .internal(std::net::IpAddr::from([10, 0, 2, 20 + number]))
+                    .ready("True")
+                    .boot(&format!("boot-{number}")),
+            )?;
         }
         bed.start_daemons()?;
         (0..2).try_for_each(|host| bed.wait_public(host, &format!("10.0.2.2{}", host + 1)))?;
@@ -207,9 +328,12 @@ fn lan_whose_router_has_the_address_of_a_nat_is_used_beside_a_storage_network() 
         bed.reach()?;
         // Nor is it left when nothing else than packets of pods passes, and a Node claims an address.
         bed.pass_pods_only()?;
-        bed.admin().create_node(&served("evil", "10.244.66.0/24", "10.0.2.21")?)?;
+        bed.admin()
+            .create_node(&served("evil", "10.244.66.0/24", "10.0.2.21")?)?;
         let probe = Probe::start(&bed.pods[0], &bed.pods[1], &ProbeOptions::default())?;
-        throughout(LONGER_THAN_SILENCE, "nobody moves", || (0..2).try_for_each(|host| bed.require_public(host, &format!("10.0.2.2{}", host + 1))))?;
+        throughout(LONGER_THAN_SILENCE, "nobody moves", || {
+            (0..2).try_for_each(|host| bed.require_public(host, &format!("10.0.2.2{}", host + 1)))
+        })?;
         probe.finish()?.require_clean()
     })
 }
@@ -220,26 +344,59 @@ fn mistyped_annotation_is_an_event_and_a_wait_where_it_names_the_interface() -> 
     Lab::run("Node API: typos", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
         let key = |name: &str| format!("{}{name}", lab::ANNOTATIONS);
-        bed.admin().create_node(&bed.node(1).ready("True").flannel("node-public-ip", "10.7.7.7/24"))?;
+        bed.admin().create_node(
+            &bed.node(1)
+                .ready("True")
+                .flannel("node-public-ip", "10.7.7.7/24"),
+        )?;
         bed.start_first(0)?;
-        let words = [key("node-public-ip"), "10.7.7.7/24".to_owned(), "kubectl annotate node h1".to_owned()];
-        eventually(SOON, "it says what is wrong", || words.iter().all(|word| bed.daemons[0].log().contains(word.as_str())))
-            .with_context(|| bed.daemons[0].log())?;
+        let words = [
+            key("node-public-ip"),
+            "10.7.7.7/24".to_owned(),
+            "kubectl annotate node h1".to_owned(),
+        ];
+        eventually(SOON, "it says what is wrong", || {
+            words
+                .iter()
+                .all(|word| bed.daemons[0].log().contains(word.as_str()))
+        })
+        .with_context(|| bed.daemons[0].log())?;
         throughout(Duration::from_secs(3), "it waits", || {
             ensure!(!bed.daemons[0].is_ready(), "{}", bed.daemons[0].log());
             Ok(())
         })?;
-        ensure!(bed.admin().flannel_annotation("h1", "public-ip")?.is_none(), "it published something");
+        ensure!(
+            bed.admin().flannel_annotation("h1", "public-ip")?.is_none(),
+            "it published something"
+        );
         bed.admin().annotate("h1", &key("node-public-ip"), None)?;
         bed.wait_public(0, H1)?;
         // What peers are told may be wrong, too: the node works on.
-        bed.admin().annotate("h1", &key("public-ip-overwrite"), Some("203.0.113.5:8472"))?;
-        let told = || bed.daemons[0].log().lines().filter(|line| line.contains("203.0.113.5:8472")).count();
-        eventually(MINUTES, "it says what it ignores", || told() == 1).with_context(|| bed.daemons[0].log())?;
+        bed.admin()
+            .annotate("h1", &key("public-ip-overwrite"), Some("203.0.113.5:8472"))?;
+        let told = || {
+            bed.daemons[0]
+                .log()
+                .lines()
+                .filter(|line| line.contains("203.0.113.5:8472"))
+                .count()
+        };
+        eventually(MINUTES, "it says what it ignores", || told() == 1)
+            .with_context(|| bed.daemons[0].log())?;
         // At most one Event a minute has this reason.
-        let seen = |value: &str| bed.events().is_ok_and(|events| events.iter().any(|text| text.contains(value)));
-        eventually(MINUTES, "there are Events", || seen("10.7.7.7/24") && seen("203.0.113.5:8472")).with_context(|| format!("{:?}", bed.events()))?;
-        ensure!(told() == 1 && bed.daemons[0].is_ready(), "{}", bed.daemons[0].log());
+        let seen = |value: &str| {
+            bed.events()
+                .is_ok_and(|events| events.iter().any(|text| text.contains(value)))
+        };
+        eventually(MINUTES, "there are Events", || {
+            seen("10.7.7.7/24") && seen("203.0.113.5:8472")
+        })
+        .with_context(|| format!("{:?}", bed.events()))?;
+        ensure!(
+            told() == 1 && bed.daemons[0].is_ready(),
+            "{}",
+            bed.daemons[0].log()
+        );
         bed.require_public(0, H1)
     })
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, Host, Lab, Programs, Xtables, eventually, throughout};
 
-use super::node::{DEADLINE, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Node, complaints, reaches, told};
+use super::node::{
+    DEADLINE, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Node, complaints, reaches, told,
+};
 
 /// Several looks of the daemon at the rules, which come each second.
 const LOOKS: Duration = Duration::from_secs(3);
@@ -16,7 +18,12 @@ const LOOKS: Duration = Duration::from_secs(3);
 /// The four listings of a capture.
 fn listings(host: &Host) -> Result<String> {
     let mut out = String::new();
-    for (program, table) in [("iptables", "nat"), ("iptables", "filter"), ("ip6tables", "nat"), ("ip6tables", "filter")] {
+    for (program, table) in [
+        ("iptables", "nat"),
+        ("iptables", "filter"),
+        ("ip6tables", "nat"),
+        ("ip6tables", "filter"),
+    ] {
         out.push_str(&format!("# {program} -t {table} -S\n"));
         out.push_str(&host.netns().exec(program, &["-t", table, "-S"])?);
     }
@@ -27,8 +34,12 @@ fn listings(host: &Host) -> Result<String> {
 fn the_kernel_lists_what_go_flannel_left_there() {
     for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
         Lab::run(case, |lab| {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../flanneld/tests/golden").join(case);
-            let read = |file: &str| std::fs::read_to_string(folder.join(file)).with_context(|| file.to_owned());
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../flanneld/tests/golden")
+                .join(case);
+            let read = |file: &str| {
+                std::fs::read_to_string(folder.join(file)).with_context(|| file.to_owned())
+            };
             let node = Node::alone(lab, read("net-conf.json")?.trim())?;
             let mut options = FlanneldOptions::new(&node.store).iface("enp0s8");
             for flag in read("flags")?.split_whitespace() {
@@ -37,11 +48,18 @@ fn the_kernel_lists_what_go_flannel_left_there() {
             let daemon = node.host.flanneld(&options)?;
             let ours = daemon.subnet_env()?;
             let (capture, mut wanted) = (read("subnet.env")?, read("iptables.txt")?);
-            for (key, own) in [("FLANNEL_SUBNET=", ours.subnet.map(ipnet::IpNet::V4)), ("FLANNEL_IPV6_SUBNET=", ours.v6_subnet.map(ipnet::IpNet::V6))]
-            {
-                let Some(captured) = capture.lines().find_map(|line| line.strip_prefix(key)) else { continue };
+            for (key, own) in [
+                ("FLANNEL_SUBNET=", ours.subnet.map(ipnet::IpNet::V4)),
+                ("FLANNEL_IPV6_SUBNET=", ours.v6_subnet.map(ipnet::IpNet::V6)),
+            ] {
+                let Some(captured) = capture.lines().find_map(|line| line.strip_prefix(key)) else {
+                    continue;
+                };
                 let captured: ipnet::IpNet = captured.parse()?;
-                wanted = wanted.replace(&captured.trunc().to_string(), &own.context("no subnet of ours")?.trunc().to_string());
+                wanted = wanted.replace(
+                    &captured.trunc().to_string(),
+                    &own.context("no subnet of ours")?.trunc().to_string(),
+                );
             }
             assert_eq!(listings(&node.host)?, wanted, "{case}");
             ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
@@ -61,17 +79,34 @@ fn pods_reach_the_outside_by_the_nodes_address() {
             let lan = lab.switch("lan")?;
             let hosts = lab.hosts(&lan, 3)?;
             let outside = IpAddr::V4(hosts[2].v4()?);
-            let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq");
+            let options = FlanneldOptions::new(&store)
+                .iface("enp0s8")
+                .arg("--ip-masq");
             let one = hosts[0].flanneld(&options)?;
-            let two = hosts[1].flanneld(&options.clone().arg("--non-masquerade-cidr=192.168.56.103/32"))?;
-            let (pod_one, pod_two) = (hosts[0].pod("p1", &one.subnet_env()?)?, hosts[1].pod("p2", &two.subnet_env()?)?);
+            let two = hosts[1].flanneld(
+                &options
+                    .clone()
+                    .arg("--non-masquerade-cidr=192.168.56.103/32"),
+            )?;
+            let (pod_one, pod_two) = (
+                hosts[0].pod("p1", &one.subnet_env()?)?,
+                hosts[1].pod("p2", &two.subnet_env()?)?,
+            );
             ensure!(reaches(pod_one.netns(), outside), "{config}: masqueraded");
             ensure!(!reaches(pod_two.netns(), outside), "{config}: excepted");
-            ensure!(reaches(pod_one.netns(), pod_two.address()?), "{config}: pods reach pods");
+            ensure!(
+                reaches(pod_one.netns(), pod_two.address()?),
+                "{config}: pods reach pods"
+            );
             // A policy of DROP, as Docker sets it, stops nothing of ours.
-            hosts[0].netns().exec("iptables", &["-P", "FORWARD", "DROP"])?;
+            hosts[0]
+                .netns()
+                .exec("iptables", &["-P", "FORWARD", "DROP"])?;
             if config == IPTABLES {
-                ensure!(reaches(pod_one.netns(), pod_two.address()?), "the forward rules let it pass");
+                ensure!(
+                    reaches(pod_one.netns(), pod_two.address()?),
+                    "the forward rules let it pass"
+                );
             }
             Ok(())
         })
@@ -147,10 +182,15 @@ fn both_variants_filled_by_others_are_reported_once() {
         let node = Node::build(lab, &lan, 1, IptablesNft)?;
         super::switch::with_rules_of_others(&node)?;
         let daemon = node.start()?;
-        eventually(DEADLINE, "the log says so", || !complaints(&daemon).is_empty())?;
+        eventually(DEADLINE, "the log says so", || {
+            !complaints(&daemon).is_empty()
+        })?;
         throughout(LOOKS, "it is said once", || {
             let told = complaints(&daemon);
-            ensure!(told.len() == 1 && told[0].contains("legacy") && told[0].contains("nf_tables"), "{told:#?}");
+            ensure!(
+                told.len() == 1 && told[0].contains("legacy") && told[0].contains("nf_tables"),
+                "{told:#?}"
+            );
             Ok(())
         })?;
         ensure!(node.has_rules(IptablesNft) && !node.has_rules(IptablesLegacy));

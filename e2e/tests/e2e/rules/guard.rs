@@ -5,26 +5,54 @@ use std::time::Duration;
 
 use lab::{FlanneldOptions, Host, Lab, Netns, Pod, Programs, Store, Xtables, eventually};
 
-use super::node::{DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, NFTABLES, Node, reaches, told};
+use super::node::{
+    DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, NFTABLES, Node, reaches, told,
+};
 
 #[test]
 fn where_there_is_no_port_nothing_is_guarded() {
     let lab = Lab::new("no port").unwrap();
     let node = Node::alone(&lab, NFTABLES).unwrap();
-    let daemon = node.host.flanneld(&node.options.clone().arg("--encap-peers=drop").arg(GUARDS[0]).arg(GUARDS[1])).unwrap();
-    assert_eq!(told(&daemon.log(), "the backend host-gw has no tunnels to guard"), 1, "{}", daemon.log());
-    assert!(!node.run("nft", &["list", "ruleset"]).unwrap().contains("encap"));
+    let daemon = node
+        .host
+        .flanneld(
+            &node
+                .options
+                .clone()
+                .arg("--encap-peers=drop")
+                .arg(GUARDS[0])
+                .arg(GUARDS[1]),
+        )
+        .unwrap();
+    assert_eq!(
+        told(&daemon.log(), "the backend host-gw has no tunnels to guard"),
+        1,
+        "{}",
+        daemon.log()
+    );
+    assert!(
+        !node
+            .run("nft", &["list", "ruleset"])
+            .unwrap()
+            .contains("encap")
+    );
 }
 
 /// The programs of the old tables alone.
 fn legacy_programs(lab: &Lab) -> String {
-    Programs::none(lab, "legacy").unwrap().with_variant(Xtables::Legacy).unwrap().path()
+    Programs::none(lab, "legacy")
+        .unwrap()
+        .with_variant(Xtables::Legacy)
+        .unwrap()
+        .path()
 }
 
 /// A socket in a namespace; port 0 is a free one.
 fn socket(netns: &Netns, address: &str) -> UdpSocket {
     let socket = netns.run(|| UdpSocket::bind(address)).unwrap().unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(700)))
+        .unwrap();
     socket
 }
 
@@ -51,8 +79,17 @@ struct Forger {
 impl Forger {
     fn new(host: &Host, node: &Host, pod: &Pod) -> Forger {
         let mac = |device: &str| {
-            let text = node.netns().exec("ip", &["-o", "link", "show", "dev", device]).unwrap();
-            text.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+            let text = node
+                .netns()
+                .exec("ip", &["-o", "link", "show", "dev", device])
+                .unwrap();
+            text.split("link/ether ")
+                .nth(1)
+                .unwrap()
+                .split(' ')
+                .next()
+                .unwrap()
+                .to_owned()
         };
         let (v4, v6) = (mac("flannel.1"), mac("flannel-v6.1"));
         host.netns()
@@ -78,7 +115,10 @@ impl Forger {
                 node.v6().unwrap()
             ))
             .unwrap();
-        Forger { v4: socket(host.netns(), "10.244.250.1:0"), v6: socket(host.netns(), "[fd00:244:0:fafa::1]:0") }
+        Forger {
+            v4: socket(host.netns(), "10.244.250.1:0"),
+            v6: socket(host.netns(), "[fd00:244:0:fafa::1]:0"),
+        }
     }
 }
 
@@ -104,8 +144,15 @@ fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
     store.configure(config).unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 4).unwrap();
-    let plain = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq").arg("--iptables-resync=1");
-    let plain = if legacy { plain.env("PATH", &legacy_programs(&lab)) } else { plain };
+    let plain = FlanneldOptions::new(&store)
+        .iface("enp0s8")
+        .arg("--ip-masq")
+        .arg("--iptables-resync=1");
+    let plain = if legacy {
+        plain.env("PATH", &legacy_programs(&lab))
+    } else {
+        plain
+    };
     let two = hosts[1].flanneld(&plain).unwrap();
     let pod_two = hosts[1].pod("p2", &two.subnet_env().unwrap()).unwrap();
     let mut pod_one = None;
@@ -117,58 +164,118 @@ fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
             options = options.arg(GUARDS[0]).arg(GUARDS[1]);
         }
         let one = hosts[0].flanneld(&options).unwrap();
-        let pod_one = pod_one.get_or_insert_with(|| hosts[0].pod("p1", &one.subnet_env().unwrap()).unwrap());
+        let pod_one =
+            pod_one.get_or_insert_with(|| hosts[0].pod("p1", &one.subnet_env().unwrap()).unwrap());
         let forger = forger.get_or_insert_with(|| Forger::new(&hosts[2], &hosts[0], pod_one));
-        eventually(DEADLINE, &format!("{config} {mode}: pods reach pods"), || {
-            reaches(pod_two.netns(), pod_one.v4().unwrap().into()) && reaches(pod_two.netns(), pod_one.v6().unwrap().into())
-        })
+        eventually(
+            DEADLINE,
+            &format!("{config} {mode}: pods reach pods"),
+            || {
+                reaches(pod_two.netns(), pod_one.v4().unwrap().into())
+                    && reaches(pod_two.netns(), pod_one.v6().unwrap().into())
+            },
+        )
         .unwrap();
-        let (v4, v6) = (socket(pod_one.netns(), "0.0.0.0:5000"), socket(pod_one.netns(), "[::]:5001"));
+        let (v4, v6) = (
+            socket(pod_one.netns(), "0.0.0.0:5000"),
+            socket(pod_one.netns(), "[::]:5001"),
+        );
         let expected = (mode != "drop", mode != "drop");
         let came = || {
-            (comes(&forger.v4, &format!("{}:5000", pod_one.v4().unwrap()), &v4), comes(&forger.v6, &format!("[{}]:5001", pod_one.v6().unwrap()), &v6))
+            (
+                comes(&forger.v4, &format!("{}:5000", pod_one.v4().unwrap()), &v4),
+                comes(
+                    &forger.v6,
+                    &format!("[{}]:5001", pod_one.v6().unwrap()),
+                    &v6,
+                ),
+            )
         };
         // A single packet of the first can be lost on its own: addresses are being resolved. What counts is that it stays so.
-        eventually(DEADLINE, &format!("{config} {mode}: forged packets"), || came() == expected).unwrap();
+        eventually(
+            DEADLINE,
+            &format!("{config} {mode}: forged packets"),
+            || came() == expected,
+        )
+        .unwrap();
         for socket in [&v4, &v6] {
             drain(socket);
         }
-        assert_eq!(came(), expected, "{config} {mode}: forged packets, once more");
+        assert_eq!(
+            came(),
+            expected,
+            "{config} {mode}: forged packets, once more"
+        );
         let metric = "flannel_encap_stranger_packets";
         if mode == "off" {
             assert!(one.metric(metric).is_err());
         } else {
             // nftables tells the count at its next look, which a change of any table brings about.
-            eventually(DEADLINE, "they are counted", || one.metric(metric).is_ok_and(|count| count >= 6.0)).unwrap();
+            eventually(DEADLINE, "they are counted", || {
+                one.metric(metric).is_ok_and(|count| count >= 6.0)
+            })
+            .unwrap();
         }
         // Whatever a pod sends out of the network to that port is gone; another port is its own business.
         for (port, passes) in [(4000, true), (8472, mode == "off")] {
-            let (v4, v6) = (format!("192.168.56.104:{port}"), format!("[fd00:56::104]:{port}"));
+            let (v4, v6) = (
+                format!("192.168.56.104:{port}"),
+                format!("[fd00:56::104]:{port}"),
+            );
             let receivers = (socket(hosts[3].netns(), &v4), socket(hosts[3].netns(), &v6));
-            let senders = (socket(pod_one.netns(), "0.0.0.0:0"), socket(pod_one.netns(), "[::]:0"));
+            let senders = (
+                socket(pod_one.netns(), "0.0.0.0:0"),
+                socket(pod_one.netns(), "[::]:0"),
+            );
             assert_eq!(
-                (comes(&senders.0, &v4, &receivers.0), comes(&senders.1, &v6, &receivers.1)),
+                (
+                    comes(&senders.0, &v4, &receivers.0),
+                    comes(&senders.1, &v6, &receivers.1)
+                ),
                 (passes, passes),
                 "{config} {mode}: pod to {port}"
             );
         }
         let tracked = || {
-            let output = hosts[0].netns().output("cat", &["/proc/net/nf_conntrack"]).unwrap();
+            let output = hosts[0]
+                .netns()
+                .output("cat", &["/proc/net/nf_conntrack"])
+                .unwrap();
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let from_peer = |line: &&str| line.contains("src=192.168.56.102 dst=192.168.56.101") && line.contains("dport=8472");
-            output.status.success().then(|| text.lines().any(|line| from_peer(&line)))
+            let from_peer = |line: &&str| {
+                line.contains("src=192.168.56.102 dst=192.168.56.101")
+                    && line.contains("dport=8472")
+            };
+            output
+                .status
+                .success()
+                .then(|| text.lines().any(|line| from_peer(&line)))
         };
         // What came in before the rules were there is tracked for half a minute; the peer's probes keep alive what is tracked now.
         let as_expected = || tracked().is_none_or(|tracked| tracked == (mode == "off"));
-        eventually(2 * DEADLINE, &format!("{config} {mode}: packets of a peer are tracked only without a guard"), as_expected).unwrap();
+        eventually(
+            2 * DEADLINE,
+            &format!("{config} {mode}: packets of a peer are tracked only without a guard"),
+            as_expected,
+        )
+        .unwrap();
     }
     // Who becomes a node is let in.
-    let one = hosts[0].flanneld(&plain.clone().arg("--encap-peers=drop").arg(GUARDS[0]).arg(GUARDS[1])).unwrap();
+    let one = hosts[0]
+        .flanneld(
+            &plain
+                .clone()
+                .arg("--encap-peers=drop")
+                .arg(GUARDS[0])
+                .arg(GUARDS[1]),
+        )
+        .unwrap();
     let four = hosts[3].flanneld(&plain).unwrap();
     let pod_four = hosts[3].pod("p4", &four.subnet_env().unwrap()).unwrap();
     let pod_one = pod_one.unwrap();
     eventually(DEADLINE, "a new node is let in", || {
-        reaches(pod_four.netns(), pod_one.v4().unwrap().into()) && reaches(pod_four.netns(), pod_one.v6().unwrap().into())
+        reaches(pod_four.netns(), pod_one.v4().unwrap().into())
+            && reaches(pod_four.netns(), pod_one.v6().unwrap().into())
     })
     .unwrap();
     // And who is none any more is not.
@@ -181,9 +288,19 @@ fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
     };
     assert!(guarded());
     drop(four);
-    let leases = std::fs::read_dir(lab.folder("leases").unwrap().join("subnets")).unwrap().map(|entry| entry.unwrap().path());
-    let file = leases.filter(|path| path.is_file()).find(|path| std::fs::read_to_string(path).unwrap().contains("192.168.56.104"));
+    let leases = std::fs::read_dir(lab.folder("leases").unwrap().join("subnets"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let file = leases.filter(|path| path.is_file()).find(|path| {
+        std::fs::read_to_string(path)
+            .unwrap()
+            .contains("192.168.56.104")
+    });
     std::fs::remove_file(file.unwrap()).unwrap();
     eventually(DEADLINE, "a node that left is not let in", || !guarded()).unwrap();
-    assert_eq!(one.metric("flannel_rule_repairs_total").unwrap(), 0.0, "that is no repair");
+    assert_eq!(
+        one.metric("flannel_rule_repairs_total").unwrap(),
+        0.0,
+        "that is no repair"
+    );
 }

@@ -5,15 +5,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Echo, Flanneld, FlanneldOptions, Host, Lab, MulticastRoutes, Netns, Pod, Programs, Store, Xtables, seen_as};
+use lab::{
+    Echo, Flanneld, FlanneldOptions, Host, Lab, MulticastRoutes, Netns, Pod, Programs, Store,
+    Xtables, seen_as,
+};
 
 /// Connections a cell.
 const CONNECTIONS: u16 = 6;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Who applies the rules.
-const APPLIERS: [(&str, bool, Xtables); 3] =
-    [("iptables on nf_tables", false, Xtables::Nft), ("iptables-legacy", false, Xtables::Legacy), ("nftables", true, Xtables::Nft)];
+const APPLIERS: [(&str, bool, Xtables); 3] = [
+    ("iptables on nf_tables", false, Xtables::Nft),
+    ("iptables-legacy", false, Xtables::Legacy),
+    ("nftables", true, Xtables::Nft),
+];
 
 /// What the receiver sees: the sender's `own` address, the `node`'s address, the node's address in the `overlay`, or that of
 /// the node's bridge (`gateway`). `*`: from another port than the sender's.
@@ -77,15 +83,30 @@ const CASES: [(&[&str], &str); 4] = [
     (&["--ip-masq"], PLAIN),
     (&["--ip-masq", "--ip-masq-fully-random-disable"], PORTS_KEPT),
     (&["--ip-masq", "--masquerade-inbound=false"], NOT_INBOUND),
-    (&["--ip-masq", "--non-masquerade-cidr=192.168.56.111/32", "--non-masquerade-cidr=fd00:56::111/128"], EXCEPTED),
+    (
+        &[
+            "--ip-masq",
+            "--non-masquerade-cidr=192.168.56.111/32",
+            "--non-masquerade-cidr=fd00:56::111/128",
+        ],
+        EXCEPTED,
+    ),
 ];
 
 /// Somebody else's marks, by source port: for each mark a thousand ports.
-const MARKS: [(&str, u16); 4] = [("0x4000", 21000), ("0x4001", 22000), ("0x14000", 23000), ("0x8000", 24000)];
+const MARKS: [(&str, u16); 4] = [
+    ("0x4000", 21000),
+    ("0x4001", 22000),
+    ("0x14000", 23000),
+    ("0x8000", 24000),
+];
 /// Those of the kinds of source without a mark, a thousand each: on the way they may get one address, and must not clash.
 const UNMARKED: u16 = 10000;
 
-const GROUPS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(239, 5, 5, 5)), IpAddr::V6(Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 5, 5))];
+const GROUPS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(239, 5, 5, 5)),
+    IpAddr::V6(Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 5, 5)),
+];
 
 fn net_conf(nftables: bool) -> String {
     format!(
@@ -94,11 +115,19 @@ fn net_conf(nftables: bool) -> String {
 }
 
 fn address_of(host: &Host, v6: bool) -> Result<IpAddr> {
-    if v6 { host.v6().map(IpAddr::V6) } else { host.v4().map(IpAddr::V4) }
+    if v6 {
+        host.v6().map(IpAddr::V6)
+    } else {
+        host.v4().map(IpAddr::V4)
+    }
 }
 
 fn pod_address(pod: &Pod, v6: bool) -> Result<IpAddr> {
-    if v6 { pod.v6().map(IpAddr::V6) } else { pod.v4().map(IpAddr::V4) }
+    if v6 {
+        pod.v6().map(IpAddr::V6)
+    } else {
+        pod.v4().map(IpAddr::V4)
+    }
 }
 
 /// Three nodes, of which the first has what is tested, and two machines outside.
@@ -116,9 +145,18 @@ impl Cluster {
         store.configure(&net_conf(nftables))?;
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 3)?;
-        let outside = [lab.host("out1", &[lab::Uplink::enp0s8(&lan, 11)?])?, lab.host("out2", &[lab::Uplink::enp0s8(&lan, 12)?])?];
-        let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(DEADLINE).env("PATH", &Programs::all(lab, "node", iptables)?.path());
-        let mut daemons: Vec<Flanneld> = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<_>>()?;
+        let outside = [
+            lab.host("out1", &[lab::Uplink::enp0s8(&lan, 11)?])?,
+            lab.host("out2", &[lab::Uplink::enp0s8(&lan, 12)?])?,
+        ];
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .deadline(DEADLINE)
+            .env("PATH", &Programs::all(lab, "node", iptables)?.path());
+        let mut daemons: Vec<Flanneld> = hosts
+            .iter()
+            .map(|host| host.start_flanneld(&options))
+            .collect::<Result<_>>()?;
         let mut pods = Vec::new();
         for (host, daemon) in hosts.iter().zip(&mut daemons) {
             daemon.wait_ready(DEADLINE)?;
@@ -126,9 +164,16 @@ impl Cluster {
         }
         pods.insert(1, hosts[0].pod("p2", &daemons[0].subnet_env()?)?);
         // What they built stays; the first one comes again for each case, the others would tidy up what is added here.
-        daemons.iter_mut().try_for_each(|daemon| daemon.terminate(DEADLINE).map(drop))?;
+        daemons
+            .iter_mut()
+            .try_for_each(|daemon| daemon.terminate(DEADLINE).map(drop))?;
         let pods = <[Pod; 4]>::try_from(pods).ok().context("four pods")?;
-        let cluster = Cluster { hosts, outside, pods, options };
+        let cluster = Cluster {
+            hosts,
+            outside,
+            pods,
+            options,
+        };
         cluster.wire()?;
         Ok(cluster)
     }
@@ -139,32 +184,59 @@ impl Cluster {
         let [outside, target] = &self.outside;
         for key in ["all", "default", "enp0s8"] {
             node.sysctl(&format!("net/ipv4/conf/{key}/send_redirects"), "0")?;
-            outside.netns().sysctl(&format!("net/ipv6/conf/{key}/accept_redirects"), "0")?;
+            outside
+                .netns()
+                .sysctl(&format!("net/ipv6/conf/{key}/accept_redirects"), "0")?;
         }
         for v6 in [false, true] {
-            let (family, device, network) = if v6 { ("-6", "flannel-v6.1", "fd10:244::/48") } else { ("-4", "flannel.1", "10.244.0.0/16") };
+            let (family, device, network) = if v6 {
+                ("-6", "flannel-v6.1", "fd10:244::/48")
+            } else {
+                ("-4", "flannel.1", "10.244.0.0/16")
+            };
             let node_address = address_of(&self.hosts[0], v6)?;
             let overlay = self.overlay(v6)?;
             let [_, _, remote, third] = &self.pods;
             let from = pod_address(remote, v6)?;
             // A pod of another node that reaches everybody by the tunnel and this node.
-            other.sh(&format!("ip {family} route add default via {overlay} dev {device} onlink table 100"))?;
-            for to in [pod_address(third, v6)?, address_of(outside, v6)?, node_address] {
-                other.sh(&format!("ip {family} rule add from {from} to {to} lookup 100 pref 100"))?;
+            other.sh(&format!(
+                "ip {family} route add default via {overlay} dev {device} onlink table 100"
+            ))?;
+            for to in [
+                pod_address(third, v6)?,
+                address_of(outside, v6)?,
+                node_address,
+            ] {
+                other.sh(&format!(
+                    "ip {family} rule add from {from} to {to} lookup 100 pref 100"
+                ))?;
             }
             outside.netns().sh(&format!(
                 "ip {family} route add {network} via {node_address}; ip {family} route add {} via {node_address}",
                 address_of(target, v6)?
             ))?;
             for netns in [node, outside.netns()] {
-                let kind = if v6 { "multicast ff0e::/16" } else { "239.0.0.0/8" };
-                netns.sh(&format!("ip {family} route add {kind} dev enp0s8 table local"))?;
+                let kind = if v6 {
+                    "multicast ff0e::/16"
+                } else {
+                    "239.0.0.0/8"
+                };
+                netns.sh(&format!(
+                    "ip {family} route add {kind} dev enp0s8 table local"
+                ))?;
             }
             // The tunnel floods nothing by itself: this is what brings the group to the node.
-            other.sh(&format!("bridge fdb append 00:00:00:00:00:00 dev {device} dst {node_address}"))?;
+            other.sh(&format!(
+                "bridge fdb append 00:00:00:00:00:00 dev {device} dst {node_address}"
+            ))?;
         }
-        let marks: String = MARKS.iter().map(|(mark, port)| format!("udp sport {port}-{} meta mark set {mark}\n", port + 999)).collect();
-        let table = format!("table inet foreign {{ chain marks {{ type filter hook prerouting priority mangle; policy accept;\n{marks}}}\n}}\n");
+        let marks: String = MARKS
+            .iter()
+            .map(|(mark, port)| format!("udp sport {port}-{} meta mark set {mark}\n", port + 999))
+            .collect();
+        let table = format!(
+            "table inet foreign {{ chain marks {{ type filter hook prerouting priority mangle; policy accept;\n{marks}}}\n}}\n"
+        );
         node.feed("nft", &["-f", "-"], &table).map(drop)
     }
 
@@ -172,8 +244,13 @@ impl Cluster {
     fn overlay(&self, v6: bool) -> Result<IpAddr> {
         let device = if v6 { "flannel-v6.1" } else { "flannel.1" };
         let addresses = self.hosts[0].netns().addresses()?;
-        let found = addresses.iter().find(|address| address.ifname == device && address.scope == "global");
-        let net: ipnet::IpNet = found.with_context(|| format!("no address on {device}: {addresses:?}"))?.net.parse()?;
+        let found = addresses
+            .iter()
+            .find(|address| address.ifname == device && address.scope == "global");
+        let net: ipnet::IpNet = found
+            .with_context(|| format!("no address on {device}: {addresses:?}"))?
+            .net
+            .parse()?;
         Ok(net.addr())
     }
 
@@ -181,9 +258,13 @@ impl Cluster {
     fn multicast(&self, v6: bool) -> Result<[MulticastRoutes; 2]> {
         let device = if v6 { "flannel-v6.1" } else { "flannel.1" };
         let group = GROUPS[usize::from(v6)];
-        let here = MulticastRoutes::between(self.hosts[0].netns(), v6, &["cni0", device, "enp0s8"])?;
+        let here =
+            MulticastRoutes::between(self.hosts[0].netns(), v6, &["cni0", device, "enp0s8"])?;
         let there = MulticastRoutes::between(self.hosts[1].netns(), v6, &["cni0", device])?;
-        let (local, remote) = (pod_address(&self.pods[0], v6)?, pod_address(&self.pods[2], v6)?);
+        let (local, remote) = (
+            pod_address(&self.pods[0], v6)?,
+            pod_address(&self.pods[2], v6)?,
+        );
         here.add(local, group, "cni0", "enp0s8")?;
         there.add(remote, group, "cni0", device)?;
         here.add(remote, group, device, "enp0s8")?;
@@ -195,7 +276,9 @@ impl Cluster {
     fn table(&self, v6: bool, case: u16) -> Result<String> {
         let _routes = self.multicast(v6)?;
         let [local, neighbour, remote, third] = &self.pods;
-        let ([node, ..], [outside, target]) = (&self.hosts[..], &self.outside) else { anyhow::bail!("no hosts") };
+        let ([node, ..], [outside, target]) = (&self.hosts[..], &self.outside) else {
+            anyhow::bail!("no hosts")
+        };
         let node_address = address_of(node, v6)?;
         let group = GROUPS[usize::from(v6)];
         let pod = |pod: &Pod| Echo::start(pod.netns(), pod_address(pod, v6)?);
@@ -209,44 +292,93 @@ impl Cluster {
             underlay_group: Echo::group(outside.netns(), group, "enp0s8")?,
             pod_group: Echo::group(neighbour.netns(), group, "eth0")?,
         };
-        let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let any: IpAddr = if v6 {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
         let (local_address, local) = (pod_address(local, v6)?, local.netns());
         let mut sources: Vec<(String, &Netns, IpAddr, u16)> = vec![
             ("local-pod".to_owned(), local, local_address, UNMARKED),
-            ("remote-pod".to_owned(), remote.netns(), pod_address(remote, v6)?, UNMARKED + 1000),
-            ("host".to_owned(), node.netns(), node_address, UNMARKED + 2000),
+            (
+                "remote-pod".to_owned(),
+                remote.netns(),
+                pod_address(remote, v6)?,
+                UNMARKED + 1000,
+            ),
+            (
+                "host".to_owned(),
+                node.netns(),
+                node_address,
+                UNMARKED + 2000,
+            ),
             ("host-any".to_owned(), node.netns(), any, UNMARKED + 3000),
-            ("outside".to_owned(), outside.netns(), address_of(outside, v6)?, UNMARKED + 4000),
+            (
+                "outside".to_owned(),
+                outside.netns(),
+                address_of(outside, v6)?,
+                UNMARKED + 4000,
+            ),
         ];
-        sources.extend(MARKS.iter().map(|(mark, port)| (format!("mark-{mark}"), local, local_address, *port)));
+        sources.extend(
+            MARKS
+                .iter()
+                .map(|(mark, port)| (format!("mark-{mark}"), local, local_address, *port)),
+        );
         let gateway = neighbour_gateway(self, v6)?;
-        let named = [("node", node_address), ("overlay", self.overlay(v6)?), ("gateway", gateway)];
+        let named = [
+            ("node", node_address),
+            ("overlay", self.overlay(v6)?),
+            ("gateway", gateway),
+        ];
         let mut table = String::from("from local-pod remote-pod host outside multicast\n");
         for (name, netns, from, base) in sources {
             write!(table, "{name}")?;
             let is_outside = name == "outside";
             let targets = [
                 &echoes.local,
-                if name == "remote-pod" { &echoes.third } else { &echoes.remote },
+                if name == "remote-pod" {
+                    &echoes.third
+                } else {
+                    &echoes.remote
+                },
                 &echoes.node,
-                if is_outside { &echoes.target } else { &echoes.outside },
-                if is_outside { &echoes.pod_group } else { &echoes.underlay_group },
+                if is_outside {
+                    &echoes.target
+                } else {
+                    &echoes.outside
+                },
+                if is_outside {
+                    &echoes.pod_group
+                } else {
+                    &echoes.underlay_group
+                },
             ];
             for (column, echo) in (0u16..).zip(targets) {
                 // Ports of their own for each cell: no connection of an earlier one is still known.
                 let first = base + case * 100 + column * CONNECTIONS;
-                let is_changed = |(port, seen): &&(u16, Option<SocketAddr>)| seen.is_some_and(|seen| seen.port() != *port);
+                let is_changed = |(port, seen): &&(u16, Option<SocketAddr>)| {
+                    seen.is_some_and(|seen| seen.port() != *port)
+                };
                 let mut seen = seen_as(netns, from, first..first + CONNECTIONS, echo.address())?;
                 if seen.iter().filter(is_changed).count() == 1 {
                     // A port that another connection got at random may be the one that this wants to keep. Hardly twice.
-                    seen = seen_as(netns, from, first + 50..first + 50 + CONNECTIONS, echo.address())?;
+                    seen = seen_as(
+                        netns,
+                        from,
+                        first + 50..first + 50 + CONNECTIONS,
+                        echo.address(),
+                    )?;
                 }
                 let who = |seen: IpAddr| match named.iter().find(|(_, address)| *address == seen) {
                     _ if seen == from => "own".to_owned(),
                     Some((name, _)) => (*name).to_owned(),
                     None => seen.to_string(),
                 };
-                let mut addresses: Vec<String> = seen.iter().map(|(_, seen)| seen.map_or("nobody".to_owned(), |seen| who(seen.ip()))).collect();
+                let mut addresses: Vec<String> = seen
+                    .iter()
+                    .map(|(_, seen)| seen.map_or("nobody".to_owned(), |seen| who(seen.ip())))
+                    .collect();
                 addresses.dedup();
                 let changed = seen.iter().filter(is_changed).count();
                 // One of them may get its own port by chance.
@@ -277,14 +409,28 @@ struct Echoes {
 /// The address of the node's bridge.
 fn neighbour_gateway(cluster: &Cluster, v6: bool) -> Result<IpAddr> {
     let addresses = cluster.hosts[0].netns().addresses()?;
-    let nets = addresses.iter().filter(|address| address.ifname == "cni0" && address.scope == "global");
-    let mut gateways = nets.filter_map(|address| address.net.parse::<ipnet::IpNet>().ok()).map(|net| net.addr());
-    gateways.find(|address| address.is_ipv6() == v6).context("cni0 has no address")
+    let nets = addresses
+        .iter()
+        .filter(|address| address.ifname == "cni0" && address.scope == "global");
+    let mut gateways = nets
+        .filter_map(|address| address.net.parse::<ipnet::IpNet>().ok())
+        .map(|net| net.addr());
+    gateways
+        .find(|address| address.is_ipv6() == v6)
+        .context("cni0 has no address")
 }
 
 /// One blank between words, no empty lines.
 fn squeezed(text: &str) -> String {
-    text.lines().filter(|line| !line.trim().is_empty()).map(|line| format!("{}\n", line.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
+    text.lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| {
+            format!(
+                "{}\n",
+                line.split_whitespace().collect::<Vec<_>>().join(" ")
+            )
+        })
+        .collect()
 }
 
 /// All tables of one applier: those of v4 and v6 for each case.
@@ -293,7 +439,9 @@ fn tables(nftables: bool, iptables: Xtables) -> Result<Vec<[String; 2]>> {
         let cluster = Cluster::start(lab, nftables, iptables)?;
         let mut tables = Vec::new();
         for (case, (flags, _)) in (0u16..).zip(CASES) {
-            let options = flags.iter().fold(cluster.options.clone(), |options, flag| options.arg(flag));
+            let options = flags
+                .iter()
+                .fold(cluster.options.clone(), |options, flag| options.arg(flag));
             let mut daemon = cluster.hosts[0].flanneld(&options)?;
             tables.push([cluster.table(false, case)?, cluster.table(true, case)?]);
             ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
@@ -306,16 +454,31 @@ fn tables(nftables: bool, iptables: Xtables) -> Result<Vec<[String; 2]>> {
 #[test]
 fn every_source_to_every_destination() {
     let seen: Vec<Vec<[String; 2]>> = std::thread::scope(|scope| {
-        let running: Vec<_> = APPLIERS.iter().map(|(_, nftables, iptables)| scope.spawn(|| tables(*nftables, *iptables))).collect();
-        running.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+        let running: Vec<_> = APPLIERS
+            .iter()
+            .map(|(_, nftables, iptables)| scope.spawn(|| tables(*nftables, *iptables)))
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap().unwrap())
+            .collect()
     });
     let mut wrong = String::new();
     for ((name, ..), tables) in APPLIERS.iter().zip(&seen) {
         for ((flags, expected), both) in CASES.iter().zip(tables) {
             for (family, table) in ["IPv4", "IPv6"].iter().zip(both) {
                 let (expected, table) = (squeezed(expected), squeezed(table));
-                for (should, does) in expected.lines().zip(table.lines()).filter(|(should, does)| should != does) {
-                    writeln!(wrong, "{name} {family} {}:\n  {does}\n  should be {should}", flags.join(" ")).unwrap();
+                for (should, does) in expected
+                    .lines()
+                    .zip(table.lines())
+                    .filter(|(should, does)| should != does)
+                {
+                    writeln!(
+                        wrong,
+                        "{name} {family} {}:\n  {does}\n  should be {should}",
+                        flags.join(" ")
+                    )
+                    .unwrap();
                 }
                 assert_eq!(expected.lines().count(), table.lines().count());
             }

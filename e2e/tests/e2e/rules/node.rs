@@ -5,15 +5,18 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use lab::{Flanneld, FlanneldOptions, Host, Lab, Netns, PingOptions, Pod, Probe, ProbeOptions, Programs, Store, Switch, Uplink, Xtables, ping};
+use lab::{
+    Flanneld, FlanneldOptions, Host, Lab, Netns, PingOptions, Pod, Probe, ProbeOptions, Programs,
+    Store, Switch, Uplink, Xtables, ping,
+};
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 /// A network without a device of its own, and so without a port to guard.
 pub(super) const IPTABLES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
-pub(super) const NFTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"host-gw"}}"#;
+pub(super) const NFTABLES: &str =
+    r#"{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"host-gw"}}"#;
 /// A network of both families with an encapsulation port.
-pub(super) const GUARDED_IPTABLES: &str =
-    r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","IPv6SubnetLen":64,"Backend":{"Type":"vxlan"}}"#;
+pub(super) const GUARDED_IPTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","IPv6SubnetLen":64,"Backend":{"Type":"vxlan"}}"#;
 pub(super) const GUARDED_NFTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","IPv6SubnetLen":64,"EnableNFTables":true,"Backend":{"Type":"vxlan"}}"#;
 pub(super) const GUARDS: [&str; 2] = ["--encap-notrack", "--encap-bar-pods"];
 
@@ -38,7 +41,11 @@ impl Applier {
 
     /// What `iptables` is on a host of this kind.
     pub(super) fn xtables(self) -> Xtables {
-        if self == IptablesLegacy { Xtables::Legacy } else { Xtables::Nft }
+        if self == IptablesLegacy {
+            Xtables::Legacy
+        } else {
+            Xtables::Nft
+        }
     }
 }
 
@@ -62,11 +69,23 @@ impl Node {
 
     /// The host with this number on the switch, where a daemon finds all programs.
     pub(super) fn build(lab: &Lab, lan: &Switch, number: u8, applier: Applier) -> Result<Node> {
-        Node::with(lab, lan, number, applier, &Programs::all(lab, &format!("h{number}"), applier.xtables())?)
+        Node::with(
+            lab,
+            lan,
+            number,
+            applier,
+            &Programs::all(lab, &format!("h{number}"), applier.xtables())?,
+        )
     }
 
     /// The same with only some programs.
-    pub(super) fn with(lab: &Lab, lan: &Switch, number: u8, applier: Applier, programs: &Programs) -> Result<Node> {
+    pub(super) fn with(
+        lab: &Lab,
+        lan: &Switch,
+        number: u8,
+        applier: Applier,
+        programs: &Programs,
+    ) -> Result<Node> {
         let mut node = Node::new(lab, lan, number, &applier.net_conf())?;
         node.options = node.options.env("PATH", &programs.path());
         Ok(node)
@@ -76,8 +95,16 @@ impl Node {
         let store = Store::dir(&lab.folder(&format!("leases-{number}"))?);
         store.configure(net_conf)?;
         let host = lab.host(&format!("h{number}"), &[Uplink::enp0s8(lan, number)?])?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq").arg("--iptables-resync=1").deadline(DEADLINE);
-        Ok(Node { host, store, options })
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg("--ip-masq")
+            .arg("--iptables-resync=1")
+            .deadline(DEADLINE);
+        Ok(Node {
+            host,
+            store,
+            options,
+        })
     }
 
     /// Starts the daemon.
@@ -103,7 +130,11 @@ impl Node {
     pub(super) fn dump(&self) -> Result<Dump> {
         let mut out = BTreeMap::new();
         for (variant, family) in VARIANTS {
-            saved(&format!("{family}tables-{variant}"), &self.run(&format!("{family}tables-{variant}-save"), &[])?, &mut out);
+            saved(
+                &format!("{family}tables-{variant}"),
+                &self.run(&format!("{family}tables-{variant}-save"), &[])?,
+                &mut out,
+            );
         }
         listed(&self.run("nft", &["-s", "list", "ruleset"])?, &mut out);
         Ok(out)
@@ -116,11 +147,18 @@ impl Node {
             IptablesLegacy => self.run("iptables-legacy-save", &[]),
             Nftables => self.run("nft", &["list", "table", "ip", "flannel-ipv4"]),
         };
-        text.is_ok_and(|text| text.to_lowercase().contains("masquerade") && text.contains("10.244.0.0/16"))
+        text.is_ok_and(|text| {
+            text.to_lowercase().contains("masquerade") && text.contains("10.244.0.0/16")
+        })
     }
 }
 
-pub(super) const VARIANTS: [(&str, &str); 4] = [("nft", "ip"), ("nft", "ip6"), ("legacy", "ip"), ("legacy", "ip6")];
+pub(super) const VARIANTS: [(&str, &str); 4] = [
+    ("nft", "ip"),
+    ("nft", "ip6"),
+    ("legacy", "ip"),
+    ("legacy", "ip6"),
+];
 
 /// The text of iptables-save by table and chain; chains that are as they come with the kernel are left out.
 fn saved(name: &str, text: &str, out: &mut Dump) {
@@ -130,13 +168,20 @@ fn saved(name: &str, text: &str, out: &mut Dump) {
             table = name;
         } else if let Some(chain) = line.strip_prefix(':') {
             let mut words = chain.split(' ');
-            let (chain, policy) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            let (chain, policy) = (
+                words.next().unwrap_or_default(),
+                words.next().unwrap_or_default(),
+            );
             if policy != "ACCEPT" {
-                out.entry(format!("{name} {table} {chain}")).or_default().push(format!("policy {policy}"));
+                out.entry(format!("{name} {table} {chain}"))
+                    .or_default()
+                    .push(format!("policy {policy}"));
             }
         } else if let Some(rule) = line.strip_prefix("-A ") {
             let chain = rule.split(' ').next().unwrap_or_default();
-            out.entry(format!("{name} {table} {chain}")).or_default().push(line.to_owned());
+            out.entry(format!("{name} {table} {chain}"))
+                .or_default()
+                .push(line.to_owned());
         }
     }
 }
@@ -155,23 +200,41 @@ fn listed(text: &str, out: &mut Dump) {
         } else if line == "\t}" {
             place.clone_from(&table);
         } else if !line.trim().is_empty() && line != "}" {
-            out.entry(place.clone()).or_default().push(line.trim().to_owned());
+            out.entry(place.clone())
+                .or_default()
+                .push(line.trim().to_owned());
         }
     }
-    let theirs = ["raw", "mangle", "nat", "filter"].iter().flat_map(|table| [format!("table ip {table}"), format!("table ip6 {table}")]);
+    let theirs = ["raw", "mangle", "nat", "filter"]
+        .iter()
+        .flat_map(|table| [format!("table ip {table}"), format!("table ip6 {table}")]);
     let theirs: Vec<String> = theirs.collect();
-    out.retain(|place, _| !theirs.iter().any(|table| place == table || place.starts_with(&format!("{table} "))));
+    out.retain(|place, _| {
+        !theirs
+            .iter()
+            .any(|table| place == table || place.starts_with(&format!("{table} ")))
+    });
 }
 
 /// The lines of a log that warn or report an error. That a node is not ready is told with the same reasons, by whoever minds readiness.
 pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
-    let warnings = log.lines().filter(|line| line.split_whitespace().take(3).any(|word| matches!(word, "WARN" | "ERROR")));
-    warnings.filter(|line| !line.contains("WARN not ready: ")).map(str::to_owned).collect()
+    let warnings = log.lines().filter(|line| {
+        line.split_whitespace()
+            .take(3)
+            .any(|word| matches!(word, "WARN" | "ERROR"))
+    });
+    warnings
+        .filter(|line| !line.contains("WARN not ready: "))
+        .map(str::to_owned)
+        .collect()
 }
 
 pub(super) fn complaints_about(daemon: &Flanneld, what: &str) -> Vec<String> {
-    complaints(daemon).into_iter().filter(|line| line.contains(what)).collect()
+    complaints(daemon)
+        .into_iter()
+        .filter(|line| line.contains(what))
+        .collect()
 }
 
 /// How many lines of a log hold this.
@@ -180,13 +243,29 @@ pub(super) fn told(log: &str, what: &str) -> usize {
 }
 
 pub(super) fn reaches(from: &Netns, to: IpAddr) -> bool {
-    ping(from, to, &PingOptions::default().timeout(Duration::from_millis(700))).unwrap().is_some()
+    ping(
+        from,
+        to,
+        &PingOptions::default().timeout(Duration::from_millis(700)),
+    )
+    .unwrap()
+    .is_some()
 }
 
 pub(super) fn difference(wanted: &Dump, found: &Dump) -> String {
     let places: BTreeSet<&String> = wanted.keys().chain(found.keys()).collect();
-    let differ = places.into_iter().filter(|place| wanted.get(*place) != found.get(*place));
-    differ.map(|place| format!("  {place}:\n    wanted {:#?}\n    found {:#?}\n", wanted.get(place), found.get(place))).collect()
+    let differ = places
+        .into_iter()
+        .filter(|place| wanted.get(*place) != found.get(*place));
+    differ
+        .map(|place| {
+            format!(
+                "  {place}:\n    wanted {:#?}\n    found {:#?}\n",
+                wanted.get(place),
+                found.get(place)
+            )
+        })
+        .collect()
 }
 
 /// A pod whose packets to a machine outside go through the masquerade, each of them as a connection of its own.
@@ -200,9 +279,18 @@ impl Stream {
         let outside = lab.host("outside", &[Uplink::enp0s8(lan, 50)?])?;
         let pod = node.host.pod("p1", &daemon.subnet_env()?)?;
         // Thousands of connections a second are to be forgotten soon.
-        node.host.netns().sysctl("net/netfilter/nf_conntrack_udp_timeout", "3")?;
-        let options = ProbeOptions::default().interval(Duration::from_millis(1)).flow_each().seen_as(IpAddr::V4(node.host.v4()?));
-        let probe = Probe::between((pod.netns(), pod.address()?), (outside.netns(), IpAddr::V4(outside.v4()?)), &options)?;
+        node.host
+            .netns()
+            .sysctl("net/netfilter/nf_conntrack_udp_timeout", "3")?;
+        let options = ProbeOptions::default()
+            .interval(Duration::from_millis(1))
+            .flow_each()
+            .seen_as(IpAddr::V4(node.host.v4()?));
+        let probe = Probe::between(
+            (pod.netns(), pod.address()?),
+            (outside.netns(), IpAddr::V4(outside.v4()?)),
+            &options,
+        )?;
         probe.wait_flowing(DEADLINE)?;
         Ok(Stream { probe, _pod: pod })
     }

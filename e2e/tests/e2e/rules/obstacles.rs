@@ -6,9 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Lab, PingOptions, Programs, Uplink, Xtables, eventually, ping, throughout};
+use lab::{
+    FlanneldOptions, Lab, PingOptions, Programs, Uplink, Xtables, eventually, ping, throughout,
+};
 
-use super::node::{Applier, DEADLINE, IptablesLegacy, IptablesNft, Nftables, Node, complaints, complaints_about, told};
+use super::node::{
+    Applier, DEADLINE, IptablesLegacy, IptablesNft, Nftables, Node, complaints, complaints_about,
+    told,
+};
 
 /// What failed is tried again after 30 s at the latest.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -65,24 +70,46 @@ fn a_lock_that_is_held_for_ever_holds_up_nothing_else() {
 }
 
 /// Without the programs the node works but for its rules and says what to install; once they are there, it goes on.
-fn missing_programs(applier: Applier, present: impl Fn(Programs) -> Result<Programs>, package: &str, missing: impl Fn(Programs) -> Result<Programs>) {
+fn missing_programs(
+    applier: Applier,
+    present: impl Fn(Programs) -> Result<Programs>,
+    package: &str,
+    missing: impl Fn(Programs) -> Result<Programs>,
+) {
     Lab::run("missing", |lab| {
         let lan = lab.switch("lan")?;
         let programs = present(Programs::none(lab, "programs")?)?;
         let node = Node::with(lab, &lan, 1, applier, &programs)?;
         let daemon = node.host.start_flanneld(&node.options)?;
-        eventually(DEADLINE, "subnet.env is there", || daemon.subnet_env().is_ok())?;
-        let remedy = format!("install the package {package}");
-        eventually(DEADLINE, "the remedy is in the log", || !complaints_about(&daemon, &remedy).is_empty())?;
-        throughout(ATTEMPTS, "it is said once, and readiness says it too", || {
-            ensure!(complaints(&daemon).len() == 1 && told(&daemon.log(), &remedy) == 1, "{:#?}", complaints(&daemon));
-            let (code, page) = daemon.get("/readyz")?;
-            ensure!(code != 200 && page.contains(&remedy), "/readyz: {code} {page}");
-            Ok(())
+        eventually(DEADLINE, "subnet.env is there", || {
+            daemon.subnet_env().is_ok()
         })?;
+        let remedy = format!("install the package {package}");
+        eventually(DEADLINE, "the remedy is in the log", || {
+            !complaints_about(&daemon, &remedy).is_empty()
+        })?;
+        throughout(
+            ATTEMPTS,
+            "it is said once, and readiness says it too",
+            || {
+                ensure!(
+                    complaints(&daemon).len() == 1 && told(&daemon.log(), &remedy) == 1,
+                    "{:#?}",
+                    complaints(&daemon)
+                );
+                let (code, page) = daemon.get("/readyz")?;
+                ensure!(
+                    code != 200 && page.contains(&remedy),
+                    "/readyz: {code} {page}"
+                );
+                Ok(())
+            },
+        )?;
         println!("told: {}", complaints(&daemon)[0]);
         missing(programs)?;
-        eventually(AGAIN, "the rules come when the programs do", || node.has_rules(applier))?;
+        eventually(AGAIN, "the rules come when the programs do", || {
+            node.has_rules(applier)
+        })?;
         eventually(DEADLINE, "it is ready", || daemon.is_ready())?;
         ensure!(complaints(&daemon).len() == 1, "{:#?}", complaints(&daemon));
         Ok(())
@@ -92,18 +119,27 @@ fn missing_programs(applier: Applier, present: impl Fn(Programs) -> Result<Progr
 
 #[test]
 fn missing_programs_of_iptables_are_reported_once_and_used_when_installed() {
-    missing_programs(IptablesNft, Ok, "iptables", |programs| programs.with_iptables(Xtables::Nft));
+    missing_programs(IptablesNft, Ok, "iptables", |programs| {
+        programs.with_iptables(Xtables::Nft)
+    });
 }
 
 /// As a host has them that lacks the alternatives' names: the variant's own are enough.
 #[test]
 fn programs_of_a_variant_are_used_when_installed() {
-    missing_programs(IptablesNft, Ok, "iptables", |programs| programs.with_variant(Xtables::Nft));
+    missing_programs(IptablesNft, Ok, "iptables", |programs| {
+        programs.with_variant(Xtables::Nft)
+    });
 }
 
 #[test]
 fn a_missing_nft_is_reported_once_and_used_when_installed() {
-    missing_programs(Nftables, |programs| programs.with_iptables(Xtables::Nft), "nftables", Programs::with_nft);
+    missing_programs(
+        Nftables,
+        |programs| programs.with_iptables(Xtables::Nft),
+        "nftables",
+        Programs::with_nft,
+    );
     missing_programs(Nftables, Ok, "nftables", Programs::with_nft);
 }
 
@@ -112,10 +148,22 @@ fn a_missing_nft_is_reported_once_and_used_when_installed() {
 fn nftables_does_without_iptables() {
     Lab::run("nft only", |lab| {
         let lan = lab.switch("lan")?;
-        let node = Node::with(lab, &lan, 1, Nftables, &Programs::none(lab, "nft-only")?.with_nft()?)?;
+        let node = Node::with(
+            lab,
+            &lan,
+            1,
+            Nftables,
+            &Programs::none(lab, "nft-only")?.with_nft()?,
+        )?;
         let daemon = node.start()?;
         throughout(ATTEMPTS, "nothing is missed", || {
-            ensure!(node.has_rules(Nftables) && complaints(&daemon).is_empty() && !daemon.log().contains("iptables"), "{}", daemon.log());
+            ensure!(
+                node.has_rules(Nftables)
+                    && complaints(&daemon).is_empty()
+                    && !daemon.log().contains("iptables"),
+                "{}",
+                daemon.log()
+            );
             Ok(())
         })
     })
@@ -143,21 +191,34 @@ impl ProcessLimit {
         let mut reasons = String::new();
         for parent in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
             match ProcessLimit::below(Path::new(parent), lab) {
-                Ok(folder) => return Ok(ProcessLimit { folder, _holder: None }),
+                Ok(folder) => {
+                    return Ok(ProcessLimit {
+                        folder,
+                        _holder: None,
+                    });
+                }
                 Err(error) => reasons.push_str(&format!("{parent}: {error:#}; ")),
             }
         }
         for kind in ["-t cgroup -o pids", "-t cgroup2"] {
             let script = format!("mount {kind} none /mnt && echo ready && exec sleep 3600");
             let mut unshare = Command::new("unshare");
-            unshare.args(["--mount", "--propagation", "private", "sh", "-c", &script]).stdout(Stdio::piped()).stderr(Stdio::null());
+            unshare
+                .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null());
             let mut holder = Holder(unshare.spawn()?);
             let mut line = String::new();
             let stdout = holder.0.stdout.take().context("no output")?;
             std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)?;
             let parent = PathBuf::from(format!("/proc/{}/root/mnt", holder.0.id()));
             match ProcessLimit::below(&parent, lab) {
-                Ok(folder) if line == "ready\n" => return Ok(ProcessLimit { folder, _holder: Some(holder) }),
+                Ok(folder) if line == "ready\n" => {
+                    return Ok(ProcessLimit {
+                        folder,
+                        _holder: Some(holder),
+                    });
+                }
                 Ok(folder) => drop(std::fs::remove_dir(folder)),
                 Err(error) => reasons.push_str(&format!("mount {kind}: {error:#}; ")),
             }
@@ -201,44 +262,85 @@ impl Drop for ProcessLimit {
 /// The system gives no more processes: the daemon stays, says so once, serves newcomers all the same, and has its rules again when it does.
 fn without_processes(applier: Applier) {
     Lab::run("processes", |lab| {
-        let limit = ProcessLimit::create(lab).context("no cgroup can be made that limits processes")?;
+        let limit =
+            ProcessLimit::create(lab).context("no cgroup can be made that limits processes")?;
         let lan = lab.switch("lan")?;
         let node = Node::build(lab, &lan, 1, applier)?;
         let mut daemon = node.start()?;
         let dump = node.dump()?;
         // What is done once after the start shall be done.
-        throughout(Duration::from_secs(3), "there is nothing to complain about", || {
-            ensure!(complaints(&daemon).is_empty(), "{:#?}", complaints(&daemon));
-            Ok(())
-        })?;
+        throughout(
+            Duration::from_secs(3),
+            "there is nothing to complain about",
+            || {
+                ensure!(complaints(&daemon).is_empty(), "{:#?}", complaints(&daemon));
+                Ok(())
+            },
+        )?;
         limit.write("cgroup.procs", &daemon.pid().to_string())?;
         limit.close()?;
         node.run("nft", &["flush", "ruleset"])?;
-        eventually(DEADLINE, "the log says so", || !complaints(&daemon).is_empty())?;
+        eventually(DEADLINE, "the log says so", || {
+            !complaints(&daemon).is_empty()
+        })?;
         let (code, page) = daemon.get("/readyz")?;
-        ensure!(code != 200 && page.contains("no more processes"), "/readyz: {code} {page}");
+        ensure!(
+            code != 200 && page.contains("no more processes"),
+            "/readyz: {code} {page}"
+        );
         let stays = |time: Duration| {
             throughout(time, "it says so once, and has no rules", || {
                 let told = complaints(&daemon);
-                ensure!(told.len() == 1 && told[0].contains("no more processes") && !told[0].contains("install"), "{told:#?}");
-                ensure!(!node.has_rules(applier), "the limit limits nothing: this test proves nothing");
+                ensure!(
+                    told.len() == 1
+                        && told[0].contains("no more processes")
+                        && !told[0].contains("install"),
+                    "{told:#?}"
+                );
+                ensure!(
+                    !node.has_rules(applier),
+                    "the limit limits nothing: this test proves nothing"
+                );
                 Ok(())
             })
         };
         // Threads that wait for work end after 10 s, and no new ones can be had; then there is work.
         stays(Duration::from_secs(12))?;
         let mut options = node.options.clone().arg("--audit-interval=0");
-        options = options.env("PATH", &Programs::all(lab, "other", applier.xtables())?.path());
-        let other = lab.host("other", &[Uplink::enp0s8(&lan, 20)?])?.flanneld(&options)?;
+        options = options.env(
+            "PATH",
+            &Programs::all(lab, "other", applier.xtables())?.path(),
+        );
+        let other = lab
+            .host("other", &[Uplink::enp0s8(&lan, 20)?])?
+            .flanneld(&options)?;
         stays(Duration::from_secs(1))?;
         ensure!(daemon.is_running(), "it ended: {}", daemon.log_tail(20));
         limit.open()?;
-        let route = other.subnet_env()?.subnet.context("no v4 subnet")?.trunc().to_string();
-        let routed = || node.host.netns().routes().is_ok_and(|routes| routes.iter().any(|found| found.dst == route));
+        let route = other
+            .subnet_env()?
+            .subnet
+            .context("no v4 subnet")?
+            .trunc()
+            .to_string();
+        let routed = || {
+            node.host
+                .netns()
+                .routes()
+                .is_ok_and(|routes| routes.iter().any(|found| found.dst == route))
+        };
         eventually(AGAIN, "a node that came meanwhile has a route", routed)?;
-        eventually(AGAIN, "the rules come when there are processes again", || node.dump().is_ok_and(|now| now == dump))?;
+        eventually(
+            AGAIN,
+            "the rules come when there are processes again",
+            || node.dump().is_ok_and(|now| now == dump),
+        )?;
         eventually(DEADLINE, "it is ready", || daemon.is_ready())?;
-        ensure!(complaints(&daemon).len() == 1 && daemon.errors().is_empty(), "{:#?}", complaints(&daemon));
+        ensure!(
+            complaints(&daemon).len() == 1 && daemon.errors().is_empty(),
+            "{:#?}",
+            complaints(&daemon)
+        );
         daemon.terminate(DEADLINE).map(drop)
     })
     .unwrap();

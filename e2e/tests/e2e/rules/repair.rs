@@ -6,7 +6,8 @@ use anyhow::{Result, bail, ensure};
 use lab::{Lab, Launch, eventually, throughout};
 
 use super::node::{
-    DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, IPTABLES, IptablesNft, NFTABLES, Nftables, Node, Stream, complaints, difference, told,
+    DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, IPTABLES, IptablesNft, NFTABLES,
+    Nftables, Node, Stream, complaints, difference, told,
 };
 
 /// Each damage to a host's rules is repaired, and counted as one repair.
@@ -14,10 +15,18 @@ fn damage_is_repaired(config: &str, damages: &[&str]) {
     Lab::run("damage", |lab| {
         let mut node = Node::alone(lab, config)?;
         if config.contains("vxlan") {
-            node.options = node.options.arg("--encap-peers=drop").arg(GUARDS[0]).arg(GUARDS[1]);
+            node.options = node
+                .options
+                .arg("--encap-peers=drop")
+                .arg(GUARDS[0])
+                .arg(GUARDS[1]);
         }
         // A family at a time: which of the two tables is made first is nobody's business.
-        let list = || node.host.netns().sh("nft -s list ruleset ip; nft -s list ruleset ip6");
+        let list = || {
+            node.host
+                .netns()
+                .sh("nft -s list ruleset ip; nft -s list ruleset ip6")
+        };
         let mut first: Option<String> = None;
         for damage in damages {
             // Three repairs a minute are made at once; this test makes more, so each has a daemon of its own.
@@ -25,14 +34,23 @@ fn damage_is_repaired(config: &str, damages: &[&str]) {
             let right = list()?;
             ensure!(right.contains("10.244.0.0/16"), "{right}");
             let first = first.get_or_insert_with(|| right.clone());
-            ensure!(*first == right, "a restart leads back to\n{first}\nand not to\n{right}");
+            ensure!(
+                *first == right,
+                "a restart leads back to\n{first}\nand not to\n{right}"
+            );
             // Stopped meanwhile, or it is repaired before we look.
             daemon.stop()?;
             node.host.netns().sh(damage)?;
             ensure!(list()? != right, "{damage} damages nothing");
             daemon.cont()?;
-            eventually(DEADLINE, &format!("repaired after {damage}"), || list().is_ok_and(|now| now == right))?;
-            eventually(DEADLINE, "it is counted", || daemon.metric("flannel_rule_repairs_total").is_ok_and(|repairs| repairs == 1.0))?;
+            eventually(DEADLINE, &format!("repaired after {damage}"), || {
+                list().is_ok_and(|now| now == right)
+            })?;
+            eventually(DEADLINE, "it is counted", || {
+                daemon
+                    .metric("flannel_rule_repairs_total")
+                    .is_ok_and(|repairs| repairs == 1.0)
+            })?;
             ensure!(daemon.metric("flannel_rules_at_war")? == 0.0);
         }
         Ok(())
@@ -71,7 +89,13 @@ fn damage_to_guarded_nftables_is_repaired() {
 fn damage_to_iptables_is_repaired() {
     damage_is_repaired(
         IPTABLES,
-        &["iptables -t nat -F", "iptables -F FLANNEL-FWD", "iptables -t nat -D FLANNEL-POSTRTG 2", "iptables -F", "nft flush ruleset"],
+        &[
+            "iptables -t nat -F",
+            "iptables -F FLANNEL-FWD",
+            "iptables -t nat -D FLANNEL-POSTRTG 2",
+            "iptables -F",
+            "nft flush ruleset",
+        ],
     );
 }
 
@@ -104,19 +128,41 @@ fn a_deleted_table_is_back_at_once() {
         let dump = node.dump()?;
         let mut times = Vec::new();
         // A fourth time within a minute would be a war.
-        for damage in ["delete table ip flannel-ipv4", "flush chain ip flannel-ipv4 postrtg", "flush ruleset"] {
+        for damage in [
+            "delete table ip flannel-ipv4",
+            "flush chain ip flannel-ipv4 postrtg",
+            "flush ruleset",
+        ] {
             let start = Instant::now();
             node.run("nft", &damage.split(' ').collect::<Vec<_>>())?;
-            eventually(DEADLINE, &format!("repaired after {damage}"), || node.dump().is_ok_and(|now| now == dump))?;
+            eventually(DEADLINE, &format!("repaired after {damage}"), || {
+                node.dump().is_ok_and(|now| now == dump)
+            })?;
             times.push(start.elapsed());
             stream.probe.wait_flowing(DEADLINE)?;
         }
         let report = stream.probe.finish()?;
-        println!("repaired after {times:.0?}; {} packets under the pod's own address; {report}", report.wrong);
-        ensure!(times.iter().all(|time| *time < BUSY) && times.iter().any(|time| *time < GOAL), "{times:?}");
-        ensure!(report.wrong > 0, "nothing was ever not masqueraded: this test proves nothing");
-        ensure!(report.wrong < 5000 && report.lost == report.wrong, "{report}");
-        ensure!(daemon.metric("flannel_rule_repairs_total")? == 3.0, "{}", daemon.log_tail(20));
+        println!(
+            "repaired after {times:.0?}; {} packets under the pod's own address; {report}",
+            report.wrong
+        );
+        ensure!(
+            times.iter().all(|time| *time < BUSY) && times.iter().any(|time| *time < GOAL),
+            "{times:?}"
+        );
+        ensure!(
+            report.wrong > 0,
+            "nothing was ever not masqueraded: this test proves nothing"
+        );
+        ensure!(
+            report.wrong < 5000 && report.lost == report.wrong,
+            "{report}"
+        );
+        ensure!(
+            daemon.metric("flannel_rule_repairs_total")? == 3.0,
+            "{}",
+            daemon.log_tail(20)
+        );
         Ok(())
     })
     .unwrap();
@@ -158,14 +204,27 @@ fn a_war_is_reported_and_not_fought(config: &str, damage: &str) {
         let node = Node::alone(lab, config)?;
         let daemon = node.start()?;
         let attack = || -> Result<()> { node.host.netns().sh(damage).map(drop) };
-        eventually(2 * DEADLINE, "at war", || attack().is_ok() && daemon.metric("flannel_rules_at_war").is_ok_and(|war| war == 1.0))?;
-        let repairs = daemon.metric("flannel_rule_repairs_total")?;
-        throughout(Duration::from_secs(2), "it repairs once a minute from now on", || {
-            attack()?;
-            ensure!(daemon.metric("flannel_rule_repairs_total")? == repairs);
-            Ok(())
+        eventually(2 * DEADLINE, "at war", || {
+            attack().is_ok()
+                && daemon
+                    .metric("flannel_rules_at_war")
+                    .is_ok_and(|war| war == 1.0)
         })?;
-        ensure!(told(&daemon.log(), "keeps changing the traffic rules") == 1, "{}", daemon.log());
+        let repairs = daemon.metric("flannel_rule_repairs_total")?;
+        throughout(
+            Duration::from_secs(2),
+            "it repairs once a minute from now on",
+            || {
+                attack()?;
+                ensure!(daemon.metric("flannel_rule_repairs_total")? == repairs);
+                Ok(())
+            },
+        )?;
+        ensure!(
+            told(&daemon.log(), "keeps changing the traffic rules") == 1,
+            "{}",
+            daemon.log()
+        );
         Ok(())
     })
     .unwrap();

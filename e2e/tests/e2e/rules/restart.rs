@@ -6,20 +6,30 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lab::{Flanneld, Lab, Monitor, throughout};
 
-use super::node::{APPLIERS, Applier, DEADLINE, Dump, GUARDS, IptablesLegacy, IptablesNft, Nftables, Node, Stream, complaints};
+use super::node::{
+    APPLIERS, Applier, DEADLINE, Dump, GUARDS, IptablesLegacy, IptablesNft, Nftables, Node, Stream,
+    complaints,
+};
 
 /// Several looks of the daemon at the rules, which come each second.
 const LOOKS: Duration = Duration::from_secs(3);
 
 /// No packet is lost, and none gets out under the pod's own address, while the daemon is ended and started again; the rules stay untouched.
 fn restarts(applier: Applier) {
-    let count: u32 = std::env::var("RESTARTS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
+    let count: u32 = std::env::var("RESTARTS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(10);
     for guarded in [false, true] {
         Lab::run("restarts", |lab| {
             let lan = lab.switch("lan")?;
             let mut node = Node::build(lab, &lan, 1, applier)?;
             if guarded {
-                node.options = node.options.arg("--encap-peers=drop").arg(GUARDS[0]).arg(GUARDS[1]);
+                node.options = node
+                    .options
+                    .arg("--encap-peers=drop")
+                    .arg(GUARDS[0])
+                    .arg(GUARDS[1]);
             }
             let mut daemon = node.start()?;
             let dump = node.dump()?;
@@ -27,21 +37,36 @@ fn restarts(applier: Applier) {
             let mut monitor = Monitor::nft(&node.host)?;
             for number in 0..count {
                 if number % 2 == 0 {
-                    ensure!(daemon.terminate(DEADLINE)?.success(), "{}", daemon.log_tail(10));
+                    ensure!(
+                        daemon.terminate(DEADLINE)?.success(),
+                        "{}",
+                        daemon.log_tail(10)
+                    );
                 } else {
                     daemon.kill()?;
                 }
                 daemon = node.start()?;
                 stream.probe.wait_flowing(DEADLINE)?;
-                ensure!(daemon.metric("flannel_rule_writes_total")? == 0.0, "restart {number} wrote rules: {}", daemon.log_tail(20));
+                ensure!(
+                    daemon.metric("flannel_rule_writes_total")? == 0.0,
+                    "restart {number} wrote rules: {}",
+                    daemon.log_tail(20)
+                );
             }
             throughout(LOOKS, "nothing is written", || {
-                ensure!(daemon.metric("flannel_rule_writes_total")? == 0.0, "{}", daemon.log_tail(20));
+                ensure!(
+                    daemon.metric("flannel_rule_writes_total")? == 0.0,
+                    "{}",
+                    daemon.log_tail(20)
+                );
                 Ok(())
             })?;
             ensure!(node.dump()? == dump, "the rules changed");
             let reports = monitor.reports()?;
-            ensure!(reports.is_empty(), "{applier:?}: a restart wrote:\n{reports}");
+            ensure!(
+                reports.is_empty(),
+                "{applier:?}: a restart wrote:\n{reports}"
+            );
             let report = stream.probe.finish()?;
             println!("{applier:?}, {count} restarts: {report}");
             report.require_clean()
@@ -75,14 +100,22 @@ struct Watched {
 
 #[test]
 fn idle_daemons_write_nothing() {
-    let seconds: f64 = std::env::var("IDLE").ok().and_then(|text| text.parse().ok()).unwrap_or(15.0);
+    let seconds: f64 = std::env::var("IDLE")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(15.0);
     Lab::run("idle", |lab| {
         let lan = lab.switch("lan")?;
         let mut watched = Vec::new();
         for (number, applier) in (1..).zip(APPLIERS) {
             let node = Node::build(lab, &lan, number, applier)?;
             let daemon = node.start()?;
-            watched.push(Watched { monitor: Monitor::nft(&node.host)?, dump: node.dump()?, daemon, node });
+            watched.push(Watched {
+                monitor: Monitor::nft(&node.host)?,
+                dump: node.dump()?,
+                daemon,
+                node,
+            });
         }
         let writes = |host: &Watched| host.daemon.metric("flannel_rule_writes_total");
         let before = watched.iter().map(writes).collect::<Result<Vec<f64>>>()?;
@@ -90,7 +123,13 @@ fn idle_daemons_write_nothing() {
             ensure!(watched.iter().map(writes).collect::<Result<Vec<f64>>>()? == before);
             Ok(())
         })?;
-        for Watched { monitor, daemon, node, dump } in &mut watched {
+        for Watched {
+            monitor,
+            daemon,
+            node,
+            dump,
+        } in &mut watched
+        {
             let reports = monitor.reports()?;
             ensure!(reports.is_empty(), "somebody wrote:\n{reports}");
             ensure!(node.dump()? == *dump, "the rules changed");
@@ -125,16 +164,35 @@ fn a_fresh_start_makes_no_other_tables() {
 /// Fails unless the tables of our rules are there, and no others.
 fn require_tables(node: &Node, applier: Applier) -> Result<()> {
     let by_nft = match applier {
-        IptablesNft => &["table ip filter", "table ip nat", "table ip6 filter", "table ip6 nat"][..],
+        IptablesNft => &[
+            "table ip filter",
+            "table ip nat",
+            "table ip6 filter",
+            "table ip6 nat",
+        ][..],
         IptablesLegacy => &[],
         Nftables => &["table ip flannel-ipv4", "table ip6 flannel-ipv6"],
     };
-    let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+    let sorted = |text: &str| {
+        text.lines()
+            .map(str::to_owned)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+    };
     let listed = sorted(&node.run("nft", &["list", "tables"])?);
     ensure!(listed == by_nft, "{applier:?}: nft has {listed:?}");
     for file in ["ip_tables_names", "ip6_tables_names"] {
-        let names = sorted(&node.run("cat", &[&format!("/proc/thread-self/net/{file}")]).unwrap_or_default());
-        let wanted: &[&str] = if applier == IptablesLegacy { &["filter", "nat"] } else { &[] };
+        let names = sorted(
+            &node
+                .run("cat", &[&format!("/proc/thread-self/net/{file}")])
+                .unwrap_or_default(),
+        );
+        let wanted: &[&str] = if applier == IptablesLegacy {
+            &["filter", "nat"]
+        } else {
+            &[]
+        };
         ensure!(names == wanted, "{applier:?}: {file} has {names:?}");
     }
     Ok(())

@@ -8,14 +8,19 @@ use anyhow::{Context, Result, bail, ensure};
 use lab::{Lab, Programs, Store, Xtables, eventually};
 
 use super::node::{
-    APPLIERS, Applier, DEADLINE, Dump, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Nftables, Node, Stream, VARIANTS, difference, told,
+    APPLIERS, Applier, DEADLINE, Dump, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Nftables,
+    Node, Stream, VARIANTS, difference, told,
 };
 
 /// Rules of somebody else in each table of each program. What was there before is gone.
 pub(super) fn with_rules_of_others(node: &Node) -> Result<()> {
     node.run("nft", &["flush", "ruleset"])?;
     for (variant, family) in VARIANTS {
-        let (one, many) = if family == "ip" { ("198.51.100.7", "198.51.100.0/24") } else { ("fd99::7", "fd99::/64") };
+        let (one, many) = if family == "ip" {
+            ("198.51.100.7", "198.51.100.0/24")
+        } else {
+            ("fd99::7", "fd99::/64")
+        };
         let payload = format!(
             "*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n-A PREROUTING -s {one} -j ACCEPT\nCOMMIT\n\
              *mangle\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n\
@@ -64,9 +69,10 @@ impl Before {
     /// Where a start ends: with iptables, flannel's rules that are there already decide which variant it is.
     fn end(self, target: Applier) -> Applier {
         let there = match self {
-            Before::Ours(IptablesNft) | Before::GoChains(Xtables::Nft, _) | Before::GoForward(Xtables::Nft) | Before::GoRules(Xtables::Nft) => {
-                IptablesNft
-            }
+            Before::Ours(IptablesNft)
+            | Before::GoChains(Xtables::Nft, _)
+            | Before::GoForward(Xtables::Nft)
+            | Before::GoRules(Xtables::Nft) => IptablesNft,
             Before::Ours(IptablesLegacy)
             | Before::GoChains(Xtables::Legacy, _)
             | Before::GoForward(Xtables::Legacy)
@@ -77,25 +83,51 @@ impl Before {
     }
 
     fn make(self, node: &Node, own: &[String], fresh: &[Fresh]) -> Result<()> {
-        let replaced =
-            |text: String, captured: [&str; 2]| captured.iter().zip(own).fold(text, |text, (captured, subnet)| text.replace(captured, subnet));
+        let replaced = |text: String, captured: [&str; 2]| {
+            captured
+                .iter()
+                .zip(own)
+                .fold(text, |text, (captured, subnet)| {
+                    text.replace(captured, subnet)
+                })
+        };
         match self {
             Before::Nothing => Ok(()),
             Before::Ours(applier) => {
-                let fresh = fresh.iter().find(|fresh| fresh.applier == applier).context("a fresh start")?;
+                let fresh = fresh
+                    .iter()
+                    .find(|fresh| fresh.applier == applier)
+                    .context("a fresh start")?;
                 let mut daemon = fresh.node.start_as(applier)?;
-                ensure!(fresh.node.dump()? == fresh.dump, "{applier:?} does not do the same twice");
+                ensure!(
+                    fresh.node.dump()? == fresh.dump,
+                    "{applier:?} does not do the same twice"
+                );
                 daemon.terminate(DEADLINE).map(drop)
             }
             Before::GoChains(which, same_lease) => {
                 let text = golden("../../flanneld/tests/golden/masq-dual/iptables.txt")?;
-                let text = if same_lease { replaced(text, ["10.244.90.0/24", "fd10:244:0:22::/64"]) } else { text };
+                let text = if same_lease {
+                    replaced(text, ["10.244.90.0/24", "fd10:244:0:22::/64"])
+                } else {
+                    text
+                };
                 for (header, lines) in sections(&text) {
                     // `# iptables -t nat -S`
                     let words: Vec<&str> = header.split_whitespace().collect();
-                    let [program, _, table, ..] = words[..] else { bail!("{header}") };
-                    let rules: String = lines.iter().filter(|line| !line.starts_with("-P")).map(|line| format!("{line}\n")).collect();
-                    restore(node, &program.replace("tables", &format!("tables-{}", which.name())), &format!("*{table}\n{rules}COMMIT\n"))?;
+                    let [program, _, table, ..] = words[..] else {
+                        bail!("{header}")
+                    };
+                    let rules: String = lines
+                        .iter()
+                        .filter(|line| !line.starts_with("-P"))
+                        .map(|line| format!("{line}\n"))
+                        .collect();
+                    restore(
+                        node,
+                        &program.replace("tables", &format!("tables-{}", which.name())),
+                        &format!("*{table}\n{rules}COMMIT\n"),
+                    )?;
                 }
                 Ok(())
             }
@@ -110,9 +142,15 @@ impl Before {
                 Ok(())
             }
             Before::GoRules(which) => {
-                let families = [("ip", "10.244.0.0/16", "224.0.0.0/4"), ("ip6", "fd10:244::/48", "ff00::/8")];
+                let families = [
+                    ("ip", "10.244.0.0/16", "224.0.0.0/4"),
+                    ("ip6", "fd10:244::/48", "ff00::/8"),
+                ];
                 for ((family, network, multicast), subnet) in families.iter().zip(own) {
-                    let (masq, forward) = ("-m comment --comment \"flanneld masq\" -j", "-m comment --comment \"flanneld forward\" -j");
+                    let (masq, forward) = (
+                        "-m comment --comment \"flanneld masq\" -j",
+                        "-m comment --comment \"flanneld forward\" -j",
+                    );
                     let payload = format!(
                         "*nat\n-A POSTROUTING -s {network} -d {network} {masq} RETURN\n-A POSTROUTING -s {network} ! -d {multicast} {masq} MASQUERADE --random-fully\n\
                          -A POSTROUTING ! -s {network} -d {subnet} {masq} RETURN\n-A POSTROUTING ! -s {network} -d {network} {masq} MASQUERADE --random-fully\nCOMMIT\n\
@@ -123,7 +161,10 @@ impl Before {
                 Ok(())
             }
             Before::GoNftables => {
-                let text = replaced(golden("golden/nft-dual/nft.txt")?, ["10.244.39.0/24", "fd10:244:0:12::/64"]);
+                let text = replaced(
+                    golden("golden/nft-dual/nft.txt")?,
+                    ["10.244.39.0/24", "fd10:244:0:12::/64"],
+                );
                 node.feed("nft", &["-f", "-"], &text)
             }
         }
@@ -135,7 +176,9 @@ fn restore(node: &Node, program: &str, payload: &str) -> Result<()> {
 }
 
 fn golden(path: &str) -> Result<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(path);
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
@@ -173,20 +216,42 @@ fn every_way_to(target: Applier) {
             with_rules_of_others(&node)?;
             let without = node.dump()?;
             let programs = Programs::all(lab, &format!("fresh-{applier:?}"), applier.xtables())?;
-            let node = Node { host: node.host.clone(), store: node.store.clone(), options: usual.clone().env("PATH", &programs.path()) };
+            let node = Node {
+                host: node.host.clone(),
+                store: node.store.clone(),
+                options: usual.clone().env("PATH", &programs.path()),
+            };
             let mut daemon = node.start_as(applier)?;
             let env = daemon.subnet_env()?;
-            own = vec![env.subnet.context("v4")?.trunc().to_string(), env.v6_subnet.context("v6")?.trunc().to_string()];
+            own = vec![
+                env.subnet.context("v4")?.trunc().to_string(),
+                env.v6_subnet.context("v6")?.trunc().to_string(),
+            ];
             let with = node.dump()?;
-            ensure!(with != without && node.has_rules(applier), "no rules of {applier:?}: {with:#?}");
+            ensure!(
+                with != without && node.has_rules(applier),
+                "no rules of {applier:?}: {with:#?}"
+            );
             // What is not ours is as it was: all of it is still there, and nothing but rules of ours came.
             for (place, lines) in &without {
-                let now = with.get(place).with_context(|| format!("{place} is gone"))?;
-                let theirs: Vec<&String> = now.iter().filter(|line| !line.contains("FLANNEL")).collect();
-                ensure!(theirs == lines.iter().collect::<Vec<_>>(), "{place} has {now:#?}, and had {lines:#?}");
+                let now = with
+                    .get(place)
+                    .with_context(|| format!("{place} is gone"))?;
+                let theirs: Vec<&String> = now
+                    .iter()
+                    .filter(|line| !line.contains("FLANNEL"))
+                    .collect();
+                ensure!(
+                    theirs == lines.iter().collect::<Vec<_>>(),
+                    "{place} has {now:#?}, and had {lines:#?}"
+                );
             }
             daemon.terminate(DEADLINE)?;
-            fresh.push(Fresh { applier, node, dump: with });
+            fresh.push(Fresh {
+                applier,
+                node,
+                dump: with,
+            });
         }
         let mut wrong = String::new();
         for before in BEFORE {
@@ -194,9 +259,20 @@ fn every_way_to(target: Applier) {
             before.make(&node, &own, &fresh)?;
             let mut daemon = node.start_as(target)?;
             let end = before.end(target);
-            let wanted = &fresh.iter().find(|fresh| fresh.applier == end).context("a fresh start")?.dump;
-            if eventually(DEADLINE, "the same rules", || node.dump().is_ok_and(|dump| dump == *wanted)).is_err() {
-                wrong.push_str(&format!("{before:?} -> {target:?}, which ends as {end:?}:\n{}", difference(wanted, &node.dump()?)));
+            let wanted = &fresh
+                .iter()
+                .find(|fresh| fresh.applier == end)
+                .context("a fresh start")?
+                .dump;
+            if eventually(DEADLINE, "the same rules", || {
+                node.dump().is_ok_and(|dump| dump == *wanted)
+            })
+            .is_err()
+            {
+                wrong.push_str(&format!(
+                    "{before:?} -> {target:?}, which ends as {end:?}:\n{}",
+                    difference(wanted, &node.dump()?)
+                ));
             }
             ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
             daemon.terminate(DEADLINE)?;
@@ -230,14 +306,29 @@ fn switching_under_load_loses_nothing() {
         let node = Node::build(lab, &lan, 1, IptablesNft)?;
         let mut daemon = node.start_as(IptablesNft)?;
         let stream = Stream::start(lab, &lan, &node, &daemon)?;
-        for (number, applier) in [Nftables, IptablesLegacy, Nftables, IptablesNft].into_iter().enumerate() {
+        for (number, applier) in [Nftables, IptablesLegacy, Nftables, IptablesNft]
+            .into_iter()
+            .enumerate()
+        {
             daemon.terminate(DEADLINE)?;
             let programs = Programs::all(lab, &format!("switch-{number}"), applier.xtables())?;
             let options = node.options.clone().env("PATH", &programs.path());
-            let node = Node { host: node.host.clone(), store: node.store.clone(), options };
+            let node = Node {
+                host: node.host.clone(),
+                store: node.store.clone(),
+                options,
+            };
             daemon = node.start_as(applier)?;
-            let alone = || APPLIERS.iter().all(|other| node.has_rules(*other) == (*other == applier));
-            eventually(DEADLINE, &format!("only the rules of {applier:?} are there"), alone)?;
+            let alone = || {
+                APPLIERS
+                    .iter()
+                    .all(|other| node.has_rules(*other) == (*other == applier))
+            };
+            eventually(
+                DEADLINE,
+                &format!("only the rules of {applier:?} are there"),
+                alone,
+            )?;
             stream.probe.wait_flowing(DEADLINE)?;
         }
         let report = stream.probe.finish()?;
@@ -260,15 +351,29 @@ fn kills_amid_a_switch_lose_nothing() {
         for number in 0..30u64 {
             daemon.kill()?;
             both += u32::from(node.has_rules(IptablesNft) && node.has_rules(Nftables));
-            node.store.configure(&if number % 3 == 2 { IptablesNft } else { Nftables }.net_conf())?;
+            node.store.configure(
+                &if number % 3 == 2 {
+                    IptablesNft
+                } else {
+                    Nftables
+                }
+                .net_conf(),
+            )?;
             daemon = node.host.start_flanneld(&node.options)?;
             // Killed at any moment, so there is nothing to wait for: a whole switch takes about 100 ms here.
             std::thread::sleep(Duration::from_millis(20 + 13 * number % 130));
         }
         daemon.kill()?;
         daemon = node.start_as(IptablesNft)?;
-        if eventually(DEADLINE, "all is as at first", || node.dump().is_ok_and(|now| now == dump)).is_err() {
-            bail!("not all is as at first:\n{}", difference(&dump, &node.dump()?));
+        if eventually(DEADLINE, "all is as at first", || {
+            node.dump().is_ok_and(|now| now == dump)
+        })
+        .is_err()
+        {
+            bail!(
+                "not all is as at first:\n{}",
+                difference(&dump, &node.dump()?)
+            );
         }
         stream.probe.wait_flowing(DEADLINE)?;
         let report = stream.probe.finish()?;
@@ -306,22 +411,39 @@ fn a_family_that_goes_takes_its_rules_along() {
 fn nft_alone_removes_the_iptables_set() {
     Lab::run("nft alone", |lab| {
         let mut node = Node::alone(lab, IPTABLES)?;
-        node.run("iptables", &["-A", "FORWARD", "-s", "1.2.3.4", "-j", "DROP"])?;
+        node.run(
+            "iptables",
+            &["-A", "FORWARD", "-s", "1.2.3.4", "-j", "DROP"],
+        )?;
         drop(node.start()?);
         let list = || node.run("nft", &["list", "ruleset"]).unwrap();
         ensure!(list().contains("FLANNEL-POSTRTG"));
         node.store.configure(NFTABLES)?;
-        node.options = node.options.clone().env("PATH", &Programs::none(lab, "nft-only")?.with_nft()?.path());
+        node.options = node
+            .options
+            .clone()
+            .env("PATH", &Programs::none(lab, "nft-only")?.with_nft()?.path());
         let daemon = node.start()?;
         let list = || node.run("nft", &["list", "ruleset"]).unwrap();
-        eventually(DEADLINE, "the iptables set is gone", || !list().contains("FLANNEL"))?;
-        ensure!(list().contains("1.2.3.4") && list().contains("postrtg"), "{}", list());
+        eventually(DEADLINE, "the iptables set is gone", || {
+            !list().contains("FLANNEL")
+        })?;
+        ensure!(
+            list().contains("1.2.3.4") && list().contains("postrtg"),
+            "{}",
+            list()
+        );
         ensure!(told(&daemon.log(), "WARN") == 0, "{}", daemon.log());
         drop(daemon);
         // Old tables that no program here can read are reported, once.
-        node.run("iptables-legacy", &["-A", "FORWARD", "-s", "1.2.3.4", "-j", "DROP"])?;
+        node.run(
+            "iptables-legacy",
+            &["-A", "FORWARD", "-s", "1.2.3.4", "-j", "DROP"],
+        )?;
         let daemon = node.start()?;
-        eventually(DEADLINE, "the log names the old tables", || told(&daemon.log(), "iptables-legacy is not installed") == 1)?;
+        eventually(DEADLINE, "the log names the old tables", || {
+            told(&daemon.log(), "iptables-legacy is not installed") == 1
+        })?;
         Ok(())
     })
     .unwrap();

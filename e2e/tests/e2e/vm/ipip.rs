@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Store, eventually_ok};
+use lab::{
+    EtcdVersion, Flanneld, FlanneldOptions, Host, Lab, PingMatrix, PingOptions, Store,
+    eventually_ok,
+};
 
 use crate::traffic::Families;
 use crate::{cleanup, doctor, golden, healing, traffic};
@@ -43,8 +46,13 @@ fn a_firewall_that_drops_it_is_named() -> Result<()> {
 }
 
 fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
-    let mut daemons = hosts.iter().map(|host| host.start_flanneld(options)).collect::<Result<Vec<_>>>()?;
-    daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+    let mut daemons = hosts
+        .iter()
+        .map(|host| host.start_flanneld(options))
+        .collect::<Result<Vec<_>>>()?;
+    daemons
+        .iter_mut()
+        .try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
     Ok(daemons)
 }
 
@@ -58,15 +66,31 @@ fn carries_the_ipv4_half_of_two_families() -> Result<()> {
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"ipip"}}"#)?;
         let daemons = daemons(&hosts, &FlanneldOptions::new(&store).iface("enp0s8"))?;
-        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
-        eventually_ok(SOON, "the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
-        ensure!(daemons[0].log().contains("ipip carries IPv4 only"), "{}", daemons[0].log_tail(20));
+        let pods = hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
+        eventually_ok(SOON, "the pods reach each other", || {
+            PingMatrix::of(&pods)?.require_complete()
+        })?;
+        ensure!(
+            daemons[0].log().contains("ipip carries IPv4 only"),
+            "{}",
+            daemons[0].log_tail(20)
+        );
         let v6 = pods[1].v6()?;
-        ensure!(lab::ping(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(), "IPv6 arrives, and the page says that it does not");
+        ensure!(
+            lab::ping(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(),
+            "IPv6 arrives, and the page says that it does not"
+        );
         eventually_ok(SOON, "the probes know of IPv4 alone", || {
             let (_, text) = daemons[0].api("/api/v1/node")?;
             let document: serde_json::Value = serde_json::from_str(&text)?;
-            let peers = document["mesh"]["peers"].as_array().cloned().unwrap_or_default();
+            let peers = document["mesh"]["peers"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
             ensure!(peers.len() == 1 && peers[0]["state"] == "well", "{text}");
             Ok(())
         })
@@ -83,10 +107,18 @@ fn forged_packets_meet_the_guard() -> Result<()> {
             let hosts = lab.hosts(&lan, 3)?;
             let store = Store::dir(&lab.folder("leases")?);
             store.configure(&format!(r#"{{"Network":"10.5.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"ipip"}}}}"#))?;
-            let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--ip-masq");
+            let options = FlanneldOptions::new(&store)
+                .iface("enp0s8")
+                .arg("--ip-masq");
             let mut daemons = daemons(&hosts[..2], &options)?;
-            let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
-            eventually_ok(SOON, "the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+            let pods = hosts
+                .iter()
+                .zip(&daemons)
+                .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+                .collect::<Result<Vec<_>>>()?;
+            eventually_ok(SOON, "the pods reach each other", || {
+                PingMatrix::of(&pods)?.require_complete()
+            })?;
             // The third host has no lease.
             let forger = &hosts[2];
             forger.netns().ip(&format!(
@@ -100,8 +132,15 @@ fn forged_packets_meet_the_guard() -> Result<()> {
             let came = || -> Result<bool> {
                 let count = || -> Result<u64> {
                     let text = pods[0].netns().sh("cat /proc/net/snmp")?;
-                    let lines: Vec<Vec<&str>> = text.lines().filter(|line| line.starts_with("Icmp:")).map(|line| line.split(' ').collect()).collect();
-                    let at = lines[0].iter().position(|name| *name == "InEchos").unwrap_or_default();
+                    let lines: Vec<Vec<&str>> = text
+                        .lines()
+                        .filter(|line| line.starts_with("Icmp:"))
+                        .map(|line| line.split(' ').collect())
+                        .collect();
+                    let at = lines[0]
+                        .iter()
+                        .position(|name| *name == "InEchos")
+                        .unwrap_or_default();
                     Ok(lines[1][at].parse()?)
                 };
                 let before = count()?;
@@ -114,13 +153,24 @@ fn forged_packets_meet_the_guard() -> Result<()> {
                 Ok(())
             })?;
             daemons[0].terminate(SOON)?;
-            daemons[0] = hosts[0].flanneld(&options.clone().arg("--encap-peers=drop").arg("--encap-notrack").arg("--encap-bar-pods"))?;
+            daemons[0] = hosts[0].flanneld(
+                &options
+                    .clone()
+                    .arg("--encap-peers=drop")
+                    .arg("--encap-notrack")
+                    .arg("--encap-bar-pods"),
+            )?;
             eventually_ok(SOON, "forged packets are dropped", || {
                 ensure!(!came()?, "they arrive");
                 Ok(())
             })?;
-            eventually_ok(SOON, "those of nodes are not", || PingMatrix::of(&pods)?.require_complete())?;
-            ensure!(daemons[0].metric("flannel_rule_writes_total").is_ok(), "the rules are written");
+            eventually_ok(SOON, "those of nodes are not", || {
+                PingMatrix::of(&pods)?.require_complete()
+            })?;
+            ensure!(
+                daemons[0].metric("flannel_rule_writes_total").is_ok(),
+                "the rules are written"
+            );
             Ok(())
         })?;
     }
@@ -147,7 +197,11 @@ fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
         // Go flannel's, of a backend that this node once had.
         host.netns().sh("ip link add flannel-wg type wireguard; ip address add 10.244.9.0/32 dev flannel-wg; ip link set flannel-wg up")?;
         let said = cleanup::comes_back_to(host, &before, &[]);
-        ensure!(said.contains("removed device flannel.ipip (ipip)") && said.contains("removed device flannel-wg (wireguard)"), "{said}");
+        ensure!(
+            said.contains("removed device flannel.ipip (ipip)")
+                && said.contains("removed device flannel-wg (wireguard)"),
+            "{said}"
+        );
         Ok(())
     })
 }

@@ -14,7 +14,10 @@ fn has_every_kind_of_tunnel_and_delays() -> Result<()> {
         netns.sh("ip link add flannel.9 type vxlan id 9 dev enp0s8 dstport 8472; tc qdisc add dev enp0s8 root netem delay 1ms loss 10%")?;
         let kinds = netns.sh("ip -d link")?;
         for kind in ["wireguard", "ipip", "dummy", "vxlan"] {
-            ensure!(kinds.contains(&format!("    {kind} ")), "no {kind} in {kinds}");
+            ensure!(
+                kinds.contains(&format!("    {kind} ")),
+                "no {kind} in {kinds}"
+            );
         }
         Ok(())
     })

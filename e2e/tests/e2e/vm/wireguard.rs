@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Capture, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Store, eventually_ok, holds, throughout,
+    Capture, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, PingOptions, Pod, Probe,
+    ProbeOptions, Store, eventually_ok, holds, throughout,
 };
 
 use crate::golden;
@@ -18,7 +19,14 @@ const SOON: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn leaves_what_go_flannel_leaves() -> Result<()> {
-    ["wireguard", "wireguard-dual", "wireguard-auto", "wireguard-ipv6"].into_iter().try_for_each(golden::compare)
+    [
+        "wireguard",
+        "wireguard-dual",
+        "wireguard-auto",
+        "wireguard-ipv6",
+    ]
+    .into_iter()
+    .try_for_each(golden::compare)
 }
 
 /// Hosts with a pod each.
@@ -37,42 +45,99 @@ impl Bed {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, count)?;
         let store = Store::dir(&lab.folder("leases")?);
-        let families = if dual { r#""EnableIPv6":true,"IPv6Network":"fd00:5::/48","# } else { "" };
-        store.configure(&format!(r#"{{"Network":"10.5.0.0/16",{families}"Backend":{backend}}}"#))?;
+        let families = if dual {
+            r#""EnableIPv6":true,"IPv6Network":"fd00:5::/48","#
+        } else {
+            ""
+        };
+        store.configure(&format!(
+            r#"{{"Network":"10.5.0.0/16",{families}"Backend":{backend}}}"#
+        ))?;
         let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
-        let mut daemons = hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
-        daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
-        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
-        let bed = Bed { pods, daemons, options, store, hosts, mtu: if backend.contains("vxlan") { 1450 } else { 1420 } };
+        let mut daemons = hosts
+            .iter()
+            .map(|host| host.start_flanneld(&options))
+            .collect::<Result<Vec<_>>>()?;
+        daemons
+            .iter_mut()
+            .try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
+        let pods = hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
+        let bed = Bed {
+            pods,
+            daemons,
+            options,
+            store,
+            hosts,
+            mtu: if backend.contains("vxlan") {
+                1450
+            } else {
+                1420
+            },
+        };
         bed.all_reach_all("at the start")?;
         Ok(bed)
     }
 
     fn targets(&self) -> Result<Vec<Vec<IpAddr>>> {
-        let v4 = self.pods.iter().map(|pod| Ok(pod.v4()?.into())).collect::<Result<Vec<IpAddr>>>()?;
-        let v6: Vec<IpAddr> = self.pods.iter().filter_map(|pod| pod.v6().ok().map(IpAddr::V6)).collect();
-        Ok(if v6.is_empty() { vec![v4] } else { vec![v4, v6] })
+        let v4 = self
+            .pods
+            .iter()
+            .map(|pod| Ok(pod.v4()?.into()))
+            .collect::<Result<Vec<IpAddr>>>()?;
+        let v6: Vec<IpAddr> = self
+            .pods
+            .iter()
+            .filter_map(|pod| pod.v6().ok().map(IpAddr::V6))
+            .collect();
+        Ok(if v6.is_empty() {
+            vec![v4]
+        } else {
+            vec![v4, v6]
+        })
     }
 
     /// Packets of full size pass on every way, in each family, and longer ones do not.
     fn all_reach_all(&self, when: &str) -> Result<()> {
         for targets in self.targets()? {
             let options = PingOptions::default().packet(self.mtu);
-            eventually_ok(SOON, when, || PingMatrix::to(&self.pods, &targets, &options)?.require_complete())?;
-            let too_long = PingOptions::default().packet(self.mtu + 1).timeout(Duration::from_millis(300));
-            ensure!(lab::ping(self.pods[0].netns(), targets[1], &too_long)?.is_none(), "{} bytes pass", self.mtu + 1);
+            eventually_ok(SOON, when, || {
+                PingMatrix::to(&self.pods, &targets, &options)?.require_complete()
+            })?;
+            let too_long = PingOptions::default()
+                .packet(self.mtu + 1)
+                .timeout(Duration::from_millis(300));
+            ensure!(
+                lab::ping(self.pods[0].netns(), targets[1], &too_long)?.is_none(),
+                "{} bytes pass",
+                self.mtu + 1
+            );
         }
         Ok(())
     }
 
     fn passes(&self, from: usize, to: usize) -> Result<bool> {
-        Ok(lab::ping(self.pods[from].netns(), self.pods[to].v4()?.into(), &PingOptions::default())?.is_some())
+        Ok(lab::ping(
+            self.pods[from].netns(),
+            self.pods[to].v4()?.into(),
+            &PingOptions::default(),
+        )?
+        .is_some())
     }
 
     /// What `wg show flannel-wg WHAT` prints, by peer.
     fn wg(&self, host: usize, what: &str) -> Result<BTreeMap<String, String>> {
-        let text = self.hosts[host].netns().exec("wg", &["show", "flannel-wg", what])?;
-        Ok(text.lines().filter_map(|line| line.split_once('\t')).map(|(key, rest)| (key.to_owned(), rest.to_owned())).collect())
+        let text = self.hosts[host]
+            .netns()
+            .exec("wg", &["show", "flannel-wg", what])?;
+        Ok(text
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .map(|(key, rest)| (key.to_owned(), rest.to_owned()))
+            .collect())
     }
 
     /// Everything that is ours on a host, without what traffic changes.
@@ -87,15 +152,33 @@ impl Bed {
 
     /// `flannelctl probe` tells key, endpoint and last handshake of the peer behind a pod.
     fn probe_names_the_peer(&self) -> Result<()> {
-        let program = lab::binaries::own("flannelctl")?.to_string_lossy().into_owned();
-        let (pod, file) = (self.pods[1].v4()?.to_string(), self.daemons[0].subnet_file().to_string_lossy().into_owned());
-        let output = self.hosts[0].netns().output(&program, &["probe", &pod, "-o", "json", "--subnet-file", &file])?;
+        let program = lab::binaries::own("flannelctl")?
+            .to_string_lossy()
+            .into_owned();
+        let (pod, file) = (
+            self.pods[1].v4()?.to_string(),
+            self.daemons[0].subnet_file().to_string_lossy().into_owned(),
+        );
+        let output = self.hosts[0].netns().output(
+            &program,
+            &["probe", &pod, "-o", "json", "--subnet-file", &file],
+        )?;
         let document: serde_json::Value = serde_json::from_slice(&output.stdout)?;
         let steps = document["steps"].as_array().context("no steps")?;
-        let step = steps.iter().find(|step| step["name"] == "peer").with_context(|| format!("no step peer: {document:#}"))?;
-        let (key, endpoint) = self.wg(0, "endpoints")?.into_iter().next().context("no peer")?;
+        let step = steps
+            .iter()
+            .find(|step| step["name"] == "peer")
+            .with_context(|| format!("no step peer: {document:#}"))?;
+        let (key, endpoint) = self
+            .wg(0, "endpoints")?
+            .into_iter()
+            .next()
+            .context("no peer")?;
         let text = step.to_string();
-        ensure!(step["outcome"] == "ok" && text.contains(&key) && text.contains(&endpoint), "{key} {endpoint}: {document:#}");
+        ensure!(
+            step["outcome"] == "ok" && text.contains(&key) && text.contains(&endpoint),
+            "{key} {endpoint}: {document:#}"
+        );
         Ok(())
     }
 
@@ -112,12 +195,31 @@ impl Bed {
 fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
     for (mode, devices) in [("separate", 2), ("auto", 1), ("ipv4", 1), ("ipv6", 1)] {
         Lab::run(&format!("vm: wireguard {mode}"), |lab| {
-            let bed = Bed::start(lab, 2, &format!(r#"{{"Type":"wireguard","Mode":"{mode}","PersistentKeepaliveInterval":25}}"#), true)?;
+            let bed = Bed::start(
+                lab,
+                2,
+                &format!(
+                    r#"{{"Type":"wireguard","Mode":"{mode}","PersistentKeepaliveInterval":25}}"#
+                ),
+                true,
+            )?;
             let found = bed.hosts[0].netns().exec("wg", &["show", "interfaces"])?;
-            ensure!(found.split_whitespace().count() == devices, "{mode}: {found}");
-            let endpoint = bed.wg(0, "endpoints")?.into_values().next().context("no peer")?;
-            ensure!(endpoint.starts_with('[') == (mode == "ipv6"), "{mode}: {endpoint}");
-            eventually_ok(SOON, "flannelctl probe knows the peer", || bed.probe_names_the_peer())?;
+            ensure!(
+                found.split_whitespace().count() == devices,
+                "{mode}: {found}"
+            );
+            let endpoint = bed
+                .wg(0, "endpoints")?
+                .into_values()
+                .next()
+                .context("no peer")?;
+            ensure!(
+                endpoint.starts_with('[') == (mode == "ipv6"),
+                "{mode}: {endpoint}"
+            );
+            eventually_ok(SOON, "flannelctl probe knows the peer", || {
+                bed.probe_names_the_peer()
+            })?;
             bed.require_no_errors()?;
             if devices == 2 {
                 // Neither can have its own port before the other gave it up.
@@ -153,10 +255,16 @@ fn heals() -> Result<()> {
         let netns = bed.hosts[0].netns();
         let before = bed.picture(0)?;
         let peers: Vec<String> = bed.wg(0, "allowed-ips")?.into_keys().collect();
-        ensure!(peers.len() == 2 && before.contains("blackhole 10.5.0.0/16"), "{before}");
+        ensure!(
+            peers.len() == 2 && before.contains("blackhole 10.5.0.0/16"),
+            "{before}"
+        );
         let (first, second) = (&peers[0], &peers[1]);
         let allowed = bed.wg(0, "allowed-ips")?;
-        let (its, both) = (&allowed[first], format!("{},{}", allowed[first], allowed[second]));
+        let (its, both) = (
+            &allowed[first],
+            format!("{},{}", allowed[first], allowed[second]),
+        );
         let other = "wg set flannel-wg peer $(wg genkey | wg pubkey) allowed-ips 172.30.0.0/24 endpoint 192.0.2.9:1";
         for (what, damage) in [
             ("a peer is removed", format!("wg set flannel-wg peer {first} remove")),
@@ -207,8 +315,11 @@ fn heals() -> Result<()> {
 
 /// Whether a line is about the operator's peer.
 fn others(bed: &Bed, line: &str) -> bool {
-    let Ok(all) = bed.wg(0, "allowed-ips") else { return false };
-    all.iter().any(|(key, allowed)| allowed.contains("172.30.0.0/24") && line.starts_with(key.as_str()))
+    let Ok(all) = bed.wg(0, "allowed-ips") else {
+        return false;
+    };
+    all.iter()
+        .any(|(key, allowed)| allowed.contains("172.30.0.0/24") && line.starts_with(key.as_str()))
 }
 
 /// Every second time by a kill: device, keys, sessions and endpoints stay, and no probe is lost.
@@ -218,22 +329,44 @@ fn restarts_lose_nothing() -> Result<()> {
     let times = number("FLANNEL_TEST_RESTARTS", 10);
     Lab::run("vm: wireguard restarts", |lab| {
         let mut bed = Bed::start(lab, 2, r#"{"Type":"wireguard"}"#, false)?;
-        let index = |bed: &Bed| bed.hosts[0].netns().sh("ip -o link show flannel-wg | cut -d: -f1");
+        let index = |bed: &Bed| {
+            bed.hosts[0]
+                .netns()
+                .sh("ip -o link show flannel-wg | cut -d: -f1")
+        };
         let before = (bed.picture(0)?, index(&bed)?);
-        let mesh = Mesh::start(&bed.pods, &ProbeOptions::default().interval(Duration::from_millis(20)))?;
+        let mesh = Mesh::start(
+            &bed.pods,
+            &ProbeOptions::default().interval(Duration::from_millis(20)),
+        )?;
         mesh.wait_flowing(SOON)?;
         for round in 0..times {
             let handshake = bed.wg(0, "latest-handshakes")?;
             if round % 2 == 0 {
                 bed.daemons[0].kill()?;
             } else {
-                ensure!(bed.daemons[0].terminate(SOON)?.success(), "{}", bed.daemons[0].log_tail(9));
+                ensure!(
+                    bed.daemons[0].terminate(SOON)?.success(),
+                    "{}",
+                    bed.daemons[0].log_tail(9)
+                );
             }
             bed.daemons[0] = bed.hosts[0].flanneld(&bed.options)?;
-            eventually_ok(SOON, "its figures are there", || bed.daemons[0].metric("flannel_kernel_writes_total").map(drop))?;
-            ensure!(bed.daemons[0].metric("flannel_kernel_writes_total")? == 0.0, "{}", bed.daemons[0].log_tail(20));
+            eventually_ok(SOON, "its figures are there", || {
+                bed.daemons[0]
+                    .metric("flannel_kernel_writes_total")
+                    .map(drop)
+            })?;
+            ensure!(
+                bed.daemons[0].metric("flannel_kernel_writes_total")? == 0.0,
+                "{}",
+                bed.daemons[0].log_tail(20)
+            );
             // Whoever sends renews it every two minutes; it is never lost.
-            ensure!(bed.wg(0, "latest-handshakes")? >= handshake, "the sessions were lost");
+            ensure!(
+                bed.wg(0, "latest-handshakes")? >= handshake,
+                "the sessions were lost"
+            );
         }
         let after = (bed.picture(0)?, index(&bed)?);
         ensure!(after == before, "it is\n{after:?}\nand was\n{before:?}");
@@ -244,12 +377,17 @@ fn restarts_lose_nothing() -> Result<()> {
 
 /// A number of the environment: `make soak` has larger ones.
 fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(otherwise)
 }
 
 /// Runs a command on the machine itself; what it prints.
 fn sh(text: &str) -> Result<String> {
-    let output = std::process::Command::new("sh").args(["-ec", text]).output()?;
+    let output = std::process::Command::new("sh")
+        .args(["-ec", text])
+        .output()?;
     ensure!(output.status.success(), "{text}: {output:?}");
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
@@ -268,20 +406,38 @@ fn keys_follow_their_files() -> Result<()> {
     Lab::run("vm: wireguard keys", |lab| {
         let psk = lab.folder("keys")?.join("psk").display().to_string();
         sh(&format!("wg genpsk > {psk}"))?;
-        let bed = Bed::start(lab, 2, &format!(r#"{{"Type":"wireguard","PSKFile":"{psk}"}}"#), false)?;
+        let bed = Bed::start(
+            lab,
+            2,
+            &format!(r#"{{"Type":"wireguard","PSKFile":"{psk}"}}"#),
+            false,
+        )?;
         let own = key_file(&bed.hosts[0])?.display().to_string();
-        let key = || -> Result<String> { Ok(bed.hosts[0].netns().exec("wg", &["show", "flannel-wg", "public-key"])?.trim().to_owned()) };
+        let key = || -> Result<String> {
+            Ok(bed.hosts[0]
+                .netns()
+                .exec("wg", &["show", "flannel-wg", "public-key"])?
+                .trim()
+                .to_owned())
+        };
         let options = ProbeOptions::default().interval(Duration::from_millis(20));
         let probe = Probe::start(&bed.pods[1], &bed.pods[0], &options)?;
         probe.wait_flowing(SOON)?;
         let before = key()?;
         sh(&format!("wg genkey > {own}.new; mv {own}.new {own}"))?;
-        eventually_ok(SOON, "the device has the new key, and the peer knows", || {
-            let now = key()?;
-            let peers = bed.wg(1, "allowed-ips")?;
-            ensure!(now != before && peers.len() == 1 && peers.contains_key(&now), "{now}: {peers:?}");
-            Ok(())
-        })?;
+        eventually_ok(
+            SOON,
+            "the device has the new key, and the peer knows",
+            || {
+                let now = key()?;
+                let peers = bed.wg(1, "allowed-ips")?;
+                ensure!(
+                    now != before && peers.len() == 1 && peers.contains_key(&now),
+                    "{now}: {peers:?}"
+                );
+                Ok(())
+            },
+        )?;
         probe.wait_flowing(SOON)?;
         let report = probe.finish()?;
         // A handshake of an emulated processor takes its time.
@@ -295,21 +451,36 @@ fn keys_follow_their_files() -> Result<()> {
         for host in [0, 1] {
             eventually_ok(SOON, "the new preshared key", || {
                 let now = bed.wg(host, "preshared-keys")?;
-                ensure!(!now.is_empty() && now.values().all(|key| !old.contains(key)), "still the old one");
+                ensure!(
+                    !now.is_empty() && now.values().all(|key| !old.contains(key)),
+                    "still the old one"
+                );
                 Ok(())
             })?;
         }
-        let (handshakes, renewal) = (bed.wg(0, "latest-handshakes")?, number("FLANNEL_TEST_PSK", 0));
+        let (handshakes, renewal) = (
+            bed.wg(0, "latest-handshakes")?,
+            number("FLANNEL_TEST_PSK", 0),
+        );
         // The protocol's own times: there is no event to wait for.
         std::thread::sleep(Duration::from_secs(renewal));
-        ensure!(renewal == 0 || bed.wg(0, "latest-handshakes")? != handshakes, "no session with the new key within {renewal} s");
+        ensure!(
+            renewal == 0 || bed.wg(0, "latest-handshakes")? != handshakes,
+            "no session with the new key within {renewal} s"
+        );
         mesh.require_clean()?;
         // What is garbled is set aside; the device keeps its key, and the file gets it again.
         std::fs::write(&own, "garbled")?;
         let device = key()?;
         eventually_ok(SOON, "the key is in its file again", || {
-            ensure!(sh(&format!("wg pubkey < {own}"))? == device && key()? == device, "another key");
-            ensure!(std::fs::read_to_string(format!("{own}.bad"))? == "garbled", "nothing was set aside");
+            ensure!(
+                sh(&format!("wg pubkey < {own}"))? == device && key()? == device,
+                "another key"
+            );
+            ensure!(
+                std::fs::read_to_string(format!("{own}.bad"))? == "garbled",
+                "nothing was set aside"
+            );
             Ok(())
         })
     })
@@ -320,7 +491,12 @@ fn keys_follow_their_files() -> Result<()> {
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn a_port_that_wanders_is_followed() -> Result<()> {
     Lab::run("vm: wireguard roams", |lab| {
-        let bed = Bed::start(lab, 2, r#"{"Type":"wireguard","PersistentKeepaliveInterval":2}"#, false)?;
+        let bed = Bed::start(
+            lab,
+            2,
+            r#"{"Type":"wireguard","PersistentKeepaliveInterval":2}"#,
+            false,
+        )?;
         let nat = |port: u16| {
             bed.hosts[1].netns().sh(&format!(
                 "nft -f - <<END
@@ -337,27 +513,49 @@ fn a_port_that_wanders_is_followed() -> Result<()> {
 END"
             ))
         };
-        let endpoint = || -> Result<String> { bed.wg(0, "endpoints")?.into_values().next().context("no peer") };
+        let endpoint = || -> Result<String> {
+            bed.wg(0, "endpoints")?
+                .into_values()
+                .next()
+                .context("no peer")
+        };
         ensure!(endpoint()?.ends_with(":51820"), "{}", endpoint()?);
-        let (ports, stays) = (number("FLANNEL_TEST_PORTS", 2), Duration::from_secs(number("FLANNEL_TEST_PORT_STAYS", 12)));
-        let mesh = Mesh::start(&bed.pods, &ProbeOptions::default().interval(Duration::from_millis(20)))?;
+        let (ports, stays) = (
+            number("FLANNEL_TEST_PORTS", 2),
+            Duration::from_secs(number("FLANNEL_TEST_PORT_STAYS", 12)),
+        );
+        let mesh = Mesh::start(
+            &bed.pods,
+            &ProbeOptions::default().interval(Duration::from_millis(20)),
+        )?;
         mesh.wait_flowing(SOON)?;
         for port in (40_001..).take(usize::try_from(ports)?) {
             nat(port)?;
             eventually_ok(SOON, "the peer follows", || {
-                ensure!(endpoint()?.ends_with(&format!(":{port}")) && bed.passes(0, 1)?, "{}", endpoint()?);
+                ensure!(
+                    endpoint()?.ends_with(&format!(":{port}")) && bed.passes(0, 1)?,
+                    "{}",
+                    endpoint()?
+                );
                 Ok(())
             })?;
             // The peers are read twice, and a repair looks at everything: the endpoint that answers stays.
             bed.hosts[0].netns().sh("ip link set flannel-wg mtu 1300")?;
             throughout(stays, "the endpoint stays", || {
-                ensure!(endpoint()?.ends_with(&format!(":{port}")), "{}", endpoint()?);
+                ensure!(
+                    endpoint()?.ends_with(&format!(":{port}")),
+                    "{}",
+                    endpoint()?
+                );
                 Ok(())
             })?;
         }
         for (way, report) in mesh.finish()? {
             println!("{way}, {ports} ports: {report}");
-            ensure!(report.received > 0 && report.lost * 50 <= report.sent, "{way}: {report}");
+            ensure!(
+                report.received > 0 && report.lost * 50 <= report.sent,
+                "{way}: {report}"
+            );
         }
         // Nothing answers there any more, and the peer is silent: the lease's endpoint is tried.
         bed.hosts[1].netns().sh("nft delete table ip nat9; wg set flannel-wg peer $(wg show flannel-wg peers) persistent-keepalive 0")?;
@@ -375,7 +573,8 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
     Lab::run("vm: wireguard clear", |lab| {
         let mut bed = Bed::start(lab, 2, r#"{"Type":"vxlan"}"#, false)?;
         // From vxlan to wireguard, with what Go flannel leaves: routes to exactly a node's subnet.
-        let subnet = |daemon: &Flanneld| Ok(daemon.subnet_env()?.subnet.context("no subnet")?.trunc());
+        let subnet =
+            |daemon: &Flanneld| Ok(daemon.subnet_env()?.subnet.context("no subnet")?.trunc());
         let subnets = bed.daemons.iter().map(subnet).collect::<Result<Vec<_>>>()?;
         for daemon in &mut bed.daemons {
             daemon.terminate(SOON)?;
@@ -387,23 +586,47 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
         ))?;
         let via = bed.hosts[0].v4()?;
         bed.hosts[1].netns().sh(&format!("ip route flush proto 241; ip link delete flannel.1; ip route add {own} via {via} dev enp0s8"))?;
-        bed.store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
-        bed.daemons = bed.hosts.iter().map(|host| host.flanneld(&bed.options)).collect::<Result<_>>()?;
+        bed.store
+            .configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
+        bed.daemons = bed
+            .hosts
+            .iter()
+            .map(|host| host.flanneld(&bed.options))
+            .collect::<Result<_>>()?;
         eventually_ok(SOON, "what Go flannel left is gone", || {
             for host in &bed.hosts {
                 let routes = host.netns().sh("ip route")?;
                 let left = routes.contains("flannel.1") || routes.contains(&format!("{own} via"));
-                ensure!(!left && routes.contains("blackhole 10.5.0.0/16"), "{routes}");
+                ensure!(
+                    !left && routes.contains("blackhole 10.5.0.0/16"),
+                    "{routes}"
+                );
             }
             Ok(())
         })?;
-        let captures = bed.hosts.iter().map(|host| Capture::start(host.netns())).collect::<Result<Vec<_>>>()?;
+        let captures = bed
+            .hosts
+            .iter()
+            .map(|host| Capture::start(host.netns()))
+            .collect::<Result<Vec<_>>>()?;
         let options = ProbeOptions::default().interval(Duration::from_millis(20));
-        let probes = [Probe::start(&bed.pods[0], &bed.pods[1], &options)?, Probe::start(&bed.pods[1], &bed.pods[0], &options)?];
-        let flows = |what: &str| probes.iter().try_for_each(|probe| probe.wait_flowing(SOON).map(drop)).context(what.to_owned());
+        let probes = [
+            Probe::start(&bed.pods[0], &bed.pods[1], &options)?,
+            Probe::start(&bed.pods[1], &bed.pods[0], &options)?,
+        ];
+        let flows = |what: &str| {
+            probes
+                .iter()
+                .try_for_each(|probe| probe.wait_flowing(SOON).map(drop))
+                .context(what.to_owned())
+        };
         flows("at the start")?;
         let netns = bed.hosts[0].netns();
-        for damage in ["ip link set flannel-wg down", "ip link delete flannel-wg", "ip route delete 10.5.0.0/16 dev flannel-wg"] {
+        for damage in [
+            "ip link set flannel-wg down",
+            "ip link delete flannel-wg",
+            "ip route delete 10.5.0.0/16 dev flannel-wg",
+        ] {
             netns.sh(damage)?;
             flows(damage)?;
         }
@@ -418,15 +641,33 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
         let (first, second) = (bed.pods[0].v4()?.octets(), bed.pods[1].v4()?.octets());
         for (host, capture) in bed.hosts.iter().zip(captures) {
             let frames = capture.finish()?;
-            let pods = |frame: &Vec<u8>| frame.len() > 12 && holds(&frame[12..], &first) && holds(&frame[12..], &second);
-            ensure!(frames.iter().any(pods), "the capture sees nothing of the pods");
+            let pods = |frame: &Vec<u8>| {
+                frame.len() > 12 && holds(&frame[12..], &first) && holds(&frame[12..], &second)
+            };
+            ensure!(
+                frames.iter().any(pods),
+                "the capture sees nothing of the pods"
+            );
             // Of all interfaces of the host, the uplink's frames have its MAC.
             let text = host.netns().link("enp0s8")?.context("no uplink")?.address;
-            let mac: Vec<u8> = text.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
-            let uplink: Vec<&Vec<u8>> = frames.iter().filter(|frame| frame.len() > 12 && (frame[..6] == mac || frame[6..12] == mac)).collect();
-            ensure!(uplink.len() > 50, "{} frames between the nodes", uplink.len());
+            let mac: Vec<u8> = text
+                .split(':')
+                .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
+                .collect();
+            let uplink: Vec<&Vec<u8>> = frames
+                .iter()
+                .filter(|frame| frame.len() > 12 && (frame[..6] == mac || frame[6..12] == mac))
+                .collect();
+            ensure!(
+                uplink.len() > 50,
+                "{} frames between the nodes",
+                uplink.len()
+            );
             let clear = uplink.into_iter().filter(|frame| pods(frame)).count();
-            ensure!(clear == 0, "{clear} frames between the nodes show a pod's packet");
+            ensure!(
+                clear == 0,
+                "{clear} frames between the nodes show a pod's packet"
+            );
         }
         Ok(())
     })
@@ -443,20 +684,46 @@ fn a_key_is_an_identity() -> Result<()> {
         let store = Store::dir(&leases);
         store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
-        let keys = hosts.iter().map(|host| Ok(key_file(host)?.display().to_string())).collect::<Result<Vec<_>>>()?;
+        let keys = hosts
+            .iter()
+            .map(|host| Ok(key_file(host)?.display().to_string()))
+            .collect::<Result<Vec<_>>>()?;
         let public = sh(&format!("wg genkey > {0}; wg pubkey < {0}", keys[0]))?;
         let data = format!(r#"{{"PublicKey":"{public}","Port":51820}}"#);
-        let value = format!(r#"{{"PublicIP":"{}","PublicIPv6":null,"BackendType":"wireguard","BackendData":{data}}}"#, hosts[0].v4()?);
+        let value = format!(
+            r#"{{"PublicIP":"{}","PublicIPv6":null,"BackendType":"wireguard","BackendData":{data}}}"#,
+            hosts[0].v4()?
+        );
         std::fs::write(leases.join("subnets/10.5.77.0-24"), value)?;
         let first = hosts[0].flanneld(&options)?;
-        ensure!(first.subnet_env()?.subnet.is_some_and(|net| net.trunc().to_string() == "10.5.77.0/24"), "{:?}", first.subnet_env()?);
+        ensure!(
+            first
+                .subnet_env()?
+                .subnet
+                .is_some_and(|net| net.trunc().to_string() == "10.5.77.0/24"),
+            "{:?}",
+            first.subnet_env()?
+        );
         // A cloned disk.
         sh(&format!("cp {} {}", keys[0], keys[1]))?;
         let second = hosts[1].flanneld(&options)?;
-        let pods = [hosts[0].pod("p1", &first.subnet_env()?)?, hosts[1].pod("p1", &second.subnet_env()?)?];
-        eventually_ok(SOON, "both reach each other", || PingMatrix::of(&pods)?.require_complete())?;
-        ensure!(sh(&format!("wg pubkey < {}", keys[0]))? == public, "the older one's key has changed");
-        ensure!(sh(&format!("wg pubkey < {}", keys[1]))? != public && second.log().contains("cloned disk"), "{}", second.log_tail(20));
+        let pods = [
+            hosts[0].pod("p1", &first.subnet_env()?)?,
+            hosts[1].pod("p1", &second.subnet_env()?)?,
+        ];
+        eventually_ok(SOON, "both reach each other", || {
+            PingMatrix::of(&pods)?.require_complete()
+        })?;
+        ensure!(
+            sh(&format!("wg pubkey < {}", keys[0]))? == public,
+            "the older one's key has changed"
+        );
+        ensure!(
+            sh(&format!("wg pubkey < {}", keys[1]))? != public
+                && second.log().contains("cloned disk"),
+            "{}",
+            second.log_tail(20)
+        );
         Ok(())
     })
 }
@@ -474,14 +741,32 @@ fn kernel_and_userspace_understand_each_other() -> Result<()> {
         let mut daemons = Vec::new();
         // Each reads the configuration when it starts.
         for (host, implementation) in hosts.iter().zip(["kernel", "userspace"]) {
-            let backend = format!(r#"{{"Type":"wireguard","PSK":"{psk}","Implementation":"{implementation}"}}"#);
+            let backend = format!(
+                r#"{{"Type":"wireguard","PSK":"{psk}","Implementation":"{implementation}"}}"#
+            );
             store.configure(&format!(r#"{{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#))?;
             daemons.push(host.flanneld(&options)?);
         }
         let kind = |host: &Host| host.netns().sh("ip -d link show flannel-wg");
-        ensure!(kind(&hosts[0])?.contains("wireguard") && kind(&hosts[1])?.contains("tun"), "{} {}", kind(&hosts[0])?, kind(&hosts[1])?);
-        let pods = hosts.iter().zip(&daemons).map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?)).collect::<Result<Vec<_>>>()?;
-        let bed = Bed { pods, daemons, options, store, hosts, mtu: 1420 };
+        ensure!(
+            kind(&hosts[0])?.contains("wireguard") && kind(&hosts[1])?.contains("tun"),
+            "{} {}",
+            kind(&hosts[0])?,
+            kind(&hosts[1])?
+        );
+        let pods = hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
+        let bed = Bed {
+            pods,
+            daemons,
+            options,
+            store,
+            hosts,
+            mtu: 1420,
+        };
         bed.all_reach_all("both understand each other")?;
         bed.require_no_errors()
     })

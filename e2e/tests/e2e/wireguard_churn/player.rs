@@ -75,7 +75,11 @@ impl Player {
         });
         let theirs = Arc::clone(&shared);
         let thread = std::thread::spawn(move || play(&socket, &theirs));
-        Ok(Player { address, shared, thread: Some(thread) })
+        Ok(Player {
+            address,
+            shared,
+            thread: Some(thread),
+        })
     }
 
     /// Takes another key, beside those that it had, with which it answers so late. Returns its number.
@@ -86,7 +90,17 @@ impl Player {
         let number = tunnels.len();
         // Nobody floods it.
         let limiter = Arc::new(RateLimiter::new(&keys.public, u64::MAX));
-        tunnels.push((Tunn::new(keys.private, PublicKey::from(peer), None, None, number as u32, Some(limiter)), late));
+        tunnels.push((
+            Tunn::new(
+                keys.private,
+                PublicKey::from(peer),
+                None,
+                None,
+                number as u32,
+                Some(limiter),
+            ),
+            late,
+        ));
         number
     }
 
@@ -114,20 +128,34 @@ impl Drop for Player {
 fn receive(socket: &UdpSocket, datagram: &mut [u8]) -> Option<(usize, SocketAddr, Duration)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(datagram)];
-    let message = recvmsg::<SockaddrIn>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty()).ok()?;
+    let message = recvmsg::<SockaddrIn>(
+        socket.as_raw_fd(),
+        &mut parts,
+        Some(&mut space),
+        MsgFlags::empty(),
+    )
+    .ok()?;
     let at = message.cmsgs().ok()?.find_map(|control| match control {
         ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
         _ => None,
     });
-    Some((message.bytes, SocketAddr::V4((*message.address.as_ref()?).into()), at?))
+    Some((
+        message.bytes,
+        SocketAddr::V4((*message.address.as_ref()?).into()),
+        at?,
+    ))
 }
 
 fn play(socket: &UdpSocket, shared: &Shared) {
     let (mut datagram, mut out) = (vec![0; 2048], vec![0; 2048]);
     let mut answers: Vec<(Instant, Vec<u8>, SocketAddr)> = Vec::new();
     while !shared.end.load(Ordering::Relaxed) {
-        answers.retain(|(due, answer, to)| *due > Instant::now() || socket.send_to(answer, to).is_err());
-        let Some((length, from, at)) = receive(socket, &mut datagram) else { continue };
+        answers.retain(|(due, answer, to)| {
+            *due > Instant::now() || socket.send_to(answer, to).is_err()
+        });
+        let Some((length, from, at)) = receive(socket, &mut datagram) else {
+            continue;
+        };
         let message = &datagram[..length];
         let mut tunnels = lock(&shared.tunnels);
         match message {
@@ -136,7 +164,9 @@ fn play(socket: &UdpSocket, shared: &Shared) {
                 for (tunnel, late) in tunnels.iter_mut().rev() {
                     // Its clock.
                     let _ = tunnel.update_timers(&mut out);
-                    if let TunnResult::WriteToNetwork(answer) = tunnel.decapsulate(None, message, &mut out) {
+                    if let TunnResult::WriteToNetwork(answer) =
+                        tunnel.decapsulate(None, message, &mut out)
+                    {
                         answers.push((Instant::now() + *late, answer.to_vec(), from));
                         break;
                     }
@@ -144,13 +174,25 @@ fn play(socket: &UdpSocket, shared: &Shared) {
             }
             [4, 0, 0, 0, _, a, b, c, ..] => {
                 let key = u32::from_le_bytes([*a, *b, *c, 0]) as usize;
-                let Some((tunnel, _)) = tunnels.get_mut(key) else { continue };
-                let TunnResult::WriteToTunnelV4(packet, _) = tunnel.decapsulate(None, message, &mut out) else { continue };
+                let Some((tunnel, _)) = tunnels.get_mut(key) else {
+                    continue;
+                };
+                let TunnResult::WriteToTunnelV4(packet, _) =
+                    tunnel.decapsulate(None, message, &mut out)
+                else {
+                    continue;
+                };
                 let step = shared.step.load(Ordering::SeqCst);
                 let to = <[u8; 4]>::try_from(&packet[16..20]).unwrap().into();
                 if let Some(number) = packet.get(HEADERS..HEADERS + 8) {
                     let number = u64::from_be_bytes(number.try_into().unwrap());
-                    lock(&shared.opened).push(Opened { key, to, number, step, at });
+                    lock(&shared.opened).push(Opened {
+                        key,
+                        to,
+                        number,
+                        step,
+                        at,
+                    });
                 }
             }
             _ => {}

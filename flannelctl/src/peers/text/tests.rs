@@ -42,8 +42,20 @@ fn verdict(number: u8, state: State) -> view::Peer {
 }
 
 fn peers(states: &[(u8, State)]) -> Peers {
-    let probed = states.iter().map(|(number, state)| Probed { peer: known(*number), verdicts: vec![verdict(*number, *state)] }).collect();
-    Peers { schema: node_api::PEERS.to_owned(), node: "node-1".to_owned(), probed: true, peers: probed, rows: Vec::new() }
+    let probed = states
+        .iter()
+        .map(|(number, state)| Probed {
+            peer: known(*number),
+            verdicts: vec![verdict(*number, *state)],
+        })
+        .collect();
+    Peers {
+        schema: node_api::PEERS.to_owned(),
+        node: "node-1".to_owned(),
+        probed: true,
+        peers: probed,
+        rows: Vec::new(),
+    }
 }
 
 #[test]
@@ -61,29 +73,52 @@ node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 
     assert_eq!(text(&three, false, Screen::plain()), want);
     let other = &mut three.peers[2].verdicts[0];
     other.id = Some("4".into());
-    assert!(text(&three, false, Screen::plain()).contains("ping only: the probe port is filtered\n"));
+    assert!(
+        text(&three, false, Screen::plain()).contains("ping only: the probe port is filtered\n")
+    );
     three.peers[2].verdicts[0].refuses = true;
-    assert!(text(&three, false, Screen::plain()).contains("ping only: its host refuses the probes\n"));
+    assert!(
+        text(&three, false, Screen::plain()).contains("ping only: its host refuses the probes\n")
+    );
 }
 
 #[test]
 fn what_is_not_probed_is_neither_well_nor_broken() {
     let mut two = peers(&[(2, State::Unknown), (3, State::SmallMtu)]);
-    two.peers.push(Probed { peer: known(4), verdicts: Vec::new() });
+    two.peers.push(Probed {
+        peer: known(4),
+        verdicts: Vec::new(),
+    });
     let shown = text(&two, false, Screen::plain());
-    assert!(shown.contains("192.0.2.4  not probed\n") && shown.contains("should carry 1450"), "{shown}");
+    assert!(
+        shown.contains("192.0.2.4  not probed\n") && shown.contains("should carry 1450"),
+        "{shown}"
+    );
     assert!(shown.ends_with("\n0 of 2 well, 1 not known yet"), "{shown}");
     two.probed = false;
     let shown = text(&two, false, Screen::plain());
-    assert!(shown.starts_with("NODE    SUBNET         ADDRESS\n") && shown.ends_with("\n3 peers, not probed"), "{shown}");
+    assert!(
+        shown.starts_with("NODE    SUBNET         ADDRESS\n")
+            && shown.ends_with("\n3 peers, not probed"),
+        "{shown}"
+    );
     two.peers.clear();
-    assert_eq!(text(&two, false, Screen::plain()), "no other node has a lease that is in force here");
+    assert_eq!(
+        text(&two, false, Screen::plain()),
+        "no other node has a lease that is in force here"
+    );
 }
 
 #[test]
 fn other_nodes_say_what_they_know() {
     let mut one = peers(&[(2, State::Well)]);
-    let said = Own { ready: false, broken: 1, degraded: 0, risks: 2, gravest: Some("ip-forward".to_owned()) };
+    let said = Own {
+        ready: false,
+        broken: 1,
+        degraded: 0,
+        risks: 2,
+        gravest: Some("ip-forward".to_owned()),
+    };
     let row = |number: u8, said: Option<Own>| Row {
         id: None,
         name: Some(format!("node-{number}\u{1b}[2J").into()),
@@ -98,7 +133,15 @@ fn other_nodes_say_what_they_know() {
     assert!(text(&one, true, Screen::plain()).ends_with("\n\nno other node has said anything"));
     one.rows = vec![row(2, Some(said)), row(3, None)];
     let shown = text(&one, true, Screen::plain());
-    assert!(shown.contains("10.244.2.0/24  not ready  1 broken, 2 risk: ip-forward  2 of 3 well  -    3 s ago\n"), "{shown}");
-    assert!(shown.contains("10.244.3.0/24  not known  -") && !shown.contains('\u{1b}'), "{shown}");
+    assert!(
+        shown.contains(
+            "10.244.2.0/24  not ready  1 broken, 2 risk: ip-forward  2 of 3 well  -    3 s ago\n"
+        ),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("10.244.3.0/24  not known  -") && !shown.contains('\u{1b}'),
+        "{shown}"
+    );
     assert!(!text(&one, false, Screen::plain()).contains("FINDINGS"));
 }

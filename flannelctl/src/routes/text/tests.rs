@@ -8,32 +8,86 @@ fn object(kind: Kind, text: &str, number: Option<u8>, state: State) -> Object {
         subnet: format!("10.244.{number}.0/24").parse().unwrap(),
         address: format!("192.0.2.{number}").parse().unwrap(),
     });
-    Object { kind, text: text.to_owned(), holder, state, found: None, why: None }
+    Object {
+        kind,
+        text: text.to_owned(),
+        holder,
+        state,
+        found: None,
+        why: None,
+    }
 }
 
 fn peer(number: u8) -> [Object; 3] {
     [
-        object(Kind::Fdb, &format!("02:00:00:00:00:0{number} dev flannel.1 dst 192.0.2.{number} self permanent"), Some(number), State::AsWanted),
-        object(Kind::Neighbour, &format!("10.244.{number}.0 dev flannel.1 lladdr 02:00:00:00:00:0{number} PERMANENT"), Some(number), State::AsWanted),
-        object(Kind::Route, &format!("10.244.{number}.0/24 via 10.244.{number}.0 dev flannel.1 proto 241 onlink"), Some(number), State::AsWanted),
+        object(
+            Kind::Fdb,
+            &format!("02:00:00:00:00:0{number} dev flannel.1 dst 192.0.2.{number} self permanent"),
+            Some(number),
+            State::AsWanted,
+        ),
+        object(
+            Kind::Neighbour,
+            &format!("10.244.{number}.0 dev flannel.1 lladdr 02:00:00:00:00:0{number} PERMANENT"),
+            Some(number),
+            State::AsWanted,
+        ),
+        object(
+            Kind::Route,
+            &format!("10.244.{number}.0/24 via 10.244.{number}.0 dev flannel.1 proto 241 onlink"),
+            Some(number),
+            State::AsWanted,
+        ),
     ]
 }
 
 fn foreign(text: &str, by: &str, own_subnet: bool, in_the_way_of: &[&str]) -> Foreign {
-    let in_the_way_of = in_the_way_of.iter().map(|what| (*what).to_owned()).collect();
-    Foreign { kind: Kind::Route, text: text.to_owned(), by: by.to_owned(), own_subnet, in_the_way_of }
+    let in_the_way_of = in_the_way_of
+        .iter()
+        .map(|what| (*what).to_owned())
+        .collect();
+    Foreign {
+        kind: Kind::Route,
+        text: text.to_owned(),
+        by: by.to_owned(),
+        own_subnet,
+        in_the_way_of,
+    }
 }
 
 fn routes(peers: impl IntoIterator<Item = u8>) -> Routes {
     let own = [
-        object(Kind::Link, "flannel.1 mtu 1450 up vxlan id 1", None, State::AsWanted),
-        object(Kind::Address, "10.244.1.0/32 dev flannel.1", None, State::AsWanted),
+        object(
+            Kind::Link,
+            "flannel.1 mtu 1450 up vxlan id 1",
+            None,
+            State::AsWanted,
+        ),
+        object(
+            Kind::Address,
+            "10.244.1.0/32 dev flannel.1",
+            None,
+            State::AsWanted,
+        ),
     ];
     let what = vec!["masquerade".to_owned(), "forward".to_owned()];
     Routes {
-        objects: own.into_iter().chain(peers.into_iter().flat_map(peer)).collect(),
-        foreign: vec![foreign("10.244.1.0/24 dev cni0 proto kernel scope link", "the kernel, for an address of cni0", true, &[])],
-        rules: Some(Rules { with: "nftables".to_owned(), what, in_place: true, ..Rules::default() }),
+        objects: own
+            .into_iter()
+            .chain(peers.into_iter().flat_map(peer))
+            .collect(),
+        foreign: vec![foreign(
+            "10.244.1.0/24 dev cni0 proto kernel scope link",
+            "the kernel, for an address of cni0",
+            true,
+            &[],
+        )],
+        rules: Some(Rules {
+            with: "nftables".to_owned(),
+            what,
+            in_place: true,
+            ..Rules::default()
+        }),
         ..Routes::default()
     }
 }
@@ -61,11 +115,27 @@ rules: nftables: masquerade, forward; in place
 #[test]
 fn what_is_wrong_comes_first_and_the_rest_is_counted() {
     let mut many = routes(2..=99);
-    let (way, by) = ("10.244.9.0/24 via 192.0.2.250 dev eth1 proto static", "an operator, NetworkManager or systemd-networkd");
-    many.foreign.push(foreign(way, by, false, &["10.244.9.0/24 (node-9)"]));
-    let refused = many.objects.iter_mut().find(|object| object.text.starts_with("10.244.9.0/24")).unwrap();
-    (refused.state, refused.found, refused.why) = (State::Refused, Some(way.to_owned()), Some("File exists (os error 17)".to_owned()));
-    let missing = many.objects.iter_mut().find(|object| object.text.starts_with("10.244.7.0 ")).unwrap();
+    let (way, by) = (
+        "10.244.9.0/24 via 192.0.2.250 dev eth1 proto static",
+        "an operator, NetworkManager or systemd-networkd",
+    );
+    many.foreign
+        .push(foreign(way, by, false, &["10.244.9.0/24 (node-9)"]));
+    let refused = many
+        .objects
+        .iter_mut()
+        .find(|object| object.text.starts_with("10.244.9.0/24"))
+        .unwrap();
+    (refused.state, refused.found, refused.why) = (
+        State::Refused,
+        Some(way.to_owned()),
+        Some("File exists (os error 17)".to_owned()),
+    );
+    let missing = many
+        .objects
+        .iter_mut()
+        .find(|object| object.text.starts_with("10.244.7.0 "))
+        .unwrap();
     missing.state = State::Missing;
     let want = "\
 KIND       OBJECT                                                       FOR     STATE
@@ -87,7 +157,13 @@ rules: nftables: masquerade, forward; in place
 
 296 objects: 294 as wanted, 1 missing, 1 refused; one of somebody else's is in the way";
     assert_eq!(text(&many, false, Screen::plain()), want);
-    assert_eq!(text(&many, true, Screen::plain()).lines().filter(|line| line.ends_with("as wanted")).count(), 294);
+    assert_eq!(
+        text(&many, true, Screen::plain())
+            .lines()
+            .filter(|line| line.ends_with("as wanted"))
+            .count(),
+        294
+    );
 }
 
 #[test]
@@ -95,24 +171,48 @@ fn nothing_in_the_document_is_obeyed() {
     let hostile = "n\u{1b}[2J\r\nfake\u{202e}";
     let mut routes = routes([2]);
     for object in &mut routes.objects {
-        object.holder =
-            Some(Holder { node: Some(hostile.to_owned()), subnet: "10.244.2.0/24".parse().unwrap(), address: "192.0.2.2".parse().unwrap() });
-        (object.state, object.found, object.why) = (State::Refused, Some(hostile.to_owned()), Some(hostile.to_owned()));
+        object.holder = Some(Holder {
+            node: Some(hostile.to_owned()),
+            subnet: "10.244.2.0/24".parse().unwrap(),
+            address: "192.0.2.2".parse().unwrap(),
+        });
+        (object.state, object.found, object.why) = (
+            State::Refused,
+            Some(hostile.to_owned()),
+            Some(hostile.to_owned()),
+        );
     }
     routes.foreign = vec![foreign(hostile, hostile, false, &[hostile])];
-    routes.rules = Some(Rules { with: "nftables".to_owned(), trouble: hostile.to_owned(), ..Rules::default() });
+    routes.rules = Some(Rules {
+        with: "nftables".to_owned(),
+        trouble: hostile.to_owned(),
+        ..Rules::default()
+    });
     let text = text(&routes, false, Screen::plain());
-    assert!(text.chars().all(|c| c == '\n' || printable::is_printable(c)) && !text.lines().any(|line| line.starts_with("fake")), "{text:?}");
+    assert!(
+        text.chars()
+            .all(|c| c == '\n' || printable::is_printable(c))
+            && !text.lines().any(|line| line.starts_with("fake")),
+        "{text:?}"
+    );
     assert!(text.contains("the rules are not in place"), "{text}");
 }
 
 #[test]
 fn few_objects_and_none() {
-    let mut one = Routes { objects: vec![object(Kind::Route, "x", Some(2), State::AsWanted)], ..Routes::default() };
+    let mut one = Routes {
+        objects: vec![object(Kind::Route, "x", Some(2), State::AsWanted)],
+        ..Routes::default()
+    };
     assert!(text(&one, false, Screen::plain()).ends_with("\n\n1 object, as wanted"));
     one.objects.clear();
-    assert_eq!(text(&one, false, Screen::plain()), "nothing is wanted in the kernel");
-    let pods = (0..3).map(|pod| foreign(&format!("10.244.1.{pod} dev veth{pod}"), "x", true, &[])).collect();
+    assert_eq!(
+        text(&one, false, Screen::plain()),
+        "nothing is wanted in the kernel"
+    );
+    let pods = (0..3)
+        .map(|pod| foreign(&format!("10.244.1.{pod} dev veth{pod}"), "x", true, &[]))
+        .collect();
     one.foreign = pods;
     assert!(text(&one, false, Screen::plain()).starts_with("3 routes more inside"));
 }

@@ -1,7 +1,9 @@
 //! The sentence and the rows, case by case.
 
 use super::*;
-use node_api::{FailedPeer, File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay, Wireguard};
+use node_api::{
+    FailedPeer, File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay, Wireguard,
+};
 use run_dir::exit_report::ExitReport;
 
 const NOW: &str = "2026-01-01T14:05:24Z";
@@ -19,7 +21,11 @@ fn node() -> Node {
         uptime_seconds: 3 * 86_400 + 4 * 3600,
         ready: true,
         subnets: vec!["10.244.1.0/24".parse().unwrap()],
-        lease: Some(Lease { until: Some(at("2026-01-02T14:04:46Z")), renewed: Some(at("2026-01-01T14:04:46Z")), trouble: None }),
+        lease: Some(Lease {
+            until: Some(at("2026-01-02T14:04:46Z")),
+            renewed: Some(at("2026-01-01T14:04:46Z")),
+            trouble: None,
+        }),
         underlay: Some(Underlay {
             interface: "eth1".to_owned(),
             addresses: ips("192.0.2.1"),
@@ -28,9 +34,23 @@ fn node() -> Node {
             why: "named by --iface=eth1".to_owned(),
         }),
         mtu: Some(1450),
-        subnet_env: Some(File { path: "/run/flannel/subnet.env".into(), state: FileState::Right }),
-        store: Some(Store { what: "etcd at https://192.0.2.250:2379 under /x".to_owned(), heard: Some(at("2026-01-01T14:05:22Z")), trouble: None }),
-        kernel: Some(Kernel { in_sync: true, routes: 2, neighbours: 2, fdb: 1, put_back: 2, ..Kernel::default() }),
+        subnet_env: Some(File {
+            path: "/run/flannel/subnet.env".into(),
+            state: FileState::Right,
+        }),
+        store: Some(Store {
+            what: "etcd at https://192.0.2.250:2379 under /x".to_owned(),
+            heard: Some(at("2026-01-01T14:05:22Z")),
+            trouble: None,
+        }),
+        kernel: Some(Kernel {
+            in_sync: true,
+            routes: 2,
+            neighbours: 2,
+            fdb: 1,
+            put_back: 2,
+            ..Kernel::default()
+        }),
         rules: Some(Rules {
             with: "iptables (nf_tables)".to_owned(),
             what: vec!["masquerade".to_owned(), "forward".to_owned()],
@@ -44,7 +64,14 @@ fn node() -> Node {
 }
 
 fn status(node: Option<Node>) -> Status {
-    Status { schema: node_api::STATUS.to_owned(), host: "h2".to_owned(), daemon: DaemonState::Running, trouble: None, exit_report: None, node }
+    Status {
+        schema: node_api::STATUS.to_owned(),
+        host: "h2".to_owned(),
+        daemon: DaemonState::Running,
+        trouble: None,
+        exit_report: None,
+        node,
+    }
 }
 
 fn told(status: &Status) -> String {
@@ -89,38 +116,72 @@ fn verdict(state: types::reachability::State) -> probing::view::Peer {
 #[test]
 fn the_sentence_is_the_whole_state() {
     use types::reachability::State;
-    let mesh = |states: &[State]| Some(probing::view::Mesh { peers: states.iter().map(|state| verdict(*state)).collect(), ..Default::default() });
+    let mesh = |states: &[State]| {
+        Some(probing::view::Mesh {
+            peers: states.iter().map(|state| verdict(*state)).collect(),
+            ..Default::default()
+        })
+    };
     let with = |change: &dyn Fn(&mut Node)| {
         let mut node = node();
         change(&mut node);
         status(Some(node))
     };
     let cases: [(Status, &str, bool, &str); 11] = [
-        (with(&|node| node.findings = Some(Vec::new())), "node-1 is ready ", false, "  peers     2, not probed"),
         (
-            with(&|node| node.findings = Some(vec![finding(Severity::Broken, "mtu", None), finding(Severity::Broken, "slow", Some("mtu"))])),
+            with(&|node| node.findings = Some(Vec::new())),
+            "node-1 is ready ",
+            false,
+            "  peers     2, not probed",
+        ),
+        (
+            with(&|node| {
+                node.findings = Some(vec![
+                    finding(Severity::Broken, "mtu", None),
+                    finding(Severity::Broken, "slow", Some("mtu")),
+                ])
+            }),
             "node-1 is ready, and one thing is broken",
             true,
             "up 3 d 4 h\n  broken: mtu is wrong (since 3 min)\n  flannelctl doctor tells what to do\n\n  subnet",
         ),
         (
-            with(&|node| node.findings = Some(vec![finding(Severity::Broken, "mtu", None), finding(Severity::Degraded, "slow", None)])),
+            with(&|node| {
+                node.findings = Some(vec![
+                    finding(Severity::Broken, "mtu", None),
+                    finding(Severity::Degraded, "slow", None),
+                ])
+            }),
             "node-1 is ready, and 2 things are broken",
             true,
             "  broken: slow is wrong",
         ),
-        (with(&|node| node.findings = Some(vec![finding(Severity::Risk, "clock", None)])), "node-1 is ready ", false, "  risk: clock is wrong"),
+        (
+            with(&|node| node.findings = Some(vec![finding(Severity::Risk, "clock", None)])),
+            "node-1 is ready ",
+            false,
+            "  risk: clock is wrong",
+        ),
         (
             with(&|node| node.mesh = mesh(&[State::Well, State::CutOff])),
             "node-1 is ready, and one thing is broken",
             true,
             "  broken: node-3 (192.0.2.3) is cut-off since 3 min",
         ),
-        (with(&|node| node.mesh = mesh(&[State::Well, State::Slow, State::Unknown])), "node-1 is ready ", false, "  peers     1 of 3 well"),
+        (
+            with(&|node| node.mesh = mesh(&[State::Well, State::Slow, State::Unknown])),
+            "node-1 is ready ",
+            false,
+            "  peers     1 of 3 well",
+        ),
         (
             with(&|node| {
                 node.ready = false;
-                node.reasons = vec![Reason { condition: "store".to_owned(), code: String::new(), text: "etcd is\nsilent".to_owned() }];
+                node.reasons = vec![Reason {
+                    condition: "store".to_owned(),
+                    code: String::new(),
+                    text: "etcd is\nsilent".to_owned(),
+                }];
             }),
             "node-1 is not ready",
             true,
@@ -133,13 +194,23 @@ fn the_sentence_is_the_whole_state() {
             "  hangs     no heartbeat from network",
         ),
         (
-            with(&|node| node.notices = vec![Notice { name: "port-taken".to_owned(), text: "8474".to_owned() }]),
+            with(&|node| {
+                node.notices = vec![Notice {
+                    name: "port-taken".to_owned(),
+                    text: "8474".to_owned(),
+                }]
+            }),
             "node-1 is ready ",
             false,
             "  note      port-taken: 8474",
         ),
         (
-            with(&|node| node.lease = Some(Lease { trouble: Some("etcd refuses".to_owned()), ..Lease::default() })),
+            with(&|node| {
+                node.lease = Some(Lease {
+                    trouble: Some("etcd refuses".to_owned()),
+                    ..Lease::default()
+                })
+            }),
             "node-1 is ready ",
             false,
             "  subnet    10.244.1.0/24, which does not expire; etcd refuses",
@@ -165,13 +236,15 @@ fn the_sentence_is_the_whole_state() {
 
 #[test]
 fn exit_report_is_shown_without_daemon() {
-    let words = |at: Timestamp| ExitReport {
+    let words = |at: Timestamp| {
+        ExitReport {
         at,
         code: 1,
         text: "the public address 10.0.2.15 of this node is already the address of node h1\nsecond\u{1b}[31m line".to_owned(),
         version: "0.1.0".to_owned(),
         problem: None,
         choice: None,
+    }
     };
     let ended = |words: Option<ExitReport>| Status {
         daemon: DaemonState::Stopped,
@@ -187,9 +260,19 @@ flanneld does not run on h2; it ended 12 s ago with exit code 1:
   flannelctl doctor tells what to do";
     assert_eq!(text, want);
     // A clock that was set back is no reason for nonsense.
-    assert!(told(&ended(Some(words(at("2027-01-01T00:00:00Z"))))).contains("it ended at 2027-01-01T00:00:00Z with"));
-    assert!(told(&ended(None)).starts_with("flanneld does not run on h2, and left no word why\n    nobody listens\n"));
-    let hanging = Status { daemon: DaemonState::Hanging, trouble: Some("silent".to_owned()), ..status(None) };
+    assert!(
+        told(&ended(Some(words(at("2027-01-01T00:00:00Z")))))
+            .contains("it ended at 2027-01-01T00:00:00Z with")
+    );
+    assert!(
+        told(&ended(None))
+            .starts_with("flanneld does not run on h2, and left no word why\n    nobody listens\n")
+    );
+    let hanging = Status {
+        daemon: DaemonState::Hanging,
+        trouble: Some("silent".to_owned()),
+        ..status(None)
+    };
     assert!(told(&hanging).starts_with("flanneld hangs on h2\n    silent\n"));
     assert!(is_broken(&ended(None)) && is_broken(&hanging));
 }
@@ -198,7 +281,11 @@ flanneld does not run on h2; it ended 12 s ago with exit code 1:
 fn a_daemon_that_knows_nothing_yet_is_shown_without_gaps() {
     let fresh = Node {
         node: "node-1".to_owned(),
-        reasons: vec![Reason { condition: "start".to_owned(), code: String::new(), text: "starting".to_owned() }],
+        reasons: vec![Reason {
+            condition: "start".to_owned(),
+            code: String::new(),
+            text: "starting".to_owned(),
+        }],
         ..Node::default()
     };
     let text = told(&status(Some(fresh)));
@@ -223,8 +310,16 @@ fn peers_that_the_kernel_refuses_have_a_line() {
         running(&node, Screen::plain())
     };
     let line = "  failed    1 peer cannot be programmed: 10.244.2.0/24 (node-2): cannot add route: File exists\n";
-    assert!(with(1).starts_with("node-1 is ready") && with(1).contains(line), "{}", with(1));
-    assert!(with(3).contains("  failed    3 peers cannot be programmed: 10.244.2.0/24 (node-2)"), "{}", with(3));
+    assert!(
+        with(1).starts_with("node-1 is ready") && with(1).contains(line),
+        "{}",
+        with(1)
+    );
+    assert!(
+        with(3).contains("  failed    3 peers cannot be programmed: 10.244.2.0/24 (node-2)"),
+        "{}",
+        with(3)
+    );
     assert!(!with(0).contains("cannot be programmed"), "{}", with(0));
 }
 
@@ -232,10 +327,24 @@ fn peers_that_the_kernel_refuses_have_a_line() {
 fn silent_peers_of_wireguard_have_a_line() {
     let with = |silent| {
         let mut node = node();
-        let kernel = Kernel { in_sync: true, routes: 2, wireguard: Some(Wireguard { peers: 5, silent }), ..Kernel::default() };
+        let kernel = Kernel {
+            in_sync: true,
+            routes: 2,
+            wireguard: Some(Wireguard { peers: 5, silent }),
+            ..Kernel::default()
+        };
         node.kernel = Some(kernel);
         running(&node, Screen::plain())
     };
-    assert!(with(2).contains("  silent    2 of 5 WireGuard peers complete no handshake\n"), "{}", with(2));
-    assert!(with(0).contains("2 routes, 5 WireGuard peers, all as wanted") && !with(0).contains("handshake"), "{}", with(0));
+    assert!(
+        with(2).contains("  silent    2 of 5 WireGuard peers complete no handshake\n"),
+        "{}",
+        with(2)
+    );
+    assert!(
+        with(0).contains("2 routes, 5 WireGuard peers, all as wanted")
+            && !with(0).contains("handshake"),
+        "{}",
+        with(0)
+    );
 }

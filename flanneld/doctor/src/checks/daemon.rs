@@ -20,7 +20,14 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "Another program has a port that flanneld wants",
         needs: &[Need::Ports],
-        explains: &["not-running", "encap-blocked", "wireguard-silent", "overlay-cut", "one-way", "probe-filtered"],
+        explains: &[
+            "not-running",
+            "encap-blocked",
+            "wireguard-silent",
+            "overlay-cut",
+            "one-way",
+            "probe-filtered",
+        ],
         waits: false,
         judge: port_taken,
     },
@@ -61,9 +68,21 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
     };
     if let Some(words) = facts.daemon.exit_report.known() {
         let when = words.at.map(|at| format!(" at {at}")).unwrap_or_default();
-        finding = finding.seen(format!("it ended{when} with exit code {}: {}", words.code, words.problem), "its last words");
+        finding = finding.seen(
+            format!(
+                "it ended{when} with exit code {}: {}",
+                words.code, words.problem
+            ),
+            "its last words",
+        );
     } else {
-        finding = finding.seen(format!("no process holds {}.status", facts.daemon.subnet_file.display()), place);
+        finding = finding.seen(
+            format!(
+                "no process holds {}.status",
+                facts.daemon.subnet_file.display()
+            ),
+            place,
+        );
     }
     vec![match &facts.daemon.launch {
         Launch::Systemd => finding.run("systemctl start flanneld"),
@@ -72,7 +91,14 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
 }
 
 fn hangs(facts: &Facts) -> Vec<Finding> {
-    let Some(silent) = facts.daemon.silent.known().filter(|silent| !silent.is_empty()) else { return Vec::new() };
+    let Some(silent) = facts
+        .daemon
+        .silent
+        .known()
+        .filter(|silent| !silent.is_empty())
+    else {
+        return Vec::new();
+    };
     let mut finding = Finding::new(
         "hangs",
         Severity::Broken,
@@ -120,11 +146,22 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
 fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     let number = port.number;
     let backend = facts.network.known().and_then(|network| network.backend);
-    let key = backend.and_then(|backend| backend.keys.port).unwrap_or("Port");
+    let key = backend
+        .and_then(|backend| backend.keys.port)
+        .unwrap_or("Port");
     // The kernel's own tunnels have ports that no process has.
-    let kinds = backend.into_iter().flat_map(|backend| backend.devices).filter_map(|device| device.kinds.first());
-    let kind = kinds.copied().find(|kind| *kind != "tun").unwrap_or("vxlan");
-    let (list, owner) = (format!("ss -ulpn sport = :{number}"), port.owner.as_deref().unwrap_or("another program"));
+    let kinds = backend
+        .into_iter()
+        .flat_map(|backend| backend.devices)
+        .filter_map(|device| device.kinds.first());
+    let kind = kinds
+        .copied()
+        .find(|kind| *kind != "tun")
+        .unwrap_or("vxlan");
+    let (list, owner) = (
+        format!("ss -ulpn sport = :{number}"),
+        port.owner.as_deref().unwrap_or("another program"),
+    );
     Finding::new(
         PORT_TAKEN,
         Severity::Broken,
@@ -141,5 +178,6 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
 
 /// Whether a taken port explains another finding: only the tunnel's, which is the gravest, explains what happens between nodes.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
-    cause.severity == Severity::Broken || matches!(other.check.as_str(), "not-running" | "probe-filtered")
+    cause.severity == Severity::Broken
+        || matches!(other.check.as_str(), "not-running" | "probe-filtered")
 }

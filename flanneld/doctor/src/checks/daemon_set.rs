@@ -13,37 +13,55 @@ const CONTAINER: &str = "kube-flannel";
 
 /// Gives the container a variable; the shell reads the value. An argument of the same name would beat it.
 pub fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
-    Command::in_namespace(namespace, |kubectl| format!("{kubectl} set env daemonset/{SET} -c {CONTAINER} {variable}={value}"))
+    Command::in_namespace(namespace, |kubectl| {
+        format!("{kubectl} set env daemonset/{SET} -c {CONTAINER} {variable}={value}")
+    })
 }
 
 /// Changes the DaemonSet by a script of sed. Without the version, whose change since would be a conflict.
 fn rewrite(namespace: &str, script: &str) -> Command {
     let script = word(script);
     Command::in_namespace(namespace, |kubectl| {
-        format!("{kubectl} get daemonset {SET} -o json | sed -E -e '/\"resourceVersion\":/d' -e {script} | {kubectl} replace -f -")
+        format!(
+            "{kubectl} get daemonset {SET} -o json | sed -E -e '/\"resourceVersion\":/d' -e {script} | {kubectl} replace -f -"
+        )
     })
 }
 
 /// Puts another argument in the place of one.
 pub fn replace_argument(namespace: &str, argument: &Argument, flag: &str, value: &str) -> Command {
-    let (old, new) = (pattern(&json(&argument.word())), replacement(&json(&argument.instead(flag, value))));
+    let (old, new) = (
+        pattern(&json(&argument.word())),
+        replacement(&json(&argument.instead(flag, value))),
+    );
     if argument.joined {
         return rewrite(namespace, &format!("s|{old}|{new}|"));
     }
     // Two words are two lines: the flag goes with its value, and another one's value stays.
-    let (named, name) = (pattern(&json(&format!("{}{}", argument.dashes, argument.flag))), replacement(&json(&format!("--{flag}"))));
-    rewrite(namespace, &format!(r"/{named},$/{{N;s|{named},(\n *){old}|{name},\1{new}|;}}"))
+    let (named, name) = (
+        pattern(&json(&format!("{}{}", argument.dashes, argument.flag))),
+        replacement(&json(&format!("--{flag}"))),
+    );
+    rewrite(
+        namespace,
+        &format!(r"/{named},$/{{N;s|{named},(\n *){old}|{name},\1{new}|;}}"),
+    )
 }
 
 /// Moves the health endpoints: their port stands in an argument or a variable, and the kubelet asks there.
 pub fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
-    rewrite(namespace, &format!(r#"s/(healthz-port=|[pP]ort": |"value": "){from}\b/\1{to}/"#))
+    rewrite(
+        namespace,
+        &format!(r#"s/(healthz-port=|[pP]ort": |"value": "){from}\b/\1{to}/"#),
+    )
 }
 
 /// Starts the daemon of a node anew.
 pub fn restart(namespace: &str, node: &str) -> Command {
     let on_node = word(&format!("spec.nodeName={node}"));
-    Command::in_namespace(namespace, |kubectl| format!("{kubectl} delete pod -l app=flannel --field-selector {on_node}"))
+    Command::in_namespace(namespace, |kubectl| {
+        format!("{kubectl} delete pod -l app=flannel --field-selector {on_node}")
+    })
 }
 
 /// Says where commands of kubectl belong, and whether the namespace in them is a guess.
@@ -55,10 +73,21 @@ pub fn tell_place(finding: &mut Finding, facts: &Facts) {
     if [HERE, EVERYWHERE].contains(&finding.remedy.on.as_str()) {
         finding.remedy.on = WITH_KUBECTL.to_owned();
     }
-    let Launch::Kubernetes { namespace, assumed: true } = &facts.daemon.launch else { return };
+    let Launch::Kubernetes {
+        namespace,
+        assumed: true,
+    } = &facts.daemon.launch
+    else {
+        return;
+    };
     if acts_on.contains(&ActsOn::Namespace) {
-        let text = format!("nothing on this node tells flannel's namespace: the commands name {namespace}, the manifest's");
-        finding.evidence.push(Evidence { text, from: "ls /var/log/pods".to_owned() });
+        let text = format!(
+            "nothing on this node tells flannel's namespace: the commands name {namespace}, the manifest's"
+        );
+        finding.evidence.push(Evidence {
+            text,
+            from: "ls /var/log/pods".to_owned(),
+        });
     }
 }
 
@@ -69,13 +98,20 @@ fn json(text: &str) -> String {
 
 /// An extended regular expression for this text. Not every sed can quote the character that parts the script.
 pub fn pattern(text: &str) -> String {
-    let quoted: String = text.chars().flat_map(|c| [Some('\\').filter(|_| r"\.[]{}()*+?^$".contains(c)), Some(c)]).flatten().collect();
+    let quoted: String = text
+        .chars()
+        .flat_map(|c| [Some('\\').filter(|_| r"\.[]{}()*+?^$".contains(c)), Some(c)])
+        .flatten()
+        .collect();
     quoted.replace('|', ".")
 }
 
 /// What stands for itself on the other side.
 pub fn replacement(text: &str) -> String {
-    text.chars().flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)]).flatten().collect()
+    text.chars()
+        .flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)])
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]
@@ -85,11 +121,18 @@ mod tests {
 
     /// What sed makes of a text.
     fn edited(command: &str, text: &str) -> String {
-        let script = command.split(" | ").find(|part| part.starts_with("sed ")).unwrap();
+        let script = command
+            .split(" | ")
+            .find(|part| part.starts_with("sed "))
+            .unwrap();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("in.json");
         std::fs::write(&file, text).unwrap();
-        let output = std::process::Command::new("sh").arg("-c").arg(format!("{script} < '{}'", file.display())).output().unwrap();
+        let output = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(format!("{script} < '{}'", file.display()))
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
@@ -111,7 +154,10 @@ mod tests {
 "port": 80810
 "value": "8181"
 "#;
-        assert_eq!(edited(&move_health_port("kube-flannel", 8081, 8181).text, text), want);
+        assert_eq!(
+            edited(&move_health_port("kube-flannel", 8081, 8181).text, text),
+            want
+        );
     }
 
     proptest! {

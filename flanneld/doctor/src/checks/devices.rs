@@ -18,7 +18,15 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "A kernel module is missing",
         needs: &[Need::Modules],
-        explains: &["foreign-device", "not-running", "encap-blocked", "wireguard-silent", "overlay-cut", "one-way", "probe-filtered"],
+        explains: &[
+            "foreign-device",
+            "not-running",
+            "encap-blocked",
+            "wireguard-silent",
+            "overlay-cut",
+            "one-way",
+            "probe-filtered",
+        ],
         waits: false,
         judge: module,
     },
@@ -27,7 +35,15 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "A device is in the way",
         needs: &[Need::Network, Need::Interfaces],
-        explains: &["not-running", "drift-war", "encap-blocked", "wireguard-silent", "overlay-cut", "one-way", "probe-filtered"],
+        explains: &[
+            "not-running",
+            "drift-war",
+            "encap-blocked",
+            "wireguard-silent",
+            "overlay-cut",
+            "one-way",
+            "probe-filtered",
+        ],
         waits: false,
         judge: foreign_device,
     },
@@ -40,7 +56,11 @@ pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
 
 /// A device that only flannel names so, of a kind that a backend gives it.
 pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
-    let is_of = |backend: &&Profile| backend.device(&interface.name).is_some_and(|device| device.kinds.contains(&interface.kind.as_str()));
+    let is_of = |backend: &&Profile| {
+        backend
+            .device(&interface.name)
+            .is_some_and(|device| device.kinds.contains(&interface.kind.as_str()))
+    };
     facts.backends.iter().any(is_of)
 }
 
@@ -70,14 +90,22 @@ fn module(facts: &Facts) -> Vec<Finding> {
 }
 
 fn foreign_device(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known() else { return Vec::new() };
+    let Some(network) = facts.network.known() else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
-    let used = Family::ALL.into_iter().filter(|family| network.has(*family));
+    let used = Family::ALL
+        .into_iter()
+        .filter(|family| network.has(*family));
     let wanted: BTreeSet<String> = used.filter_map(|family| network.device(family)).collect();
     for interface in interfaces(facts) {
         let name = &interface.name;
         if wanted.contains(name) && !is_flannels(facts, interface) {
-            let kind = if interface.kind.is_empty() { "hardware" } else { &interface.kind };
+            let kind = if interface.kind.is_empty() {
+                "hardware"
+            } else {
+                &interface.kind
+            };
             findings.push(
                 Finding::new(
                     "foreign-device",
@@ -96,10 +124,14 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                 .note("not kept over a reboot: give the device another name where it is configured"),
             );
         }
-        let ours = network.vni.zip(network.tunnel().and_then(|tunnel| tunnel.port()));
+        let ours = network
+            .vni
+            .zip(network.tunnel().and_then(|tunnel| tunnel.port()));
         if interface.vxlan.is_some() && interface.vxlan == ours && !name.starts_with("flannel") {
             // In dual-stack the device of the other family may be there.
-            let missing = wanted.iter().any(|name| interfaces(facts).iter().all(|other| other.name != *name));
+            let missing = wanted
+                .iter()
+                .any(|name| interfaces(facts).iter().all(|other| other.name != *name));
             if missing {
                 findings.push(
                     Finding::new(

@@ -14,19 +14,59 @@ use types::Family;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("ufw", "ufw refuses packets of other nodes", &["encap-blocked", "wireguard-silent", "one-way", "overlay-cut", "probe-filtered"], ufw),
+    check(
+        "ufw",
+        "ufw refuses packets of other nodes",
+        &[
+            "encap-blocked",
+            "wireguard-silent",
+            "one-way",
+            "overlay-cut",
+            "probe-filtered",
+        ],
+        ufw,
+    ),
     check(
         "firewalld",
         "firewalld drops packets of pods",
-        &["encap-blocked", "wireguard-silent", "one-way", "overlay-cut", "probe-filtered"],
+        &[
+            "encap-blocked",
+            "wireguard-silent",
+            "one-way",
+            "overlay-cut",
+            "probe-filtered",
+        ],
         firewalld,
     ),
-    check("forward-policy", "A firewall's policy drops packets of pods", &[], forward_policy),
-    check("forward-reject", "A firewall's rule rejects packets of pods", &[], forward_reject),
+    check(
+        "forward-policy",
+        "A firewall's policy drops packets of pods",
+        &[],
+        forward_policy,
+    ),
+    check(
+        "forward-reject",
+        "A firewall's rule rejects packets of pods",
+        &[],
+        forward_reject,
+    ),
 ];
 
-const fn check(id: &'static str, title: &'static str, explains: &'static [&'static str], judge: fn(&Facts) -> Vec<Finding>) -> Check {
-    Check { id, severity: Severity::Broken, title, needs: &[Need::Network, Need::Firewalls], explains, waits: false, judge }
+const fn check(
+    id: &'static str,
+    title: &'static str,
+    explains: &'static [&'static str],
+    judge: fn(&Facts) -> Vec<Finding>,
+) -> Check {
+    Check {
+        id,
+        severity: Severity::Broken,
+        title,
+        needs: &[Need::Network, Need::Firewalls],
+        explains,
+        waits: false,
+        judge,
+    }
 }
 
 fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
@@ -34,28 +74,56 @@ fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
 }
 
 /// The tables of iptables, each with whether our jump is about to be added to its family: our rules are in one variant only.
-fn tables<'a>(network: &'a Network, firewalls: &'a Firewalls) -> impl Iterator<Item = (&'a Table, bool)> {
+fn tables<'a>(
+    network: &'a Network,
+    firewalls: &'a Firewalls,
+) -> impl Iterator<Item = (&'a Table, bool)> {
     firewalls.tables.iter().map(move |table| {
-        let mut family = firewalls.tables.iter().filter(|other| other.network == table.network);
-        (table, network.forward && !network.nftables && !family.any(|other| other.jump))
+        let mut family = firewalls
+            .tables
+            .iter()
+            .filter(|other| other.network == table.network);
+        (
+            table,
+            network.forward && !network.nftables && !family.any(|other| other.jump),
+        )
     })
 }
 
 /// How bad it is that rules block pods' packets: a risk where a rule before them is not understood and may let packets pass.
 fn by_doubt(doubt: bool) -> Severity {
-    if doubt { Severity::Risk } else { Severity::Broken }
+    if doubt {
+        Severity::Risk
+    } else {
+        Severity::Broken
+    }
 }
 
 /// The commands that let pods' packets pass: after the chains of network policies, and before the rule that rejects all.
 fn let_pass(table: &Table) -> Vec<String> {
-    let Table { network, command, .. } = table;
-    let rule = |place: &str, side: &str| (command.clone(), format!("{place} -{side} {network} -j ACCEPT"));
+    let Table {
+        network, command, ..
+    } = table;
+    let rule = |place: &str, side: &str| {
+        (
+            command.clone(),
+            format!("{place} -{side} {network} -j ACCEPT"),
+        )
+    };
     let both = |place: &str| vec![rule(place, "s"), rule(place, "d")];
     // At the start of the host there are no chains of policies yet, and an agent may append its own.
-    let kept = |rules: &[(String, String)]| if table.policies.is_some() { Vec::new() } else { rules.to_vec() };
+    let kept = |rules: &[(String, String)]| {
+        if table.policies.is_some() {
+            Vec::new()
+        } else {
+            rules.to_vec()
+        }
+    };
     let unit = format!("flannel-forward-{command}");
     let first = both("-I FORWARD");
-    let refusal = table.refusal().and_then(|block| block.stop.number.map(|number| (&block.stop, number)));
+    let refusal = table
+        .refusal()
+        .and_then(|block| block.stop.number.map(|number| (&block.stop, number)));
     let mut commands = match (refusal, table.policies) {
         // Policies after the rule that rejects all would be passed by: it moves to the end.
         (Some((refusal, number)), Some(policies)) if policies > number => {
@@ -69,7 +137,9 @@ fn let_pass(table: &Table) -> Vec<String> {
             now.push((command.clone(), refusal.rule.clone()));
             persist::iptables(&unit, &now, &kept(&first))
         }
-        (Some((_, number)), _) if number > 1 => persist::iptables(&unit, &both(&format!("-I FORWARD {number}")), &kept(&first)),
+        (Some((_, number)), _) if number > 1 => {
+            persist::iptables(&unit, &both(&format!("-I FORWARD {number}")), &kept(&first))
+        }
         (Some(_), _) => persist::iptables(&unit, &first, &kept(&first)),
         // After all rules comes the policy.
         (None, _) => persist::iptables(&unit, &both("-A FORWARD"), &kept(&both("-A FORWARD"))),
@@ -81,10 +151,14 @@ fn let_pass(table: &Table) -> Vec<String> {
 }
 
 fn forward_policy(facts: &Facts) -> Vec<Finding> {
-    let Some((network, firewalls)) = known(facts) else { return Vec::new() };
+    let Some((network, firewalls)) = known(facts) else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
     for (table, _) in tables(network, firewalls).filter(|(_, coming)| !coming) {
-        let Some(Block { doubt, .. }) = table.policy() else { continue };
+        let Some(Block { doubt, .. }) = table.policy() else {
+            continue;
+        };
         let command = &table.command;
         let docker = if table.docker { " (set by Docker)" } else { "" };
         let because = match (network.forward, network.nftables) {
@@ -104,7 +178,11 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
             .of(Family::from(table.network))
             .seen("-P FORWARD DROP", format!("{command} -S FORWARD"))
             // A rule that rejects comes first, and its finding has the commands.
-            .run_all(if table.refusal().is_none() { let_pass(table) } else { Vec::new() }),
+            .run_all(if table.refusal().is_none() {
+                let_pass(table)
+            } else {
+                Vec::new()
+            }),
         ));
     }
     findings.extend(firewalls.barriers.iter().filter(|barrier| !barrier.by_rule).map(|barrier| {
@@ -117,14 +195,22 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
 
 /// Says that a rule may let packets pass.
 fn doubted(doubt: bool, finding: Finding) -> Finding {
-    if doubt { finding.seen("a rule before it may accept them: the doctor does not understand all conditions of rules", "flanneld") } else { finding }
+    if doubt {
+        finding.seen("a rule before it may accept them: the doctor does not understand all conditions of rules", "flanneld")
+    } else {
+        finding
+    }
 }
 
 fn forward_reject(facts: &Facts) -> Vec<Finding> {
-    let Some((network, firewalls)) = known(facts) else { return Vec::new() };
+    let Some((network, firewalls)) = known(facts) else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
     for (table, coming) in tables(network, firewalls) {
-        let Some(Block { stop, doubt }) = table.refusal() else { continue };
+        let Some(Block { stop, doubt }) = table.refusal() else {
+            continue;
+        };
         let rule = &stop.rule;
         let command = &table.command;
         findings.push(doubted(
@@ -153,26 +239,50 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
 }
 
 fn path(barrier: &Barrier) -> String {
-    let Barrier { family, table, chain, .. } = barrier;
+    let Barrier {
+        family,
+        table,
+        chain,
+        ..
+    } = barrier;
     format!("{family} {table} {chain}")
 }
 
 /// An nftables chain: an accept in another chain does not override it.
 fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
-    let Barrier { family, table, chain, .. } = barrier;
+    let Barrier {
+        family,
+        table,
+        chain,
+        ..
+    } = barrier;
     let network = barrier.network;
-    let keyword = if network.addr().is_ipv6() { "ip6" } else { "ip" };
+    let keyword = if network.addr().is_ipv6() {
+        "ip6"
+    } else {
+        "ip"
+    };
     let place = format!("{} {} {}", word(family), word(table), word(chain));
     let rules = ["saddr", "daddr"].map(|side| format!("{keyword} {side} {network} accept"));
     let (verb, at) = match barrier.handle {
         Some(handle) => ("insert", format!("{place} handle {handle}")),
         None => ("add", place.clone()),
     };
-    let mut commands: Vec<String> = rules.iter().map(|rule| format!("nft {verb} rule {at} {rule}")).collect();
-    let kept: Vec<String> = rules.iter().map(|rule| format!("{verb} rule {place} {rule}")).collect();
+    let mut commands: Vec<String> = rules
+        .iter()
+        .map(|rule| format!("nft {verb} rule {at} {rule}"))
+        .collect();
+    let kept: Vec<String> = rules
+        .iter()
+        .map(|rule| format!("{verb} rule {place} {rule}"))
+        .collect();
     commands.push(persist::nftables(family, table, &kept));
     // Without the place of the rule that rejects, no other one is known that helps and lets no packet pass by network policies.
-    let commands = if barrier.by_rule && barrier.handle.is_none() { Vec::new() } else { commands };
+    let commands = if barrier.by_rule && barrier.handle.is_none() {
+        Vec::new()
+    } else {
+        commands
+    };
     doubted(
         barrier.doubt,
         Finding::new(
@@ -191,12 +301,18 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 /// How bad it is that a firewall's rules refuse the tunnel: packets that arrive through it prove that some rule lets them in.
 /// `family`: only those of this family count.
 fn by_probes(facts: &Facts, family: Option<Family>) -> Severity {
-    if of_family(facts, family).any(|path| path.verdict.state.passes()) { Severity::Risk } else { Severity::Broken }
+    if of_family(facts, family).any(|path| path.verdict.state.passes()) {
+        Severity::Risk
+    } else {
+        Severity::Broken
+    }
 }
 
 /// The paths whose packets a firewall of a family meets.
 fn of_family(facts: &Facts, family: Option<Family>) -> impl Iterator<Item = &Path> {
-    super::mesh::paths(facts).iter().filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
+    super::mesh::paths(facts)
+        .iter()
+        .filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
 /// Whether a firewall that probes acquit explains another finding: one that is a risk drops nothing.
@@ -206,14 +322,23 @@ pub fn explains(cause: &Finding, _: &Finding) -> bool {
 
 /// Whether the probes judged ways to peers, and nothing arrives by any of them.
 pub fn nothing_arrives(facts: &Facts, family: Family) -> bool {
-    let mut judged = of_family(facts, Some(family)).filter(|path| path.verdict.state != State::Unknown).peekable();
+    let mut judged = of_family(facts, Some(family))
+        .filter(|path| path.verdict.state != State::Unknown)
+        .peekable();
     judged.peek().is_some() && judged.all(Path::is_lost)
 }
 
 fn ufw(facts: &Facts) -> Vec<Finding> {
-    let Some((network, firewalls)) = known(facts) else { return Vec::new() };
-    let Some(tunnel) = network.tunnel() else { return Vec::new() };
-    let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input.is_some());
+    let Some((network, firewalls)) = known(facts) else {
+        return Vec::new();
+    };
+    let Some(tunnel) = network.tunnel() else {
+        return Vec::new();
+    };
+    let shut = firewalls
+        .tables
+        .iter()
+        .filter(|table| table.ufw && table.input.is_some());
     // Where a rule is not understood, only packets that do not arrive count.
     let shut = shut.filter(|table| table.is_shut() || nothing_arrives(facts, table.network.into()));
     let shut = shut.filter(|table| network.travels_in(table.network.into()));
@@ -228,38 +353,75 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
             "packets from other nodes to pods of this node are dropped",
         )
         .of(Family::from(table.network))
-        .seen(format!("no rule of ufw accepts {what}"), format!("{} -S ufw-user-input", table.command))
-        .run_all(let_in::commands(Program::Ufw, &tunnel.each(table.network.into()), &Origin::of(facts, family), &[], ""))
+        .seen(
+            format!("no rule of ufw accepts {what}"),
+            format!("{} -S ufw-user-input", table.command),
+        )
+        .run_all(let_in::commands(
+            Program::Ufw,
+            &tunnel.each(table.network.into()),
+            &Origin::of(facts, family),
+            &[],
+            "",
+        ))
     })
     .collect()
 }
 
 fn firewalld(facts: &Facts) -> Vec<Finding> {
-    let Some((network, firewalls)) = known(facts) else { return Vec::new() };
-    let Some(known) = &firewalls.firewalld else { return Vec::new() };
-    let unknown: Vec<String> = network.networks.nets().filter(|net| !known.networks.contains(net)).map(|net| net.to_string()).collect();
+    let Some((network, firewalls)) = known(facts) else {
+        return Vec::new();
+    };
+    let Some(known) = &firewalls.firewalld else {
+        return Vec::new();
+    };
+    let unknown: Vec<String> = network
+        .networks
+        .nets()
+        .filter(|net| !known.networks.contains(net))
+        .map(|net| net.to_string())
+        .collect();
     let shut = network.tunnel().filter(|_| !known.tunnel);
     if unknown.is_empty() && shut.is_none() {
         return Vec::new();
     }
     let mut missing = unknown.clone();
     missing.extend(shut.map(words));
-    let mut commands: Vec<String> = unknown.iter().map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}")).collect();
-    for family in Family::ALL.into_iter().filter(|family| network.travels_in(*family)) {
+    let mut commands: Vec<String> = unknown
+        .iter()
+        .map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}"))
+        .collect();
+    for family in Family::ALL
+        .into_iter()
+        .filter(|family| network.travels_in(*family))
+    {
         let kinds = shut.map(|tunnel| tunnel.each(family)).unwrap_or_default();
-        commands.extend(let_in::commands(Program::Firewalld, &kinds, &Origin::of(facts, family), &[], ""));
+        commands.extend(let_in::commands(
+            Program::Firewalld,
+            &kinds,
+            &Origin::of(facts, family),
+            &[],
+            "",
+        ));
     }
     // Once, at the end.
     commands.retain(|command| command != RELOAD);
     commands.push(RELOAD.to_owned());
     // No probe is forwarded: of the rules for pods' packets the probes say nothing.
-    let severity = if unknown.is_empty() { by_probes(facts, None) } else { Severity::Broken };
+    let severity = if unknown.is_empty() {
+        by_probes(facts, None)
+    } else {
+        Severity::Broken
+    };
     vec![
         Finding::new(
             "firewalld",
             severity,
             "",
-            format!("firewalld is active and does not accept {}", missing.join(" and ")),
+            format!(
+                "firewalld is active and does not accept {}",
+                missing.join(" and ")
+            ),
             "it drops packets from and to pods of other nodes",
         )
         .seen("its rules refuse them", "nft list table inet firewalld")

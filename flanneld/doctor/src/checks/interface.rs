@@ -77,7 +77,15 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "No interface fits",
         needs: &[Need::Reasons],
-        explains: &["store-unreachable", "encap-blocked", "wireguard-silent", "peer-cut", "overlay-cut", "one-way", "probe-filtered"],
+        explains: &[
+            "store-unreachable",
+            "encap-blocked",
+            "wireguard-silent",
+            "peer-cut",
+            "overlay-cut",
+            "one-way",
+            "probe-filtered",
+        ],
         waits: false,
         judge: no_interface,
     },
@@ -85,7 +93,12 @@ pub const CHECKS: &[Check] = &[
         id: "node-internal-ip",
         severity: Severity::Degraded,
         title: "kubelet reports the address of a NAT interface",
-        needs: &[Need::Interfaces, Need::Routes, Need::Choice, Need::Kubernetes],
+        needs: &[
+            Need::Interfaces,
+            Need::Routes,
+            Need::Choice,
+            Need::Kubernetes,
+        ],
         explains: &[],
         waits: false,
         judge: node_internal_ip,
@@ -103,7 +116,11 @@ fn paths(facts: &Facts) -> &[Path] {
 
 /// What ended the last daemon, while none runs.
 fn end(facts: &Facts) -> Option<&Problem> {
-    let words = facts.daemon.exit_report.known().filter(|_| facts.daemon.running.known() == Some(&false))?;
+    let words = facts
+        .daemon
+        .exit_report
+        .known()
+        .filter(|_| facts.daemon.running.known() == Some(&false))?;
     Some(&words.problem)
 }
 
@@ -113,7 +130,9 @@ fn refused_for_address(facts: &Facts) -> Option<String> {
     problem.details().find_map(|detail| match detail {
         Detail::AddressInUse { address, holder } => {
             let address = address.map(|ip| format!(" {ip}")).unwrap_or_default();
-            Some(format!("the public address{address} of this node is already the address of {holder}"))
+            Some(format!(
+                "the public address{address} of this node is already the address of {holder}"
+            ))
         }
         _ => None,
     })
@@ -122,11 +141,16 @@ fn refused_for_address(facts: &Facts) -> Option<String> {
 /// Leases of others with an address of this host.
 fn with_our_address(facts: &Facts) -> Vec<&str> {
     let refused = facts.leases.refused.known().into_iter().flatten();
-    refused.filter(|refused| refused.reason == "our-address").map(|refused| refused.text.as_str()).collect()
+    refused
+        .filter(|refused| refused.reason == "our-address")
+        .map(|refused| refused.text.as_str())
+        .collect()
 }
 
 fn wrong_interface(facts: &Facts) -> Vec<Finding> {
-    let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else { return Vec::new() };
+    let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else {
+        return Vec::new();
+    };
     // Peers on the link of another interface say nothing of this one: their nodes were mended before.
     let paths: Vec<&Path> = paths_by(facts, interface).collect();
     // An interface by which a peer was heard once is the right one: the peer is off, or the way is cut.
@@ -141,8 +165,14 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let ours = with_our_address(facts);
     // Without probes the marks alone tell: nobody else is behind that gateway.
     let alone = facts.mesh.known().is_none()
-        && facts.leases.peers.known().is_some_and(|peers| peers.iter().any(|peer| peer.addresses().any(|ip| beside(interface, ip))));
-    if !((silent || refused.is_some() || !ours.is_empty()) && (marks.is_some() || led) || alone && marks.is_some()) {
+        && facts.leases.peers.known().is_some_and(|peers| {
+            peers
+                .iter()
+                .any(|peer| peer.addresses().any(|ip| beside(interface, ip)))
+        });
+    if !((silent || refused.is_some() || !ours.is_empty()) && (marks.is_some() || led)
+        || alone && marks.is_some())
+    {
         return Vec::new();
     }
     let name = &interface.name;
@@ -153,14 +183,23 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let mut finding = match &marks {
         Some(marks) => {
             let what = format!("flannel uses {name}, the NAT interface of the virtual machine");
-            let finding = Finding::new(WRONG_INTERFACE, Severity::Broken, name, what, format!("{chosen}; no other machine reaches it"));
+            let finding = Finding::new(
+                WRONG_INTERFACE,
+                Severity::Broken,
+                name,
+                what,
+                format!("{chosen}; no other machine reaches it"),
+            );
             finding.seen(marks, "ip address, ip route")
         }
         // The peers may be off: silence proves nothing of the interface.
         None => {
-            let what = format!("no other node answers on {name}, which flannel uses, and this host has another interface");
-            let why =
-                format!("{chosen}; either the other nodes are off or filter, or {name} does not join the nodes: only you know which network does");
+            let what = format!(
+                "no other node answers on {name}, which flannel uses, and this host has another interface"
+            );
+            let why = format!(
+                "{chosen}; either the other nodes are off or filter, or {name} does not join the nodes: only you know which network does"
+            );
             Finding::new(WRONG_INTERFACE, Severity::Risk, name, what, why)
         }
     };
@@ -171,11 +210,26 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
         finding = finding.seen(*text, "flannelctl leases");
     }
     if silent {
-        let cut: Vec<&Path> = paths.iter().filter(|path| path.verdict.state == State::CutOff).copied().collect();
-        let names: Vec<String> = cut.iter().take(4).map(|path| format!("{} at {}", path.node, path.address)).collect();
-        let more = if cut.len() > names.len() { format!(" and {} more", cut.len() - names.len()) } else { String::new() };
+        let cut: Vec<&Path> = paths
+            .iter()
+            .filter(|path| path.verdict.state == State::CutOff)
+            .copied()
+            .collect();
+        let names: Vec<String> = cut
+            .iter()
+            .take(4)
+            .map(|path| format!("{} at {}", path.node, path.address))
+            .collect();
+        let more = if cut.len() > names.len() {
+            format!(" and {} more", cut.len() - names.len())
+        } else {
+            String::new()
+        };
         let verb = if cut.len() == 1 { "answers" } else { "answer" };
-        finding = finding.seen(format!("{}{more} {verb} nothing, ping neither", names.join(" and ")), "probes");
+        finding = finding.seen(
+            format!("{}{more} {verb} nothing, ping neither", names.join(" and ")),
+            "probes",
+        );
     }
     if candidates.is_empty() {
         finding = finding.seen(
@@ -189,7 +243,12 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
 /// Whether no peer answers. One that has moved to another address is unknown for some seconds: while nodes are mended one by one, the rest of them
 /// tell enough.
 fn all_silent(paths: &[&Path], young: bool) -> bool {
-    let count = |state: State| paths.iter().filter(|path| path.verdict.state == state).count();
+    let count = |state: State| {
+        paths
+            .iter()
+            .filter(|path| path.verdict.state == state)
+            .count()
+    };
     let (cut, unknown) = (count(State::CutOff), count(State::Unknown));
     cut > 0 && cut + unknown == paths.len() && (unknown == 0 || !young && cut >= unknown)
 }
@@ -202,15 +261,29 @@ fn beside(interface: &Interface, ip: IpAddr) -> bool {
 /// The ways to peers, but for those that are on the link of another interface alone.
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
-        let others = facts.host.interfaces.known().into_iter().flatten().filter(|other| other.index != interface.index);
-        others.filter(|other| joins_hosts(other)).any(|other| beside(other, ip))
+        let others = facts
+            .host
+            .interfaces
+            .known()
+            .into_iter()
+            .flatten()
+            .filter(|other| other.index != interface.index);
+        others
+            .filter(|other| joins_hosts(other))
+            .any(|other| beside(other, ip))
     };
-    paths(facts).iter().filter(move |path| beside(interface, path.address) || !another(path.address))
+    paths(facts)
+        .iter()
+        .filter(move |path| beside(interface, path.address) || !another(path.address))
 }
 
 fn nat_interface(facts: &Facts) -> Vec<Finding> {
-    let Some(interface) = chosen(facts) else { return Vec::new() };
-    let Some(marks) = nat_marks(facts, interface) else { return Vec::new() };
+    let Some(interface) = chosen(facts) else {
+        return Vec::new();
+    };
+    let Some(marks) = nat_marks(facts, interface) else {
+        return Vec::new();
+    };
     let candidates = candidates(facts, interface);
     if candidates.is_empty() || paths_by(facts, interface).any(Path::is_heard) {
         return Vec::new();
@@ -223,7 +296,12 @@ fn nat_interface(facts: &Facts) -> Vec<Finding> {
         format!("flannel uses {name}, the NAT interface of the virtual machine"),
         "other nodes will not reach this one: every machine is alone behind that gateway, often with the same address",
     );
-    vec![lead_out(finding.seen(marks, "ip address, ip route"), facts, interface, &candidates)]
+    vec![lead_out(
+        finding.seen(marks, "ip address, ip route"),
+        facts,
+        interface,
+        &candidates,
+    )]
 }
 
 fn duplicate_address(facts: &Facts) -> Vec<Finding> {
@@ -246,24 +324,55 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
         findings.push(way_out(finding.seen(words, "the last words of flanneld")));
     }
     for text in with_our_address(facts) {
-        let finding = Finding::new("duplicate-address", Severity::Broken, text, "another node publishes an address of this host", WHY);
+        let finding = Finding::new(
+            "duplicate-address",
+            Severity::Broken,
+            text,
+            "another node publishes an address of this host",
+            WHY,
+        );
         findings.push(way_out(finding.seen(text, "flannelctl leases")));
     }
     let mut by_address: Vec<(IpAddr, &Peer)> = Vec::new();
     // Where keys distinguish them, several nodes may be behind one address.
-    let shares = facts.network.known().is_some_and(|network| network.backend.is_some_and(|backend| backend.shares_address));
-    for peer in facts.leases.peers.known().into_iter().flatten().filter(|_| !shares) {
+    let shares = facts.network.known().is_some_and(|network| {
+        network
+            .backend
+            .is_some_and(|backend| backend.shares_address)
+    });
+    for peer in facts
+        .leases
+        .peers
+        .known()
+        .into_iter()
+        .flatten()
+        .filter(|_| !shares)
+    {
         by_address.extend(peer.addresses().map(|ip| (ip, peer)));
     }
     by_address.sort_by_key(|(ip, _)| *ip);
-    for nodes in by_address.chunk_by(|(a, _), (b, _)| a == b).filter(|nodes| nodes.len() > 1) {
-        let Some((ip, _)) = nodes.first() else { continue };
-        let names: Vec<String> = nodes.iter().map(|(_, peer)| format!("{} ({})", peer.name, peer.subnets)).collect();
+    for nodes in by_address
+        .chunk_by(|(a, _), (b, _)| a == b)
+        .filter(|nodes| nodes.len() > 1)
+    {
+        let Some((ip, _)) = nodes.first() else {
+            continue;
+        };
+        let names: Vec<String> = nodes
+            .iter()
+            .map(|(_, peer)| format!("{} ({})", peer.name, peer.subnets))
+            .collect();
         let what = format!("{} nodes publish the address {ip}", nodes.len());
         findings.push(
-            Finding::new("duplicate-address", Severity::Broken, ip.to_string(), what, WHY)
-                .seen(names.join(", "), "flannelctl leases")
-                .on("those nodes"),
+            Finding::new(
+                "duplicate-address",
+                Severity::Broken,
+                ip.to_string(),
+                what,
+                WHY,
+            )
+            .seen(names.join(", "), "flannelctl leases")
+            .on("those nodes"),
         );
     }
     findings
@@ -274,11 +383,24 @@ const NEW_ID: &str = "@new-id@";
 
 fn clone(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let trouble = facts.leases.own.known().and_then(|own| own.trouble.as_ref());
+    let trouble = facts
+        .leases
+        .own
+        .known()
+        .and_then(|own| own.trouble.as_ref());
     // Where it may be the address alone, `duplicate-address` tells.
-    let is_clone = |problem: &&Problem| problem.details().any(|detail| matches!(detail, Detail::IdentityInUse { .. }));
-    for (problem, from) in [(end(facts), "the last words of flanneld"), (trouble, "the lease")] {
-        let Some(problem) = problem.filter(is_clone) else { continue };
+    let is_clone = |problem: &&Problem| {
+        problem
+            .details()
+            .any(|detail| matches!(detail, Detail::IdentityInUse { .. }))
+    };
+    for (problem, from) in [
+        (end(facts), "the last words of flanneld"),
+        (trouble, "the lease"),
+    ] {
+        let Some(problem) = problem.filter(is_clone) else {
+            continue;
+        };
         let finding = Finding::new(
             "clone",
             Severity::Broken,
@@ -296,21 +418,37 @@ fn clone(facts: &Facts) -> Vec<Finding> {
             },
         );
         let finding = finding.seen(problem.to_string(), from);
-        findings.push(match (facts.daemon.id_given, facts.daemon.argument("node-id")) {
-            (true, Some(argument)) => {
-                let edit = edit_unit(argument, "node-id", NEW_ID);
-                finding.run_all(edit.map(|command| command.replace(NEW_ID, "'\"$(cat /proc/sys/kernel/random/uuid)\"'")))
-            }
-            // Of several equal variables the last one applies.
-            _ => finding.run(add_line("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)")),
-        });
+        findings.push(
+            match (facts.daemon.id_given, facts.daemon.argument("node-id")) {
+                (true, Some(argument)) => {
+                    let edit = edit_unit(argument, "node-id", NEW_ID);
+                    finding.run_all(edit.map(|command| {
+                        command.replace(NEW_ID, "'\"$(cat /proc/sys/kernel/random/uuid)\"'")
+                    }))
+                }
+                // Of several equal variables the last one applies.
+                _ => finding.run(add_line(
+                    "FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)",
+                )),
+            },
+        );
         break;
     }
-    findings.into_iter().map(|finding| finding.run("systemctl restart flanneld")).collect()
+    findings
+        .into_iter()
+        .map(|finding| finding.run("systemctl restart flanneld"))
+        .collect()
 }
 
 fn no_interface(facts: &Facts) -> Vec<Finding> {
-    let Some(reason) = facts.daemon.reasons.known().and_then(|reasons| reasons.get("underlay")) else { return Vec::new() };
+    let Some(reason) = facts
+        .daemon
+        .reasons
+        .known()
+        .and_then(|reasons| reasons.get("underlay"))
+    else {
+        return Vec::new();
+    };
     let mut finding = Finding::new(
         "no-interface",
         Severity::Broken,
@@ -319,10 +457,25 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         "flanneld waits for it and goes on as soon as it is there",
     );
     finding = finding.seen(reason.to_string(), "readyz");
-    let choice = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
+    let choice = facts
+        .daemon
+        .choice
+        .known()
+        .map(|choice| choice.interface.as_str());
     // The chosen one may be a bond, a bridge, or a container's veth.
-    let down = |interface: &&Interface| !interface.up && !interface.loopback && (interface.kind.is_empty() || choice == Some(&interface.name));
-    for interface in facts.host.interfaces.known().into_iter().flatten().filter(down) {
+    let down = |interface: &&Interface| {
+        !interface.up
+            && !interface.loopback
+            && (interface.kind.is_empty() || choice == Some(&interface.name))
+    };
+    for interface in facts
+        .host
+        .interfaces
+        .known()
+        .into_iter()
+        .flatten()
+        .filter(down)
+    {
         finding = finding.seen(format!("{} is down", interface.name), "ip link");
         if choice == Some(interface.name.as_str()) {
             finding = finding.run(format!("ip link set {} up", word(&interface.name)));
@@ -337,7 +490,9 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
 }
 
 fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
-    let (Some(node), Some(choice)) = (facts.kubernetes.known(), chosen(facts)) else { return Vec::new() };
+    let (Some(node), Some(choice)) = (facts.kubernetes.known(), chosen(facts)) else {
+        return Vec::new();
+    };
     if node.internal.is_empty() || node.internal.iter().any(|ip| choice.owns(*ip)) {
         return Vec::new();
     }
@@ -345,8 +500,12 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
         let owner = facts.host.owner(*ip)?;
         Some((*ip, owner, nat_marks(facts, owner)?))
     });
-    let Some((ip, owner, marks)) = behind_nat else { return Vec::new() };
-    let Some(right) = address(choice, Family::from(ip)) else { return Vec::new() };
+    let Some((ip, owner, marks)) = behind_nat else {
+        return Vec::new();
+    };
+    let Some(right) = address(choice, Family::from(ip)) else {
+        return Vec::new();
+    };
     vec![
         Finding::new(
             "node-internal-ip",

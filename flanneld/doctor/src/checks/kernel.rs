@@ -22,7 +22,14 @@ const SECOND_CHOICE: u32 = 4096;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("drift-war", Severity::Degraded, "Another program undoes what flanneld does", &[Need::Drift], &["rules"], drift_war),
+    check(
+        "drift-war",
+        Severity::Degraded,
+        "Another program undoes what flanneld does",
+        &[Need::Drift],
+        &["rules"],
+        drift_war,
+    ),
     check(
         "foreign-route",
         Severity::Broken,
@@ -39,8 +46,22 @@ pub const CHECKS: &[Check] = &[
         &[],
         vtep_mac,
     ),
-    check("rules", Severity::Degraded, "The traffic rules are not in place", &[Need::Reasons], &[], rules),
-    check("leftovers", Severity::Risk, "Something of an earlier backend is left", &[Need::Network, Need::Interfaces, Need::Daemons], &[], leftovers),
+    check(
+        "rules",
+        Severity::Degraded,
+        "The traffic rules are not in place",
+        &[Need::Reasons],
+        &[],
+        rules,
+    ),
+    check(
+        "leftovers",
+        Severity::Risk,
+        "Something of an earlier backend is left",
+        &[Need::Network, Need::Interfaces, Need::Daemons],
+        &[],
+        leftovers,
+    ),
 ];
 
 const fn check(
@@ -51,7 +72,15 @@ const fn check(
     explains: &'static [&'static str],
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
-    Check { id, severity, title, needs, explains, waits: false, judge }
+    Check {
+        id,
+        severity,
+        title,
+        needs,
+        explains,
+        waits: false,
+        judge,
+    }
 }
 
 fn drift_war(facts: &Facts) -> Vec<Finding> {
@@ -106,28 +135,49 @@ fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
 const UNMANAGED: &str = r"printf '[Match]\nName=flannel*\n[Link]\nUnmanaged=yes\n' > /etc/systemd/network/10-flannel.network";
 
 fn foreign_route(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known().filter(|network| network.backend.is_none_or(|backend| backend.carries)) else { return Vec::new() };
+    let Some(network) = facts
+        .network
+        .known()
+        .filter(|network| network.backend.is_none_or(|backend| backend.carries))
+    else {
+        return Vec::new();
+    };
     let peers = facts.leases.peers.known().into_iter().flatten();
-    let peers: BTreeMap<IpNet, &Peer> = peers.flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer))).collect();
+    let peers: BTreeMap<IpNet, &Peer> = peers
+        .flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer)))
+        .collect();
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     // Where each of ours leads, and the best metric.
     let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
     for route in routes.iter().filter(|route| route.protocol == FLANNELD) {
-        ours.entry(route.to).and_modify(|metric| *metric = route.metric.min(*metric)).or_insert(route.metric);
+        ours.entry(route.to)
+            .and_modify(|metric| *metric = route.metric.min(*metric))
+            .or_insert(route.metric);
     }
     let mut findings = Vec::new();
     for route in routes.iter().filter(|route| route.protocol != FLANNELD) {
-        let Some(peer) = peers.get(&route.to) else { continue };
+        let Some(peer) = peers.get(&route.to) else {
+            continue;
+        };
         let interface = route.index.and_then(|index| facts.host.interface(index));
         // host-gw takes over a route to the peer itself, and routes on flannel's devices are Go flannel's.
-        let through_peer = route.via.is_some_and(|via| peer.addresses().any(|ip| ip == via));
+        let through_peer = route
+            .via
+            .is_some_and(|via| peer.addresses().any(|ip| ip == via));
         // Behind a route of ours with a better metric it is a second choice.
-        let beaten = ours.get(&route.to).is_some_and(|metric| *metric < route.metric);
-        if through_peer || beaten || interface.is_some_and(|interface| is_flannels(facts, interface)) || network.own.nets().any(|net| net == route.to)
+        let beaten = ours
+            .get(&route.to)
+            .is_some_and(|metric| *metric < route.metric);
+        if through_peer
+            || beaten
+            || interface.is_some_and(|interface| is_flannels(facts, interface))
+            || network.own.nets().any(|net| net == route.to)
         {
             continue;
         }
-        let device = interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();
+        let device = interface
+            .map(|interface| format!(" dev {}", word(&interface.name)))
+            .unwrap_or_default();
         let via = match route.via {
             Some(via) if via.is_ipv6() && route.to.addr().is_ipv4() => format!(" via inet6 {via}"),
             Some(via) => format!(" via {via}"),
@@ -139,14 +189,22 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         // One with several next hops has neither; what made it can also put it back.
         let is_plain = route.via.is_some() || route.index.is_some();
         let why = match is_plain {
-            true => "packets to pods of that node take this route; the command keeps it as a second choice behind flannel's",
+            true => {
+                "packets to pods of that node take this route; the command keeps it as a second choice behind flannel's"
+            }
             false => {
                 "packets to pods of that node take this route, which has several next hops; give it a larger metric where it is configured, or delete it"
             }
         };
-        let what = format!("a route that is not flannel's leads to {to}, the subnet of {}", peer.name);
+        let what = format!(
+            "a route that is not flannel's leads to {to}, the subnet of {}",
+            peer.name
+        );
         let finding = Finding::new("foreign-route", Severity::Broken, to.to_string(), what, why)
-            .seen(format!("{to}{via}{device} proto {}", protocol(route.protocol)), format!("{ip} route show {to}"));
+            .seen(
+                format!("{to}{via}{device} proto {}", protocol(route.protocol)),
+                format!("{ip} route show {to}"),
+            );
         findings.push(match is_plain {
             true => finding
                 .run(format!("{ip} route add {to}{via}{device}{onward} metric {SECOND_CHOICE} && {ip} route del {to}{via}{device} metric {metric}"))
@@ -172,9 +230,22 @@ fn protocol(number: u8) -> String {
 
 fn vtep_mac(facts: &Facts) -> Vec<Finding> {
     // A daemon that lives puts it back itself.
-    let nobody = facts.daemon.running.known() == Some(&false) || facts.daemon.silent.known().is_some_and(|silent| !silent.is_empty());
-    let Some((device, published)) = facts.leases.vtep.known().filter(|_| nobody) else { return Vec::new() };
-    let Some(interface) = facts.host.named(device).filter(|interface| interface.mac != Mac::parse(published)) else { return Vec::new() };
+    let nobody = facts.daemon.running.known() == Some(&false)
+        || facts
+            .daemon
+            .silent
+            .known()
+            .is_some_and(|silent| !silent.is_empty());
+    let Some((device, published)) = facts.leases.vtep.known().filter(|_| nobody) else {
+        return Vec::new();
+    };
+    let Some(interface) = facts
+        .host
+        .named(device)
+        .filter(|interface| interface.mac != Mac::parse(published))
+    else {
+        return Vec::new();
+    };
     vec![
         Finding::new(
             "vtep-mac",
@@ -192,7 +263,14 @@ fn vtep_mac(facts: &Facts) -> Vec<Finding> {
 }
 
 fn rules(facts: &Facts) -> Vec<Finding> {
-    let Some(reason) = facts.daemon.reasons.known().and_then(|reasons| reasons.get("rules")) else { return Vec::new() };
+    let Some(reason) = facts
+        .daemon
+        .reasons
+        .known()
+        .and_then(|reasons| reasons.get("rules"))
+    else {
+        return Vec::new();
+    };
     let finding = Finding::new(
         "rules",
         Severity::Degraded,
@@ -201,8 +279,16 @@ fn rules(facts: &Facts) -> Vec<Finding> {
         "pods may not reach addresses outside of the network, and a firewall may drop packets between pods",
     )
     .seen(reason.to_string(), "readyz");
-    let lock = reason.details().find_map(|detail| if let Detail::RulesLocked { file } = detail { Some(file) } else { None });
-    let missing = reason.details().any(|detail| matches!(detail, Detail::ProgramMissing { .. }));
+    let lock = reason.details().find_map(|detail| {
+        if let Detail::RulesLocked { file } = detail {
+            Some(file)
+        } else {
+            None
+        }
+    });
+    let missing = reason
+        .details()
+        .any(|detail| matches!(detail, Detail::ProgramMissing { .. }));
     vec![match lock {
         Some(file) => finding.run(format!("fuser -v {}", word(&file.display().to_string()))),
         None if missing => finding.seen("the program is not installed", "command -v iptables nft"),
@@ -211,14 +297,29 @@ fn rules(facts: &Facts) -> Vec<Finding> {
 }
 
 fn leftovers(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known() else { return Vec::new() };
+    let Some(network) = facts.network.known() else {
+        return Vec::new();
+    };
     // A second daemon's devices are nobody's leftovers.
-    if facts.host.daemons.known().is_none_or(|daemons| *daemons > 1) {
+    if facts
+        .host
+        .daemons
+        .known()
+        .is_none_or(|daemons| *daemons > 1)
+    {
         return Vec::new();
     }
-    let Some(backend) = network.backend else { return Vec::new() };
-    let used = |name: &str| backend.device(name).is_some_and(|device| network.vni.is_none() || device.named(network.vni).as_deref() == Some(name));
-    let left = interfaces(facts).iter().filter(|interface| is_flannels(facts, interface) && !used(&interface.name));
+    let Some(backend) = network.backend else {
+        return Vec::new();
+    };
+    let used = |name: &str| {
+        backend.device(name).is_some_and(|device| {
+            network.vni.is_none() || device.named(network.vni).as_deref() == Some(name)
+        })
+    };
+    let left = interfaces(facts)
+        .iter()
+        .filter(|interface| is_flannels(facts, interface) && !used(&interface.name));
     left.map(|interface| {
         let name = &interface.name;
         Finding::new(

@@ -58,8 +58,17 @@ pub const CHECKS: &[Check] = &[
 const OWN_ADDRESS: &str = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}' | grep -Ev '//(127\.|0\.0\.0\.0|localhost|\[::)' || kubectl -n default get endpoints kubernetes -o jsonpath='https://{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}' | sed -E 's|//([^/]*:[^/]*):|//[\1]:|')""#;
 
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
-    let Some(kubernetes) = facts.kubernetes.known().filter(|kubernetes| kubernetes.by_service_unanswered) else { return Vec::new() };
-    let server = kubernetes.server.map(|server| server.to_string()).unwrap_or_default();
+    let Some(kubernetes) = facts
+        .kubernetes
+        .known()
+        .filter(|kubernetes| kubernetes.by_service_unanswered)
+    else {
+        return Vec::new();
+    };
+    let server = kubernetes
+        .server
+        .map(|server| server.to_string())
+        .unwrap_or_default();
     let finding = Finding::new(
         "api-by-service",
         Severity::Broken,
@@ -69,35 +78,74 @@ fn api_by_service(facts: &Facts) -> Vec<Finding> {
     )
     .seen("no answer", format!("curl -k https://{server}/livez"));
     vec![match &facts.daemon.launch {
-        Launch::Kubernetes { namespace, .. } => finding.run(daemon_set::set_env(namespace, "FLANNELD_KUBE_API_URL", OWN_ADDRESS)),
-        Launch::Systemd => finding.run(Command::kubectl("-n kube-system get pods -l k8s-app=kube-proxy -o wide")),
+        Launch::Kubernetes { namespace, .. } => finding.run(daemon_set::set_env(
+            namespace,
+            "FLANNELD_KUBE_API_URL",
+            OWN_ADDRESS,
+        )),
+        Launch::Systemd => finding.run(Command::kubectl(
+            "-n kube-system get pods -l k8s-app=kube-proxy -o wide",
+        )),
     }]
 }
 
 fn rbac(facts: &Facts) -> Vec<Finding> {
-    let Some(problem) = facts.kubernetes.known().and_then(|kubernetes| kubernetes.refusal.as_ref()) else { return Vec::new() };
+    let Some(problem) = facts
+        .kubernetes
+        .known()
+        .and_then(|kubernetes| kubernetes.refusal.as_ref())
+    else {
+        return Vec::new();
+    };
     let refusal = problem.details().find_map(|detail| match detail {
-        Detail::Forbidden { user, verb, resource } => Some((user, verb, resource)),
+        Detail::Forbidden {
+            user,
+            verb,
+            resource,
+        } => Some((user, verb, resource)),
         _ => None,
     });
     let anonymous = refusal.is_some_and(|(user, ..)| user == rights::ANONYMOUS);
-    let unknown = anonymous || problem.details().any(|detail| matches!(detail, Detail::Store { cause: StoreCause::User, .. }));
+    let unknown = anonymous
+        || problem.details().any(|detail| {
+            matches!(
+                detail,
+                Detail::Store {
+                    cause: StoreCause::User,
+                    ..
+                }
+            )
+        });
     let what = match refusal {
         _ if unknown => "the API server does not know the credentials of flanneld".to_owned(),
-        Some((_, verb, resource)) => format!("flanneld may not {verb} {resource}: its account lacks the right"),
+        Some((_, verb, resource)) => {
+            format!("flanneld may not {verb} {resource}: its account lacks the right")
+        }
         None => "flanneld's account may not do what it has to".to_owned(),
     };
     let grant = match (refusal, &facts.daemon.launch) {
         (Some((user, ..)), _) => rights::grant(user),
-        (None, Launch::Kubernetes { namespace, .. }) => rights::grant(&format!("system:serviceaccount:{namespace}:flannel")),
+        (None, Launch::Kubernetes { namespace, .. }) => {
+            rights::grant(&format!("system:serviceaccount:{namespace}:flannel"))
+        }
         (None, Launch::Systemd) => None,
     };
     // A new pod gets a new token.
-    let command = if unknown { restart(facts) } else { grant.unwrap_or_else(|| Command::kubectl("describe clusterrole flannel")) };
+    let command = if unknown {
+        restart(facts)
+    } else {
+        grant.unwrap_or_else(|| Command::kubectl("describe clusterrole flannel"))
+    };
     vec![
-        Finding::new("rbac", Severity::Broken, "", what, "without the Nodes flanneld knows neither this node's subnet nor its peers")
-            .seen(problem.to_string(), "the API server")
-            .run(command),
+        Finding::new(
+            "rbac",
+            Severity::Broken,
+            "",
+            what,
+            "without the Nodes flanneld knows neither this node's subnet nor its peers",
+        )
+        .seen(problem.to_string(), "the API server")
+        .run(command),
     ]
 }
 
@@ -105,8 +153,14 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
 const CONTROLLER_MANAGER: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
 
 fn pod_cidr(facts: &Facts) -> Vec<Finding> {
-    let Some(kubernetes) = facts.kubernetes.known() else { return Vec::new() };
-    if kubernetes.pod_cidrs.as_ref().is_none_or(|cidrs| !cidrs.is_empty()) {
+    let Some(kubernetes) = facts.kubernetes.known() else {
+        return Vec::new();
+    };
+    if kubernetes
+        .pod_cidrs
+        .as_ref()
+        .is_none_or(|cidrs| !cidrs.is_empty())
+    {
         return Vec::new();
     }
     let node = &kubernetes.node;
@@ -118,16 +172,23 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
         "the controller manager gives Nodes their subnets if it runs with --allocate-node-cidrs and --cluster-cidr (kubeadm: --pod-network-cidr), and while that range has any left",
     )
     .seen("spec.podCIDRs is empty", format!("kubectl get node {} -o jsonpath={{.spec.podCIDRs}}", word(node)));
-    let networks = kubernetes.cluster_cidr.as_deref().filter(|text| text.chars().all(|c| c.is_ascii_hexdigit() || ".:/,".contains(c)));
+    let networks = kubernetes.cluster_cidr.as_deref().filter(|text| {
+        text.chars()
+            .all(|c| c.is_ascii_hexdigit() || ".:/,".contains(c))
+    });
     vec![match networks {
         // Where the flags are there already, nothing is written: then the range is used up.
         Some(networks) => {
-            let script = format!(r"s|^( *)- kube-controller-manager$|&\n\1- --allocate-node-cidrs=true\n\1- --cluster-cidr={networks}|");
+            let script = format!(
+                r"s|^( *)- kube-controller-manager$|&\n\1- --allocate-node-cidrs=true\n\1- --cluster-cidr={networks}|"
+            );
             finding
                 .run(format!("grep -e --cluster-cidr {CONTROLLER_MANAGER} || sed -E -i {} {CONTROLLER_MANAGER}", word(&script)))
                 .on("each node of the control plane")
         }
-        None => finding.run(Command::kubectl("-n kube-system get pods -l component=kube-controller-manager -o yaml | grep cidr")),
+        None => finding.run(Command::kubectl(
+            "-n kube-system get pods -l component=kube-controller-manager -o yaml | grep cidr",
+        )),
     }]
 }
 
@@ -139,18 +200,35 @@ const GENERATION: &str = "pod-template-generation";
 const KEEP_PODS: &str = "delete daemonset kube-flannel-ds --cascade=orphan";
 
 fn daemon_pods(facts: &Facts) -> Vec<Finding> {
-    let Some(pods) = facts.daemon.pods.known() else { return Vec::new() };
+    let Some(pods) = facts.daemon.pods.known() else {
+        return Vec::new();
+    };
     let namespace = match &facts.daemon.launch {
         Launch::Kubernetes { namespace, .. } => namespace.as_str(),
         Launch::Systemd => NAMESPACE,
     };
     let kubectl = format!("kubectl -n {}", word(namespace));
-    let label = Command::in_namespace(namespace, |kubectl| format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-"));
-    let list = || Command::in_namespace(namespace, |kubectl| format!("{kubectl} get daemonsets -o wide"));
+    let label = Command::in_namespace(namespace, |kubectl| {
+        format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-")
+    });
+    let list = || {
+        Command::in_namespace(namespace, |kubectl| {
+            format!("{kubectl} get daemonsets -o wide")
+        })
+    };
     let show = |pod: &DaemonPod| {
-        let labels: Vec<String> = pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let labels: Vec<String> = pod
+            .labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         (
-            format!("{}: owner {}, labels {}", pod.name, pod.owner.as_deref().unwrap_or("none"), labels.join(",")),
+            format!(
+                "{}: owner {}, labels {}",
+                pod.name,
+                pod.owner.as_deref().unwrap_or("none"),
+                labels.join(",")
+            ),
             format!("{kubectl} get pods --show-labels"),
         )
     };
@@ -181,9 +259,16 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
             "two daemons undo each other's work; delete the DaemonSet that you do not want",
         );
         let seen = pods.iter().map(show);
-        findings.push(seen.fold(finding, |finding, (text, from)| finding.seen(text, from)).run(list()));
+        findings.push(
+            seen.fold(finding, |finding, (text, from)| finding.seen(text, from))
+                .run(list()),
+        );
     }
-    if let (true, Some(pod)) = (findings.is_empty(), pods.iter().find(|pod| !pod.charted && !pod.labels.contains_key(LABEL))) {
+    if let (true, Some(pod)) = (
+        findings.is_empty(),
+        pods.iter()
+            .find(|pod| !pod.charted && !pod.labels.contains_key(LABEL)),
+    ) {
         let (text, from) = show(pod);
         let finding = Finding::new(
             "daemon-set",
@@ -195,9 +280,17 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
                  these commands replace it and keep its pods running. For a release of Helm, use helm upgrade instead"
             ),
         );
-        let apply = Command::kubectl("apply -f conf/kube-flannel.yml --selector component!=net-conf");
-        findings
-            .push(finding.seen(text, from).run(label).run(Command::in_namespace(namespace, |kubectl| format!("{kubectl} {KEEP_PODS}"))).run(apply));
+        let apply =
+            Command::kubectl("apply -f conf/kube-flannel.yml --selector component!=net-conf");
+        findings.push(
+            finding
+                .seen(text, from)
+                .run(label)
+                .run(Command::in_namespace(namespace, |kubectl| {
+                    format!("{kubectl} {KEEP_PODS}")
+                }))
+                .run(apply),
+        );
     }
     findings
 }
@@ -211,15 +304,45 @@ mod tests {
         for (server, endpoint, want) in [
             ("https://192.0.2.250:6443", "", "https://192.0.2.250:6443"),
             ("https://api.example:6443", "", "https://api.example:6443"),
-            ("https://[2001:db8::1]:6443", "", "https://[2001:db8::1]:6443"),
-            ("https://127.0.0.1:6443", "https://192.0.2.250:6443", "https://192.0.2.250:6443"),
-            ("https://0.0.0.0:40123", "https://192.0.2.250:6443", "https://192.0.2.250:6443"),
-            ("https://localhost:6443", "https://2001:db8::1:6443", "https://[2001:db8::1]:6443"),
-            ("https://[::1]:6443", "https://2001:db8::1:6443", "https://[2001:db8::1]:6443"),
+            (
+                "https://[2001:db8::1]:6443",
+                "",
+                "https://[2001:db8::1]:6443",
+            ),
+            (
+                "https://127.0.0.1:6443",
+                "https://192.0.2.250:6443",
+                "https://192.0.2.250:6443",
+            ),
+            (
+                "https://0.0.0.0:40123",
+                "https://192.0.2.250:6443",
+                "https://192.0.2.250:6443",
+            ),
+            (
+                "https://localhost:6443",
+                "https://2001:db8::1:6443",
+                "https://[2001:db8::1]:6443",
+            ),
+            (
+                "https://[::1]:6443",
+                "https://2001:db8::1:6443",
+                "https://[2001:db8::1]:6443",
+            ),
         ] {
-            let kubectl = format!("kubectl() {{ case \"$1\" in config) printf %s '{server}' ;; *) printf %s '{endpoint}' ;; esac; }}");
-            let output = std::process::Command::new("sh").arg("-c").arg(format!("{kubectl}; printf %s {OWN_ADDRESS}")).output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&output.stdout), want, "{server}: {output:?}");
+            let kubectl = format!(
+                "kubectl() {{ case \"$1\" in config) printf %s '{server}' ;; *) printf %s '{endpoint}' ;; esac; }}"
+            );
+            let output = std::process::Command::new("sh")
+                .arg("-c")
+                .arg(format!("{kubectl}; printf %s {OWN_ADDRESS}"))
+                .output()
+                .unwrap();
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                want,
+                "{server}: {output:?}"
+            );
         }
     }
 }

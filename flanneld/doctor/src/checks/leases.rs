@@ -53,18 +53,39 @@ pub const CHECKS: &[Check] = &[
 
 fn lease(facts: &Facts) -> Vec<Finding> {
     let Some(own) = facts.leases.own.known() else {
-        let reason = facts.daemon.reasons.known().and_then(|reasons| reasons.get("lease"));
+        let reason = facts
+            .daemon
+            .reasons
+            .known()
+            .and_then(|reasons| reasons.get("lease"));
         return reason
-            .map(|reason| lost(facts, Some(reason), "this node has no lease", "pods of this node get no addresses until it has one"))
+            .map(|reason| {
+                lost(
+                    facts,
+                    Some(reason),
+                    "this node has no lease",
+                    "pods of this node get no addresses until it has one",
+                )
+            })
             .into_iter()
             .collect();
     };
     match (&own.trouble, own.ends_in) {
         (Some(trouble), Some(left)) if own.within_margin => {
-            vec![lost(facts, Some(trouble), &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
+            vec![lost(
+                facts,
+                Some(trouble),
+                &format!("the lease of this node ends in {left} s"),
+                "another node may then be given this node's subnet",
+            )]
         }
         (None, Some(left)) if own.within_margin => {
-            vec![lost(facts, None, &format!("the lease of this node ends in {left} s"), "another node may then be given this node's subnet")]
+            vec![lost(
+                facts,
+                None,
+                &format!("the lease of this node ends in {left} s"),
+                "another node may then be given this node's subnet",
+            )]
         }
         (Some(trouble), _) => {
             let mut finding = lost(
@@ -83,14 +104,24 @@ fn lease(facts: &Facts) -> Vec<Finding> {
 fn lost(facts: &Facts, trouble: Option<&Problem>, what: &str, why: &str) -> Finding {
     let seen = trouble.map_or_else(|| "it was not renewed".to_owned(), ToString::to_string);
     let finding = Finding::new("lease", Severity::Broken, "", what, why).seen(seen, "readyz");
-    let full = trouble.is_some_and(|trouble| trouble.details().any(|detail| *detail == Detail::OutOfSubnets));
-    if full { finding.run(with_store(facts, "flannelctl leases --long")) } else { finding }
+    let full = trouble.is_some_and(|trouble| {
+        trouble
+            .details()
+            .any(|detail| *detail == Detail::OutOfSubnets)
+    });
+    if full {
+        finding.run(with_store(facts, "flannelctl leases --long"))
+    } else {
+        finding
+    }
 }
 
 fn lease_refused(facts: &Facts) -> Vec<Finding> {
     // Those with our own address have a check of their own; a reservation that nobody took is as it should be.
     let refused = facts.leases.refused.known().into_iter().flatten();
-    let refused: Vec<_> = refused.filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved")).collect();
+    let refused: Vec<_> = refused
+        .filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved"))
+        .collect();
     let mut findings: Vec<Finding> = refused
         .iter()
         .take(MAX_LISTED)
@@ -109,8 +140,14 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
     if refused.len() > MAX_LISTED {
         let more = refused.len() - MAX_LISTED;
         findings.push(
-            Finding::new("lease-refused", Severity::Degraded, "more", format!("{more} more leases are not used"), "their nodes are not reached")
-                .run(with_store(facts, "flannelctl leases")),
+            Finding::new(
+                "lease-refused",
+                Severity::Degraded,
+                "more",
+                format!("{more} more leases are not used"),
+                "their nodes are not reached",
+            )
+            .run(with_store(facts, "flannelctl leases")),
         );
     }
     findings
@@ -120,7 +157,10 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
 pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     let paths = facts.mesh.known().map_or(&[][..], |mesh| &mesh.paths);
     let cut = |peer: &Peer| {
-        let mut own = paths.iter().filter(|path| peer.subnets.nets().any(|net| net == path.subnet)).peekable();
+        let mut own = paths
+            .iter()
+            .filter(|path| peer.subnets.nets().any(|net| net == path.subnet))
+            .peekable();
         own.peek().is_some() && own.all(|path| path.verdict.state == State::CutOff)
     };
     let peers = facts.leases.peers.known().into_iter().flatten();

@@ -43,12 +43,30 @@ pub const CHECKS: &[Check] = &[
 
 fn checksum(facts: &Facts) -> Vec<Finding> {
     // The counters are of the whole host: one damaged packet from elsewhere is no card's fault, and pods' connections have counters of their own.
-    let Some(errors) = facts.host.checksums.known().filter(|errors| errors.udp >= MIN_ERRORS) else { return Vec::new() };
+    let Some(errors) = facts
+        .host
+        .checksums
+        .known()
+        .filter(|errors| errors.udp >= MIN_ERRORS)
+    else {
+        return Vec::new();
+    };
     // Ping has a checksum of its own, which no hardware computes. Who refuses a question was reached by it.
-    let ping_only = facts.mesh.known().is_some_and(|mesh| mesh.paths.iter().any(|path| path.verdict.ping_only && path.ours && !path.refuses));
-    let device =
-        facts.host.interfaces.known().into_iter().flatten().find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
-    let Some(device) = device.filter(|_| ping_only) else { return Vec::new() };
+    let ping_only = facts.mesh.known().is_some_and(|mesh| {
+        mesh.paths
+            .iter()
+            .any(|path| path.verdict.ping_only && path.ours && !path.refuses)
+    });
+    let device = facts
+        .host
+        .interfaces
+        .known()
+        .into_iter()
+        .flatten()
+        .find(|interface| interface.vxlan.is_some() && interface.name.starts_with("flannel"));
+    let Some(device) = device.filter(|_| ping_only) else {
+        return Vec::new();
+    };
     vec![
         Finding::new(
             "checksum",
@@ -66,15 +84,36 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
 }
 
 fn neighbour_table(facts: &Facts) -> Vec<Finding> {
-    let Some(limits) = facts.host.neighbours.known().filter(|limits| limits.counts_permanent) else { return Vec::new() };
-    // The other backends make no such entries.
-    let Some(network) = facts.network.known().filter(|network| network.backend.is_some_and(|backend| backend.keeps_neighbours)) else {
+    let Some(limits) = facts
+        .host
+        .neighbours
+        .known()
+        .filter(|limits| limits.counts_permanent)
+    else {
         return Vec::new();
     };
-    let peers = facts.leases.peers.known().map_or(0, |peers| u64::try_from(peers.len()).unwrap_or(u64::MAX));
+    // The other backends make no such entries.
+    let Some(network) = facts.network.known().filter(|network| {
+        network
+            .backend
+            .is_some_and(|backend| backend.keeps_neighbours)
+    }) else {
+        return Vec::new();
+    };
+    let peers = facts
+        .leases
+        .peers
+        .known()
+        .map_or(0, |peers| u64::try_from(peers.len()).unwrap_or(u64::MAX));
     let families = [
-        (limits.v4.filter(|_| network.v4()), "net.ipv4.neigh.default.gc_thresh"),
-        (limits.v6.filter(|_| network.v6()), "net.ipv6.neigh.default.gc_thresh"),
+        (
+            limits.v4.filter(|_| network.v4()),
+            "net.ipv4.neigh.default.gc_thresh",
+        ),
+        (
+            limits.v6.filter(|_| network.v6()),
+            "net.ipv6.neigh.default.gc_thresh",
+        ),
     ];
     families
         .iter()
@@ -97,8 +136,9 @@ fn neighbour_table(facts: &Facts) -> Vec<Finding> {
 }
 
 fn conntrack_full(facts: &Facts) -> Vec<Finding> {
-    let Some(fill) = facts.host.conntrack.known().filter(|fill| fill.limit > 0 && fill.used.saturating_mul(10) >= fill.limit.saturating_mul(9))
-    else {
+    let Some(fill) = facts.host.conntrack.known().filter(|fill| {
+        fill.limit > 0 && fill.used.saturating_mul(10) >= fill.limit.saturating_mul(9)
+    }) else {
         return Vec::new();
     };
     vec![
@@ -109,8 +149,17 @@ fn conntrack_full(facts: &Facts) -> Vec<Finding> {
             format!("{} of {} connections are tracked", fill.used, fill.limit),
             "when the table is full, new connections of pods are dropped at random",
         )
-        .seen(format!("nf_conntrack_count = {}, nf_conntrack_max = {}", fill.used, fill.limit), "sysctl net.netfilter")
-        .run_all(sysctl("net.netfilter.nf_conntrack_max", fill.limit.saturating_mul(2)))
+        .seen(
+            format!(
+                "nf_conntrack_count = {}, nf_conntrack_max = {}",
+                fill.used, fill.limit
+            ),
+            "sysctl net.netfilter",
+        )
+        .run_all(sysctl(
+            "net.netfilter.nf_conntrack_max",
+            fill.limit.saturating_mul(2),
+        ))
         // The setting exists only once the module is loaded.
         .run(module("nf_conntrack")),
     ]

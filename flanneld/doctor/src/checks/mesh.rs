@@ -30,26 +30,84 @@ pub const CHECKS: &[Check] = &[
         encap_blocked,
     ),
     super::wireguard::SILENT,
-    check("peer-cut", Severity::Broken, "A peer answers nothing", &[], |facts| {
-        // Those whose machine is gone have a finding of their own.
-        let gone: BTreeSet<IpNet> = super::leases::gone(facts).flat_map(|peer| peer.subnets.nets()).collect();
-        each(facts, |path| path.verdict.state == State::CutOff && !gone.contains(&path.subnet), peer_cut)
-    }),
-    check("overlay-cut", Severity::Broken, "Packets through the overlay do not reach a peer", &[], |facts| {
-        each(facts, |path| path.verdict.state == State::OverlayCut, overlay_cut)
-    }),
-    check("one-way", Severity::Broken, "A peer hears this node, and its answers get lost", &[], |facts| {
-        each(facts, |path| path.verdict.state == State::OneWay, one_way)
-    }),
-    check("wrong-node", Severity::Broken, "Another node answers in a peer's place", &[], |facts| {
-        each(facts, |path| path.verdict.state == State::WrongNode, wrong_node)
-    }),
-    check("lossy", Severity::Degraded, "The way to a peer loses packets", &[], |facts| {
-        each(facts, |path| path.verdict.state == State::LosesSome, lossy)
-    }),
-    check("slow", Severity::Degraded, "The way to a peer is slow", &[], |facts| each(facts, |path| path.verdict.state == State::Slow, slow)),
-    check("probe-filtered", Severity::Risk, "A peer answers ping and no probes", &[], probe_filtered),
-    check("clock", Severity::Risk, "This node's clock is wrong", &[], clock),
+    check(
+        "peer-cut",
+        Severity::Broken,
+        "A peer answers nothing",
+        &[],
+        |facts| {
+            // Those whose machine is gone have a finding of their own.
+            let gone: BTreeSet<IpNet> = super::leases::gone(facts)
+                .flat_map(|peer| peer.subnets.nets())
+                .collect();
+            each(
+                facts,
+                |path| path.verdict.state == State::CutOff && !gone.contains(&path.subnet),
+                peer_cut,
+            )
+        },
+    ),
+    check(
+        "overlay-cut",
+        Severity::Broken,
+        "Packets through the overlay do not reach a peer",
+        &[],
+        |facts| {
+            each(
+                facts,
+                |path| path.verdict.state == State::OverlayCut,
+                overlay_cut,
+            )
+        },
+    ),
+    check(
+        "one-way",
+        Severity::Broken,
+        "A peer hears this node, and its answers get lost",
+        &[],
+        |facts| each(facts, |path| path.verdict.state == State::OneWay, one_way),
+    ),
+    check(
+        "wrong-node",
+        Severity::Broken,
+        "Another node answers in a peer's place",
+        &[],
+        |facts| {
+            each(
+                facts,
+                |path| path.verdict.state == State::WrongNode,
+                wrong_node,
+            )
+        },
+    ),
+    check(
+        "lossy",
+        Severity::Degraded,
+        "The way to a peer loses packets",
+        &[],
+        |facts| each(facts, |path| path.verdict.state == State::LosesSome, lossy),
+    ),
+    check(
+        "slow",
+        Severity::Degraded,
+        "The way to a peer is slow",
+        &[],
+        |facts| each(facts, |path| path.verdict.state == State::Slow, slow),
+    ),
+    check(
+        "probe-filtered",
+        Severity::Risk,
+        "A peer answers ping and no probes",
+        &[],
+        probe_filtered,
+    ),
+    check(
+        "clock",
+        Severity::Risk,
+        "This node's clock is wrong",
+        &[],
+        clock,
+    ),
 ];
 
 const fn check(
@@ -59,7 +117,15 @@ const fn check(
     explains: &'static [&'static str],
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
-    Check { id, severity, title, needs: &[Need::Network, Need::Mesh], explains, waits: true, judge }
+    Check {
+        id,
+        severity,
+        title,
+        needs: &[Need::Network, Need::Mesh],
+        explains,
+        waits: true,
+        judge,
+    }
 }
 
 /// The ways to the peers, as the probes found them.
@@ -68,11 +134,25 @@ pub(super) fn paths(facts: &Facts) -> &[Path] {
 }
 
 /// One finding a path, the first ones; the rest in one.
-fn each(facts: &Facts, is: impl Fn(&Path) -> bool, tell: impl Fn(&Facts, &Path) -> Finding) -> Vec<Finding> {
+fn each(
+    facts: &Facts,
+    is: impl Fn(&Path) -> bool,
+    tell: impl Fn(&Facts, &Path) -> Finding,
+) -> Vec<Finding> {
     let hit: Vec<&Path> = paths(facts).iter().filter(|path| is(path)).collect();
-    let mut findings: Vec<Finding> = hit.iter().take(MAX_LISTED).map(|path| tell(facts, path)).collect();
+    let mut findings: Vec<Finding> = hit
+        .iter()
+        .take(MAX_LISTED)
+        .map(|path| tell(facts, path))
+        .collect();
     if let (Some(more @ 1..), Some(first)) = (hit.len().checked_sub(MAX_LISTED), findings.first()) {
-        let rest = Finding::new(&first.check, first.severity, "more", format!("the same is so for {more} more peers"), first.why.clone());
+        let rest = Finding::new(
+            &first.check,
+            first.severity,
+            "more",
+            format!("the same is so for {more} more peers"),
+            first.why.clone(),
+        );
         findings.push(rest.run("flannelctl peers --all"));
     }
     findings
@@ -80,13 +160,33 @@ fn each(facts: &Facts, is: impl Fn(&Path) -> bool, tell: impl Fn(&Facts, &Path) 
 
 /// What other nodes say of a peer: whether it is the peer, the way, or this node.
 fn blame(path: &Path, finding: Finding) -> Finding {
-    let reached = |reach: u16| if reach == 1 { "1 other node reaches it".to_owned() } else { format!("{reach} other nodes reach it") };
+    let reached = |reach: u16| {
+        if reach == 1 {
+            "1 other node reaches it".to_owned()
+        } else {
+            format!("{reach} other nodes reach it")
+        }
+    };
     let said = match path.others {
-        Some((0, 1)) => format!("the other node that was asked does not reach it either: the trouble is at {}", path.node),
-        Some((0, fail)) if fail > 1 => format!("none of {fail} other nodes reaches it either: the trouble is at {}", path.node),
-        Some((reach, 0)) if reach > 0 => format!("{}: the trouble is on the way, or here", reached(reach)),
-        Some((reach, 1)) if reach > 0 => format!("{}, one does not: the trouble is on the way", reached(reach)),
-        Some((reach, fail)) if reach > 0 => format!("{}, {fail} do not: the trouble is on the way", reached(reach)),
+        Some((0, 1)) => format!(
+            "the other node that was asked does not reach it either: the trouble is at {}",
+            path.node
+        ),
+        Some((0, fail)) if fail > 1 => format!(
+            "none of {fail} other nodes reaches it either: the trouble is at {}",
+            path.node
+        ),
+        Some((reach, 0)) if reach > 0 => {
+            format!("{}: the trouble is on the way, or here", reached(reach))
+        }
+        Some((reach, 1)) if reach > 0 => format!(
+            "{}, one does not: the trouble is on the way",
+            reached(reach)
+        ),
+        Some((reach, fail)) if reach > 0 => format!(
+            "{}, {fail} do not: the trouble is on the way",
+            reached(reach)
+        ),
         _ => return finding,
     };
     finding.seen(said, "other nodes")
@@ -102,26 +202,47 @@ fn there(path: &Path) -> String {
 
 /// Whether one cause at this end is enough for all of it.
 fn all_blocked(mesh: &Mesh) -> bool {
-    let judged: Vec<&Path> = mesh.paths.iter().filter(|path| path.verdict.state != State::Unknown).collect();
+    let judged: Vec<&Path> = mesh
+        .paths
+        .iter()
+        .filter(|path| path.verdict.state != State::Unknown)
+        .collect();
     let cut = |path: &&Path| path.verdict.state == State::OverlayCut;
     let one_way = |path: &&Path| path.verdict.state == State::OneWay;
     // A single peer that hears us may have a wrong entry for us.
-    !judged.is_empty() && judged.iter().all(|path| path.underlay) && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
+    !judged.is_empty()
+        && judged.iter().all(|path| path.underlay)
+        && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
 /// The VNI that all peers have, if it is another one than this node's.
 fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     let own = network.vni?;
-    let mut vnis = facts.leases.peers.known().into_iter().flatten().filter_map(|peer| peer.vni);
+    let mut vnis = facts
+        .leases
+        .peers
+        .known()
+        .into_iter()
+        .flatten()
+        .filter_map(|peer| peer.vni);
     let first = vnis.next()?;
     (first != own && vnis.all(|vni| vni == first)).then_some((own, first))
 }
 
 fn encap_blocked(facts: &Facts) -> Vec<Finding> {
-    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
-    let Some(tunnel) = network.tunnel().filter(|_| all_blocked(mesh)) else { return Vec::new() };
+    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else {
+        return Vec::new();
+    };
+    let Some(tunnel) = network.tunnel().filter(|_| all_blocked(mesh)) else {
+        return Vec::new();
+    };
     let firewalls = facts.host.firewalls.known();
-    let tables = || firewalls.into_iter().flat_map(|firewalls| &firewalls.tables).filter(|table| table.is_shut());
+    let tables = || {
+        firewalls
+            .into_iter()
+            .flat_map(|firewalls| &firewalls.tables)
+            .filter(|table| table.is_shut())
+    };
     // With WireGuard the keys may be to blame as well, unless this host refuses the port.
     if network.is_encrypted() && tables().next().is_none() {
         return Vec::new();
@@ -132,7 +253,13 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
                 State::OneWay => "its answers get lost",
                 _ => "nothing arrives",
             };
-            finding.seen(format!("{} at {} answers beside the overlay, and through it {through}", path.node, path.address), "probes")
+            finding.seen(
+                format!(
+                    "{} at {} answers beside the overlay, and through it {through}",
+                    path.node, path.address
+                ),
+                "probes",
+            )
         })
     };
     if let Some((own, other)) = other_vni(facts, network) {
@@ -143,33 +270,67 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
             format!("this node uses VNI {own}, its peers use VNI {other}"),
             "the kernel drops packets of another VNI: the network configuration changed, and not every daemon was restarted since",
         );
-        let finding = finding.seen(format!("VNI {other} in the leases of the peers"), "flannelctl leases --long");
-        return vec![witnesses(finding).run(super::way_out::restart(facts)).on(crate::finding::EVERYWHERE)];
+        let finding = finding.seen(
+            format!("VNI {other} in the leases of the peers"),
+            "flannelctl leases --long",
+        );
+        return vec![
+            witnesses(finding)
+                .run(super::way_out::restart(facts))
+                .on(crate::finding::EVERYWHERE),
+        ];
     }
     let what = words(tunnel);
-    let incoming = mesh.paths.iter().any(|path| path.verdict.state == State::OneWay);
-    let place = if incoming { "to this node" } else { "on the way, or at the peers" };
+    let incoming = mesh
+        .paths
+        .iter()
+        .any(|path| path.verdict.state == State::OneWay);
+    let place = if incoming {
+        "to this node"
+    } else {
+        "on the way, or at the peers"
+    };
     let mut finding = witnesses(Finding::new(
         "encap-blocked",
         Severity::Broken,
         "",
         format!("{what} {} blocked {place}", is_or_are(tunnel)),
-        format!("peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"),
+        format!(
+            "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"
+        ),
     ));
     let mut commands = Vec::new();
-    for family in Family::ALL.into_iter().filter(|family| network.travels_in(*family)) {
-        let shut: Vec<&Table> = tables().filter(|table| Family::from(table.network) == family).collect();
+    for family in Family::ALL
+        .into_iter()
+        .filter(|family| network.travels_in(*family))
+    {
+        let shut: Vec<&Table> = tables()
+            .filter(|table| Family::from(table.network) == family)
+            .collect();
         for table in &shut {
-            finding =
-                match table.input_refusal() {
-                    Some(refusal) => finding
-                        .seen(format!("the rule `{}` here refuses {what}", refusal.rule), format!("{} -S {}", table.command, word(&refusal.chain))),
-                    None => finding
-                        .seen(format!("what no rule of INPUT in {} accepts is refused here", table.command), format!("{} -S INPUT", table.command)),
-                };
+            finding = match table.input_refusal() {
+                Some(refusal) => finding.seen(
+                    format!("the rule `{}` here refuses {what}", refusal.rule),
+                    format!("{} -S {}", table.command, word(&refusal.chain)),
+                ),
+                None => finding.seen(
+                    format!(
+                        "what no rule of INPUT in {} accepts is refused here",
+                        table.command
+                    ),
+                    format!("{} -S INPUT", table.command),
+                ),
+            };
         }
-        let before: Vec<(&str, Option<usize>)> =
-            shut.iter().map(|table| (table.command.as_str(), table.input_refusal().and_then(|refusal| refusal.number))).collect();
+        let before: Vec<(&str, Option<usize>)> = shut
+            .iter()
+            .map(|table| {
+                (
+                    table.command.as_str(),
+                    table.input_refusal().and_then(|refusal| refusal.number),
+                )
+            })
+            .collect();
         // ufw and firewalld accept before a rule that follows theirs, and not before one that an operator put in front.
         let program = match let_in::program(firewalls) {
             program if shut.iter().all(|table| table.input_refusal().is_none()) => program,
@@ -177,13 +338,24 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         };
         if !shut.is_empty() {
             let unit = family.pick("flannel-tunnel", "flannel-tunnel6");
-            commands.extend(let_in::commands(program, &tunnel.each(family), &Origin::of(facts, family), &before, unit));
+            commands.extend(let_in::commands(
+                program,
+                &tunnel.each(family),
+                &Origin::of(facts, family),
+                &before,
+                unit,
+            ));
         }
     }
     if commands.is_empty() {
         // Nothing on this host is seen to drop them: where they get lost is told by where they are still seen.
         let capture = format!("tcpdump -c 5 -ni any {}", filter_words(&capture(tunnel)));
-        return vec![finding.run("flannelctl doctor").run(capture).on(crate::finding::EVERYWHERE)];
+        return vec![
+            finding
+                .run("flannelctl doctor")
+                .run(capture)
+                .on(crate::finding::EVERYWHERE),
+        ];
     }
     vec![finding.run_all(commands)]
 }
@@ -193,12 +365,18 @@ fn peer_cut(_: &Facts, path: &Path) -> Finding {
         "peer-cut",
         Severity::Broken,
         about(path),
-        format!("{} at {} answers nothing, ping neither", path.node, path.address),
+        format!(
+            "{} at {} answers nothing, ping neither",
+            path.node, path.address
+        ),
         super::leases::SILENCE,
     );
-    blame(path, finding.seen("no answer through the overlay, none beside it", "probes"))
-        .run(format!("ip route get {}", path.address))
-        .run(format!("ping -c 3 {}", path.address))
+    blame(
+        path,
+        finding.seen("no answer through the overlay, none beside it", "probes"),
+    )
+    .run(format!("ip route get {}", path.address))
+    .run(format!("ping -c 3 {}", path.address))
 }
 
 fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
@@ -213,11 +391,17 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
         "overlay-cut",
         Severity::Broken,
         about(path),
-        format!("what this node sends through the overlay does not reach {}", path.node),
+        format!(
+            "what this node sends through the overlay does not reach {}",
+            path.node
+        ),
         match tunnel {
             Some(tunnel) => {
                 let (what, are) = (words(tunnel), is_or_are(tunnel));
-                format!("its address {} answers, so {what} {are} dropped on the way or there, or flannel does not work there", path.address)
+                format!(
+                    "its address {} answers, so {what} {are} dropped on the way or there, or flannel does not work there",
+                    path.address
+                )
             }
             None => format!(
                 "its address {} answers, so the network between the nodes drops packets with addresses of pods, or that node does not forward them",
@@ -225,27 +409,58 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
             ),
         },
     );
-    let finding = blame(path, finding.seen(format!("{} answers beside the overlay{daemon}", path.address), "probes")).on(there(path));
-    let filter = tunnel.map(|tunnel| format!("{} and ", capture(tunnel))).unwrap_or_default();
-    finding.run("flannelctl doctor").run(format!("tcpdump -c 5 -ni any {}", filter_words(&format!("{filter}host {}", path.address))))
+    let finding = blame(
+        path,
+        finding.seen(
+            format!("{} answers beside the overlay{daemon}", path.address),
+            "probes",
+        ),
+    )
+    .on(there(path));
+    let filter = tunnel
+        .map(|tunnel| format!("{} and ", capture(tunnel)))
+        .unwrap_or_default();
+    finding.run("flannelctl doctor").run(format!(
+        "tcpdump -c 5 -ni any {}",
+        filter_words(&format!("{filter}host {}", path.address))
+    ))
 }
 
 /// A filter as a shell takes it: parentheses are quoted.
 fn filter_words(filter: &str) -> String {
-    if filter.contains('(') { word(filter) } else { filter.to_owned() }
+    if filter.contains('(') {
+        word(filter)
+    } else {
+        filter.to_owned()
+    }
 }
 
 fn one_way(facts: &Facts, path: &Path) -> Finding {
     let tunnel = facts.network.known().and_then(Network::tunnel);
-    let dropped = tunnel.map(|tunnel| format!(" ({})", words(tunnel))).unwrap_or_default();
+    let dropped = tunnel
+        .map(|tunnel| format!(" ({})", words(tunnel)))
+        .unwrap_or_default();
     let finding = Finding::new(
         "one-way",
         Severity::Broken,
         about(path),
-        format!("{} hears this node, and its answers do not arrive", path.node),
-        format!("packets from there to here are dropped{dropped}, or that node sends them elsewhere: its entries for this node are wrong"),
+        format!(
+            "{} hears this node, and its answers do not arrive",
+            path.node
+        ),
+        format!(
+            "packets from there to here are dropped{dropped}, or that node sends them elsewhere: its entries for this node are wrong"
+        ),
     );
-    blame(path, finding.seen("by its own words it heard this node through the overlay just now", "probes")).run("flannelctl doctor").on(there(path))
+    blame(
+        path,
+        finding.seen(
+            "by its own words it heard this node through the overlay just now",
+            "probes",
+        ),
+    )
+    .run("flannelctl doctor")
+    .on(there(path))
 }
 
 fn wrong_node(_: &Facts, path: &Path) -> Finding {
@@ -255,9 +470,15 @@ fn wrong_node(_: &Facts, path: &Path) -> Finding {
         Severity::Broken,
         about(path),
         format!("{other} answers in the place of {}", path.node),
-        format!("two machines have the address {}, or a lease is left of a machine that is no more", path.address),
+        format!(
+            "two machines have the address {}, or a lease is left of a machine that is no more",
+            path.address
+        ),
     )
-    .seen(format!("{} was asked, {other} answered", path.address), "probes")
+    .seen(
+        format!("{} was asked, {other} answered", path.address),
+        "probes",
+    )
     .run("flannelctl leases --long")
     .run(format!("ip neighbour show {}", path.address))
 }
@@ -267,32 +488,64 @@ fn lossy(_: &Facts, path: &Path) -> Finding {
         "lossy",
         Severity::Degraded,
         about(path),
-        format!("{} of the last 16 questions to {} were lost", path.lost, path.node),
+        format!(
+            "{} of the last 16 questions to {} were lost",
+            path.lost, path.node
+        ),
         "the network between the nodes, or the network card of one, loses packets",
     );
-    blame(path, finding.seen(format!("{} of 16 lost", path.lost), "probes")).run(format!("ping -i 0.2 -c 50 {}", path.address))
+    blame(
+        path,
+        finding.seen(format!("{} of 16 lost", path.lost), "probes"),
+    )
+    .run(format!("ping -i 0.2 -c 50 {}", path.address))
 }
 
 fn slow(_: &Facts, path: &Path) -> Finding {
-    let rtt = path.rtt.map(|rtt| format!("{}.{:02} ms", rtt / 1000, rtt % 1000 / 10)).unwrap_or_default();
+    let rtt = path
+        .rtt
+        .map(|rtt| format!("{}.{:02} ms", rtt / 1000, rtt % 1000 / 10))
+        .unwrap_or_default();
     let finding = Finding::new(
         "slow",
         Severity::Degraded,
         about(path),
-        format!("{} answers after {rtt}, much later than the others", path.node),
+        format!(
+            "{} answers after {rtt}, much later than the others",
+            path.node
+        ),
         "the way is congested or long, or that machine is overloaded",
     );
-    blame(path, finding.seen(format!("a round trip takes {rtt}"), "probes")).run(format!("ping -c 10 {}", path.address))
+    blame(
+        path,
+        finding.seen(format!("a round trip takes {rtt}"), "probes"),
+    )
+    .run(format!("ping -c 10 {}", path.address))
 }
 
 fn probe_filtered(facts: &Facts) -> Vec<Finding> {
-    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
+    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else {
+        return Vec::new();
+    };
     let lasts = |path: &&Path| path.since.is_none_or(|since| since >= RESTART);
-    let silent = mesh.paths.iter().filter(|path| path.verdict.ping_only && path.ours && path.verdict.state.passes()).filter(lasts);
+    let silent = mesh
+        .paths
+        .iter()
+        .filter(|path| path.verdict.ping_only && path.ours && path.verdict.state.passes())
+        .filter(lasts);
     // A closed port refuses, and so do some firewalls; most of them drop.
     let (refusing, filtered): (Vec<&Path>, Vec<&Path>) = silent.partition(|path| path.refuses);
     let (port, all) = (mesh.port, mesh.paths.len());
-    let names = |paths: &[&Path]| paths.iter().take(4).map(|path| &*path.node).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+    let names = |paths: &[&Path]| {
+        paths
+            .iter()
+            .take(4)
+            .map(|path| &*path.node)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let unseen = "loss in one direction, wrong nodes and the usable MTU are not noticed there";
     let mut findings = Vec::new();
     if let Some(first) = filtered.first() {
@@ -304,10 +557,16 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 "probe-filtered",
                 Severity::Risk,
                 "",
-                format!("{} of {all} peers answer ping alone: UDP port {port} is filtered", filtered.len()),
+                format!(
+                    "{} of {all} peers answer ping alone: UDP port {port} is filtered",
+                    filtered.len()
+                ),
                 format!("traffic between pods is well; {unseen}"),
             )
-            .seen(format!("{} answer ping and not UDP port {port}", names(&filtered)), "probes")
+            .seen(
+                format!("{} answer ping and not UDP port {port}", names(&filtered)),
+                "probes",
+            )
             .run_all(let_in::commands(
                 let_in::program(facts.host.firewalls.known()),
                 &[Encapsulation::udp(port)],
@@ -336,14 +595,22 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
 }
 
 fn clock(facts: &Facts) -> Vec<Finding> {
-    let mut ahead: Vec<i64> = paths(facts).iter().filter_map(|path| path.clock_ahead).collect();
+    let mut ahead: Vec<i64> = paths(facts)
+        .iter()
+        .filter_map(|path| path.clock_ahead)
+        .collect();
     ahead.sort_unstable();
-    let Some(median) = ahead.get(ahead.len() / 2).copied() else { return Vec::new() };
+    let Some(median) = ahead.get(ahead.len() / 2).copied() else {
+        return Vec::new();
+    };
     let far = ahead.iter().filter(|offset| offset.abs() > CLOCK).count();
     if far * 2 <= ahead.len() || median.abs() <= CLOCK {
         return Vec::new();
     }
-    let (side, seconds) = (if median > 0 { "behind" } else { "ahead of" }, median.abs() / 1000);
+    let (side, seconds) = (
+        if median > 0 { "behind" } else { "ahead of" },
+        median.abs() / 1000,
+    );
     vec![
         Finding::new(
             "clock",

@@ -28,7 +28,13 @@ pub const CHECKS: &[Check] = &[
         id: "network-overlap",
         severity: Severity::Broken,
         title: "The pods' network overlaps another one",
-        needs: &[Need::Network, Need::Interfaces, Need::Routes, Need::NameServers, Need::Peers],
+        needs: &[
+            Need::Network,
+            Need::Interfaces,
+            Need::Routes,
+            Need::NameServers,
+            Need::Peers,
+        ],
         explains: &[],
         waits: false,
         judge: network_overlap,
@@ -70,11 +76,23 @@ fn is_pods_bridge(name: &str) -> bool {
 }
 
 fn network_overlap(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known() else { return Vec::new() };
+    let Some(network) = facts.network.known() else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
-    let leased: Vec<(IpNet, &str)> =
-        facts.leases.peers.known().into_iter().flatten().flat_map(|peer| peer.subnets.nets().map(|net| (net, &*peer.name))).collect();
-    let underlay = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
+    let leased: Vec<(IpNet, &str)> = facts
+        .leases
+        .peers
+        .known()
+        .into_iter()
+        .flatten()
+        .flat_map(|peer| peer.subnets.nets().map(|net| (net, &*peer.name)))
+        .collect();
+    let underlay = facts
+        .daemon
+        .choice
+        .known()
+        .map(|choice| choice.interface.as_str());
     for interface in interfaces(facts) {
         // Flannel's own devices, and a bridge of pods, which has a check of its own.
         if interface.loopback || interface.name.starts_with("flannel") || interface.name == "cni0" {
@@ -82,10 +100,14 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
         }
         for net in &interface.nets().collect::<Vec<_>>() {
             let whole = net.trunc();
-            let within = network.networks.nets().any(|networks| overlap(&networks, &whole));
+            let within = network
+                .networks
+                .nets()
+                .any(|networks| overlap(&networks, &whole));
             let in_own = network.own.nets().any(|own| own.contains(net));
             // A host address says nothing of a network.
-            if !within || in_own || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 } {
+            if !within || in_own || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 }
+            {
                 continue;
             }
             let name = &interface.name;
@@ -93,22 +115,35 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
             let (severity, why) = match used {
                 Some((subnet, node)) => (
                     Severity::Broken,
-                    format!("{subnet} is the subnet of {node}: packets to its pods stay on {name}, or packets to hosts on {name} go to pods"),
+                    format!(
+                        "{subnet} is the subnet of {node}: packets to its pods stay on {name}, or packets to hosts on {name} go to pods"
+                    ),
                 ),
                 // The nodes may be inside of Network, as long as no subnet overlaps them.
                 None if underlay == Some(name.as_str()) => continue,
-                None => (Severity::Risk, format!("as soon as a node is given a subnet there, packets to its pods stay on {name}")),
+                None => (
+                    Severity::Risk,
+                    format!(
+                        "as soon as a node is given a subnet there, packets to its pods stay on {name}"
+                    ),
+                ),
             };
             findings.push(
                 Finding::new(
                     "network-overlap",
                     severity,
                     format!("{name} {whole}"),
-                    format!("{whole} on {name} is inside the network of pods, {}", network.networks),
+                    format!(
+                        "{whole} on {name} is inside the network of pods, {}",
+                        network.networks
+                    ),
                     why,
                 )
                 .seen(format!("{net} on {name}"), "ip address")
-                .seen(format!("the network of pods is {}", network.networks), "the network configuration")
+                .seen(
+                    format!("the network of pods is {}", network.networks),
+                    "the network configuration",
+                )
                 .on("whoever configures the network, or that interface"),
             );
         }
@@ -116,7 +151,8 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     findings.extend(routes_inside(facts, network, &leased));
     findings.extend(services_inside(facts, network, &leased));
     for server in facts.host.name_servers.known().into_iter().flatten() {
-        let inside = network.networks.nets().any(|net| net.contains(server)) && !network.own.nets().any(|own| own.contains(server));
+        let inside = network.networks.nets().any(|net| net.contains(server))
+            && !network.own.nets().any(|own| own.contains(server));
         if inside && facts.host.owner(*server).is_none() {
             findings.push(
                 Finding::new(
@@ -137,14 +173,29 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
 /// the network is a second choice behind flannel's.
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
-    let ours: Vec<IpNet> = routes.iter().filter(|route| route.protocol == FLANNELD).map(|route| route.to).collect();
-    let underlay = facts.daemon.choice.known().map(|choice| choice.interface.as_str());
-    let foreign = routes.iter().filter(|route| !matches!(route.protocol, FLANNELD | KERNELS) && network.contains(&route.to));
+    let ours: Vec<IpNet> = routes
+        .iter()
+        .filter(|route| route.protocol == FLANNELD)
+        .map(|route| route.to)
+        .collect();
+    let underlay = facts
+        .daemon
+        .choice
+        .known()
+        .map(|choice| choice.interface.as_str());
+    let foreign = routes.iter().filter(|route| {
+        !matches!(route.protocol, FLANNELD | KERNELS) && network.contains(&route.to)
+    });
     let mut findings = Vec::new();
     for route in foreign {
         let to = route.to;
-        let device = route.index.and_then(|index| facts.host.interface(index)).map(|interface| interface.name.as_str());
-        let is_of_pods = device.is_some_and(|name| name == "lo" || name.starts_with("flannel") || is_pods_bridge(name));
+        let device = route
+            .index
+            .and_then(|index| facts.host.interface(index))
+            .map(|interface| interface.name.as_str());
+        let is_of_pods = device.is_some_and(|name| {
+            name == "lo" || name.starts_with("flannel") || is_pods_bridge(name)
+        });
         let overlapped = leased.iter().find(|(subnet, _)| overlap(subnet, &to));
         let own = network.own.nets().any(|own| overlap(&own, &to));
         // The nodes may be inside of Network, and have routes to each other.
@@ -153,19 +204,44 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
             continue;
         }
         // The longest prefix wins.
-        let wins = ours.iter().filter(|known| known.contains(&to) || to.contains(*known)).all(|known| known.prefix_len() < to.prefix_len());
+        let wins = ours
+            .iter()
+            .filter(|known| known.contains(&to) || to.contains(*known))
+            .all(|known| known.prefix_len() < to.prefix_len());
         let (severity, why) = match overlapped {
-            Some((subnet, node)) if wins => (Severity::Broken, format!("packets to pods of {node}, {subnet}, take this route")),
-            Some((subnet, node)) => (Severity::Risk, format!("packets to hosts behind it go to pods of {node}, {subnet}, instead")),
-            None => (Severity::Risk, "as soon as a node is given a subnet there, one of the two is not reached".to_owned()),
+            Some((subnet, node)) if wins => (
+                Severity::Broken,
+                format!("packets to pods of {node}, {subnet}, take this route"),
+            ),
+            Some((subnet, node)) => (
+                Severity::Risk,
+                format!("packets to hosts behind it go to pods of {node}, {subnet}, instead"),
+            ),
+            None => (
+                Severity::Risk,
+                "as soon as a node is given a subnet there, one of the two is not reached"
+                    .to_owned(),
+            ),
         };
         let by = device.map(|name| format!(" by {name}")).unwrap_or_default();
         let ip = if to.addr().is_ipv6() { "ip -6" } else { "ip" };
-        let what = format!("a route to {to}{by} is inside the network of pods, {}", network.networks);
+        let what = format!(
+            "a route to {to}{by} is inside the network of pods, {}",
+            network.networks
+        );
         findings.push(
-            Finding::new("network-overlap", severity, format!("route {to}"), what, why)
-                .seen(format!("{to}{by}, which flannel did not make"), format!("{ip} route show {to}"))
-                .on("whoever configures the network, or that route"),
+            Finding::new(
+                "network-overlap",
+                severity,
+                format!("route {to}"),
+                what,
+                why,
+            )
+            .seen(
+                format!("{to}{by}, which flannel did not make"),
+                format!("{ip} route show {to}"),
+            )
+            .on("whoever configures the network, or that route"),
         );
     }
     findings
@@ -176,32 +252,79 @@ fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -
     let service = facts.kubernetes.known()?.service?;
     network.networks.nets().find(|net| net.contains(&service))?;
     // What is named in the Service's place may be a node.
-    let of_host = facts.host.owner(service).is_some_and(|interface| interface.name != "kube-ipvs0");
-    if of_host || facts.leases.peers.known().into_iter().flatten().any(|peer| peer.addresses().any(|ip| ip == service)) {
+    let of_host = facts
+        .host
+        .owner(service)
+        .is_some_and(|interface| interface.name != "kube-ipvs0");
+    if of_host
+        || facts
+            .leases
+            .peers
+            .known()
+            .into_iter()
+            .flatten()
+            .any(|peer| peer.addresses().any(|ip| ip == service))
+    {
         return None;
     }
-    let used = network.own.nets().chain(leased.iter().map(|(subnet, _)| *subnet)).find(|subnet| subnet.contains(&service));
+    let used = network
+        .own
+        .nets()
+        .chain(leased.iter().map(|(subnet, _)| *subnet))
+        .find(|subnet| subnet.contains(&service));
     let (severity, why) = match used {
-        Some(subnet) => (Severity::Broken, format!("{subnet} is the subnet of a node: its pods and Services have the same addresses")),
-        None => (Severity::Risk, "a node that is given a subnet there has pods with addresses of Services".to_owned()),
+        Some(subnet) => (
+            Severity::Broken,
+            format!(
+                "{subnet} is the subnet of a node: its pods and Services have the same addresses"
+            ),
+        ),
+        None => (
+            Severity::Risk,
+            "a node that is given a subnet there has pods with addresses of Services".to_owned(),
+        ),
     };
-    let what = format!("the Services of Kubernetes are inside the network of pods, {}", network.networks);
+    let what = format!(
+        "the Services of Kubernetes are inside the network of pods, {}",
+        network.networks
+    );
     Some(
-        Finding::new("network-overlap", severity, format!("Service {service}"), what, why)
-            .seen(format!("the Service of the API has the address {service}"), "kubectl get service kubernetes")
-            .on("whoever configures the network, or the API server (--service-cluster-ip-range)"),
+        Finding::new(
+            "network-overlap",
+            severity,
+            format!("Service {service}"),
+            what,
+            why,
+        )
+        .seen(
+            format!("the Service of the API has the address {service}"),
+            "kubectl get service kubernetes",
+        )
+        .on("whoever configures the network, or the API server (--service-cluster-ip-range)"),
     )
 }
 
 fn stale_bridge(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known() else { return Vec::new() };
+    let Some(network) = facts.network.known() else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
-    for bridge in interfaces(facts).iter().filter(|interface| is_pods_bridge(&interface.name) && interface.kind == "bridge") {
+    for bridge in interfaces(facts)
+        .iter()
+        .filter(|interface| is_pods_bridge(&interface.name) && interface.kind == "bridge")
+    {
         for net in &bridge.nets().collect::<Vec<_>>() {
-            let family = if net.addr().is_ipv6() { network.own.v6().map(|net| IpNet::V6(*net)) } else { network.own.v4().map(|net| IpNet::V4(*net)) };
-            let Some(own) = family.filter(|own| !own.contains(&net.addr())) else { continue };
+            let family = if net.addr().is_ipv6() {
+                network.own.v6().map(|net| IpNet::V6(*net))
+            } else {
+                network.own.v4().map(|net| IpNet::V4(*net))
+            };
+            let Some(own) = family.filter(|own| !own.contains(&net.addr())) else {
+                continue;
+            };
             // A bridge may be Docker's or another network's, and every bridge has a link-local address.
-            let local = matches!(net.addr(), std::net::IpAddr::V6(v6) if v6.is_unicast_link_local());
+            let local =
+                matches!(net.addr(), std::net::IpAddr::V6(v6) if v6.is_unicast_link_local());
             if local || !network.contains(&IpNet::from(net.addr())) {
                 continue;
             }
@@ -233,12 +356,28 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
 }
 
 fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
-    let Some(mtu) = facts.network.known().and_then(|network| network.mtu).filter(|mtu| *mtu > 0) else { return Vec::new() };
+    let Some(mtu) = facts
+        .network
+        .known()
+        .and_then(|network| network.mtu)
+        .filter(|mtu| *mtu > 0)
+    else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
-    for bridge in interfaces(facts).iter().filter(|interface| interface.name == "cni0" && interface.kind == "bridge") {
-        let large: Vec<&Interface> = interfaces(facts).iter().filter(|port| port.master == Some(bridge.index) && port.mtu > mtu).collect();
+    for bridge in interfaces(facts)
+        .iter()
+        .filter(|interface| interface.name == "cni0" && interface.kind == "bridge")
+    {
+        let large: Vec<&Interface> = interfaces(facts)
+            .iter()
+            .filter(|port| port.master == Some(bridge.index) && port.mtu > mtu)
+            .collect();
         let Some(first) = large.first() else { continue };
-        let commands = large.iter().take(64).map(|port| format!("ip link set {} mtu {mtu}", word(&port.name)));
+        let commands = large
+            .iter()
+            .take(64)
+            .map(|port| format!("ip link set {} mtu {mtu}", word(&port.name)));
         findings.push(
             Finding::new(
                 "bridge-mtu",
@@ -256,34 +395,73 @@ fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
 }
 
 fn mtu(facts: &Facts) -> Vec<Finding> {
-    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else { return Vec::new() };
-    let small: Vec<_> = mesh.paths.iter().filter(|path| path.verdict.state == State::SmallMtu).collect();
-    let Some(least) = small.iter().filter_map(|path| path.carries).min() else { return Vec::new() };
+    let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else {
+        return Vec::new();
+    };
+    let small: Vec<_> = mesh
+        .paths
+        .iter()
+        .filter(|path| path.verdict.state == State::SmallMtu)
+        .collect();
+    let Some(least) = small.iter().filter_map(|path| path.carries).min() else {
+        return Vec::new();
+    };
     let names: BTreeSet<&str> = small.iter().map(|path| &*path.node).collect();
     let nodes: Vec<&str> = names.iter().copied().take(4).collect();
-    let more = if names.len() > nodes.len() { format!(" and {} more", names.len() - nodes.len()) } else { String::new() };
-    let wanted = network.mtu.map(|mtu| format!(", and pods send up to {mtu}")).unwrap_or_default();
+    let more = if names.len() > nodes.len() {
+        format!(" and {} more", names.len() - nodes.len())
+    } else {
+        String::new()
+    };
+    let wanted = network
+        .mtu
+        .map(|mtu| format!(", and pods send up to {mtu}"))
+        .unwrap_or_default();
     let mut finding = Finding::new(
         "mtu",
         Severity::Broken,
         "",
-        format!("the way to {}{more} carries packets of {least} bytes{wanted}", nodes.join(", ")),
+        format!(
+            "the way to {}{more} carries packets of {least} bytes{wanted}",
+            nodes.join(", ")
+        ),
         "small packets pass and large ones are lost: connections begin and then stall",
     );
     for path in small.iter().take(8) {
         if let Some(carries) = path.carries {
-            finding = finding.seen(format!("{} bytes to {} at {}", carries, path.node, path.address), "probes");
+            finding = finding.seen(
+                format!("{} bytes to {} at {}", carries, path.node, path.address),
+                "probes",
+            );
         }
     }
     // Those that answer nothing say nothing of sizes.
-    let whole: BTreeSet<&str> = mesh.paths.iter().filter(|path| path.verdict.state.passes()).map(|path| &*path.node).collect();
+    let whole: BTreeSet<&str> = mesh
+        .paths
+        .iter()
+        .filter(|path| path.verdict.state.passes())
+        .map(|path| &*path.node)
+        .collect();
     let whole = whole.difference(&names).count();
     if whole > 0 {
-        let text = format!("{whole} other peers get whole packets from here: the link of {}{more} carries less, or the way there", nodes.join(", "));
-        return vec![finding.seen(text, "probes").run("flannelctl doctor").on(format!("{}{more}", nodes.join(", ")))];
+        let text = format!(
+            "{whole} other peers get whole packets from here: the link of {}{more} carries less, or the way there",
+            nodes.join(", ")
+        );
+        return vec![
+            finding
+                .seen(text, "probes")
+                .run("flannelctl doctor")
+                .on(format!("{}{more}", nodes.join(", "))),
+        ];
     }
-    let family = if small.iter().any(|path| path.address.is_ipv6()) { Family::V6 } else { Family::V4 };
-    if let (Some(overhead), Some(choice)) = (network.overhead(family), facts.daemon.choice.known()) {
+    let family = if small.iter().any(|path| path.address.is_ipv6()) {
+        Family::V6
+    } else {
+        Family::V4
+    };
+    if let (Some(overhead), Some(choice)) = (network.overhead(family), facts.daemon.choice.known())
+    {
         let outer = least + overhead;
         let interface = word(&choice.interface);
         finding = finding
@@ -318,7 +496,9 @@ fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
     match &facts.store.access {
         Access::Etcd(_) => {
             let (etcdctl, key) = super::store::etcdctl(facts);
-            let password = super::store::password(facts).map(|line| format!("{line}; ")).unwrap_or_default();
+            let password = super::store::password(facts)
+                .map(|line| format!("{line}; "))
+                .unwrap_or_default();
             Some(
                 format!(r#"{password}new=$({etcdctl} get --print-value-only {key} | {filter}) && [ -n "$new" ] && {etcdctl} put {key} "$new""#)
                     .into(),
@@ -329,10 +509,16 @@ fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
             Some(format!(r#"new=$({filter} {file}) && [ -n "$new" ] && printf '%s\n' "$new" > {file}.new && mv {file}.new {file}"#).into())
         }
         Access::Kubernetes => {
-            let Launch::Kubernetes { namespace, .. } = &facts.daemon.launch else { return None };
-            let filter = format!(r#"jq '.data["net-conf.json"] |= (fromjson | .Backend.MTU = {mtu} | tojson)'"#);
+            let Launch::Kubernetes { namespace, .. } = &facts.daemon.launch else {
+                return None;
+            };
+            let filter = format!(
+                r#"jq '.data["net-conf.json"] |= (fromjson | .Backend.MTU = {mtu} | tojson)'"#
+            );
             Some(Command::in_namespace(namespace, |kubectl| {
-                format!("{kubectl} get configmap kube-flannel-cfg -o json | {filter} | {kubectl} replace -f -")
+                format!(
+                    "{kubectl} get configmap kube-flannel-cfg -o json | {filter} | {kubectl} replace -f -"
+                )
             }))
         }
         Access::Unknown => None,

@@ -52,31 +52,67 @@ pub const CHECKS: &[Check] = &[
 
 fn subnet_env(facts: &Facts) -> Vec<Finding> {
     let file = facts.daemon.subnet_file.display().to_string();
-    let reason = facts.daemon.reasons.known().and_then(|reasons| reasons.get("subnet.env"));
-    let started = facts.daemon.reasons.known().is_some_and(|reasons| !reasons.contains_key("start"));
+    let reason = facts
+        .daemon
+        .reasons
+        .known()
+        .and_then(|reasons| reasons.get("subnet.env"));
+    let started = facts
+        .daemon
+        .reasons
+        .known()
+        .is_some_and(|reasons| !reasons.contains_key("start"));
     let env = facts.pods.env.known();
     let finding = |what: String, text: &str| {
-        Finding::new("subnet-env", Severity::Broken, "", what, "no pod starts on this node, or pods get addresses that do not lead here")
-            .seen(text, format!("cat {}", word(&file)))
+        Finding::new(
+            "subnet-env",
+            Severity::Broken,
+            "",
+            what,
+            "no pod starts on this node, or pods get addresses that do not lead here",
+        )
+        .seen(text, format!("cat {}", word(&file)))
     };
     if let Some(obstacle) = env.and_then(|env| env.obstacle.as_ref()) {
         let aside = format!("{file}.aside");
-        return vec![finding(format!("{file} cannot be written: {obstacle}"), obstacle).run(format!("mv {} {}", word(&file), word(&aside)))];
+        return vec![
+            finding(format!("{file} cannot be written: {obstacle}"), obstacle).run(format!(
+                "mv {} {}",
+                word(&file),
+                word(&aside)
+            )),
+        ];
     }
     if let Some(reason) = reason {
-        let folder = facts.daemon.subnet_file.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
-        return vec![finding(format!("{file} cannot be written"), &reason.to_string()).run(format!("df -h {0} && ls -la {0}", word(&folder)))];
+        let folder = facts
+            .daemon
+            .subnet_file
+            .parent()
+            .map(|folder| folder.display().to_string())
+            .unwrap_or_default();
+        return vec![
+            finding(format!("{file} cannot be written"), &reason.to_string())
+                .run(format!("df -h {0} && ls -la {0}", word(&folder))),
+        ];
     }
     // A daemon that works puts it right by itself, at once.
-    let (Some(network), true) = (facts.network.known(), started) else { return Vec::new() };
+    let (Some(network), true) = (facts.network.known(), started) else {
+        return Vec::new();
+    };
     let restart = || super::way_out::restart(facts);
     match env {
         None => vec![finding(format!("{file} is missing"), "there is no such file").run(restart())],
         Some(env) if env.subnets.is_some_and(|subnets| subnets != network.own) => {
-            let said = env.subnets.map(|subnets| subnets.to_string()).unwrap_or_default();
+            let said = env
+                .subnets
+                .map(|subnets| subnets.to_string())
+                .unwrap_or_default();
             vec![
-                finding(format!("{file} names another subnet than this node's lease"), &format!("{said} in the file, {} leased", network.own))
-                    .run(restart()),
+                finding(
+                    format!("{file} names another subnet than this node's lease"),
+                    &format!("{said} in the file, {} leased", network.own),
+                )
+                .run(restart()),
             ]
         }
         Some(_) => Vec::new(),
@@ -84,8 +120,14 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
 }
 
 fn cni_config(facts: &Facts) -> Vec<Finding> {
-    let reason = facts.daemon.reasons.known().and_then(|reasons| reasons.get("cni-conf"));
-    let Some(cni) = facts.pods.cni.known().filter(|cni| cni.expected) else { return Vec::new() };
+    let reason = facts
+        .daemon
+        .reasons
+        .known()
+        .and_then(|reasons| reasons.get("cni-conf"));
+    let Some(cni) = facts.pods.cni.known().filter(|cni| cni.expected) else {
+        return Vec::new();
+    };
     let folder = cni.folder.display().to_string();
     if let Some(reason) = reason {
         let finding = Finding::new(
@@ -95,14 +137,22 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
             format!("the CNI configuration cannot be written to {folder}"),
             "the container runtime has no network for pods: the file system is read-only or full, or SELinux refuses",
         );
-        return vec![finding.seen(reason.to_string(), "readyz").run(format!("ls -ldZ {}", word(&folder)))];
+        return vec![
+            finding
+                .seen(reason.to_string(), "readyz")
+                .run(format!("ls -ldZ {}", word(&folder))),
+        ];
     }
     let first = cni.files.first();
     if first.is_some_and(|file| file.flannel) {
         return Vec::new();
     }
     let list: Vec<&str> = cni.files.iter().map(|file| file.name.as_str()).collect();
-    let seen = if list.is_empty() { "no configuration".to_owned() } else { list.join(", ") };
+    let seen = if list.is_empty() {
+        "no configuration".to_owned()
+    } else {
+        list.join(", ")
+    };
     if !cni.files.iter().any(|file| file.flannel) {
         let file = format!("{folder}/10-flannel.conflist");
         let finding = Finding::new(
@@ -112,26 +162,56 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
             format!("there is no configuration of flannel in {folder}"),
             "the container runtime does not know that flannel is this node's network",
         );
-        return vec![finding.seen(seen, format!("ls {}", word(&folder))).run(format!("printf '%s\\n' {} > {}", word(CONFLIST), word(&file)))];
+        return vec![
+            finding
+                .seen(seen, format!("ls {}", word(&folder)))
+                .run(format!(
+                    "printf '%s\\n' {} > {}",
+                    word(CONFLIST),
+                    word(&file)
+                )),
+        ];
     }
-    let before: Vec<&str> = cni.files.iter().take_while(|file| !file.flannel).map(|file| file.name.as_str()).collect();
+    let before: Vec<&str> = cni
+        .files
+        .iter()
+        .take_while(|file| !file.flannel)
+        .map(|file| file.name.as_str())
+        .collect();
     let finding = Finding::new(
         "cni-config",
         Severity::Broken,
         "",
-        format!("{} sorts before flannel's configuration in {folder}", before.join(", ")),
+        format!(
+            "{} sorts before flannel's configuration in {folder}",
+            before.join(", ")
+        ),
         "the container runtime uses the first configuration: new pods get another network; the command sets that one aside",
     );
     let aside = before.iter().map(|name| {
         let path = format!("{folder}/{name}");
         format!("mv {} {}", word(&path), word(&format!("{path}.aside")))
     });
-    vec![finding.seen(seen, format!("ls {}", word(&folder))).run_all(aside)]
+    vec![
+        finding
+            .seen(seen, format!("ls {}", word(&folder)))
+            .run_all(aside),
+    ]
 }
 
 fn foreign_cni(facts: &Facts) -> Vec<Finding> {
-    let Some(objects) = facts.host.foreign.known().filter(|objects| !objects.is_empty()) else { return Vec::new() };
-    let mut programs: Vec<&str> = objects.iter().map(|object| object.program.as_str()).collect();
+    let Some(objects) = facts
+        .host
+        .foreign
+        .known()
+        .filter(|objects| !objects.is_empty())
+    else {
+        return Vec::new();
+    };
+    let mut programs: Vec<&str> = objects
+        .iter()
+        .map(|object| object.program.as_str())
+        .collect();
     programs.dedup();
     programs
         .iter()
@@ -159,13 +239,22 @@ fn foreign_cni(facts: &Facts) -> Vec<Finding> {
 }
 
 fn ipam_full(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known() else { return Vec::new() };
+    let Some(network) = facts.network.known() else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
     for ipam in facts.pods.ipam.known().into_iter().flatten() {
         for own in network.own.nets() {
-            let kept: Vec<_> = ipam.kept.iter().filter(|kept| own.contains(&kept.address)).collect();
+            let kept: Vec<_> = ipam
+                .kept
+                .iter()
+                .filter(|kept| own.contains(&kept.address))
+                .collect();
             // The network's own, the gateway's and the broadcast address belong to nobody.
-            let size = 1_u64.checked_shl(u32::from(own.max_prefix_len() - own.prefix_len())).unwrap_or(u64::MAX).saturating_sub(3);
+            let size = 1_u64
+                .checked_shl(u32::from(own.max_prefix_len() - own.prefix_len()))
+                .unwrap_or(u64::MAX)
+                .saturating_sub(3);
             let count = u64::try_from(kept.len()).unwrap_or(u64::MAX);
             let pods = ipam.ports.and_then(|ports| u64::try_from(ports).ok());
             let full = count > 0 && count >= size.saturating_sub(size / 20);
@@ -182,9 +271,16 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 "new pods get no address; a container that ended without its network being removed (a crash, a power failure) keeps its address for ever",
             )
             .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
-            let running: Vec<String> = ipam.running.iter().map(|folder| word(&folder.display().to_string())).collect();
+            let running: Vec<String> = ipam
+                .running
+                .iter()
+                .map(|folder| word(&folder.display().to_string()))
+                .collect();
             // Each pod on the bridge has one of the addresses that are kept, and its container runs.
-            let are_theirs = u64::try_from(gone).ok().zip(pods).is_some_and(|(gone, pods)| gone + pods > count);
+            let are_theirs = u64::try_from(gone)
+                .ok()
+                .zip(pods)
+                .is_some_and(|(gone, pods)| gone + pods > count);
             let finding = match running.first() {
                 Some(_) if gone > 0 && are_theirs => finding.seen(
                     format!(
@@ -207,7 +303,12 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
 /// The command that frees the addresses of containers that are gone. It looks again itself, because pods come and go; a pod that is just being
 /// started has no container yet. Where one of the runtimes' folders is missing, nobody knows which containers run.
 fn free(folder: &str, running: &[String]) -> String {
-    let each = |test: &str, name: &str| running.iter().map(|folder| format!("[ {test} {folder}{name} ]")).collect::<Vec<_>>();
+    let each = |test: &str, name: &str| {
+        running
+            .iter()
+            .map(|folder| format!("[ {test} {folder}{name} ]"))
+            .collect::<Vec<_>>()
+    };
     format!(
         "{} && cd {} && find . -maxdepth 1 -type f -name '[0-9a-f]*[.:]*' -mmin +10 | while read -r ip; do id=$(head -n 1 \"$ip\" | tr -d '\\r'); {} || rm \"$ip\"; done",
         each("-d", "").join(" && "),

@@ -8,7 +8,11 @@ use serde_json::{Value, json};
 /// namespace `default`, which can be done without.
 fn rules() -> Value {
     let rule = |resource: &str, verbs: &[&str]| json!({ "apiGroups": [""], "resources": [resource], "verbs": verbs });
-    json!([rule("pods", &["get"]), rule("nodes", &["get", "list", "watch"]), rule("nodes/status", &["patch"])])
+    json!([
+        rule("pods", &["get"]),
+        rule("nodes", &["get", "list", "watch"]),
+        rule("nodes/status", &["patch"])
+    ])
 }
 
 /// What stands for whoever has no credentials.
@@ -18,23 +22,43 @@ pub const ANONYMOUS: &str = "system:anonymous";
 /// that are everybody: who is not known, and the account of all pods that name none.
 pub fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
-    let account = user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
+    let account = user
+        .strip_prefix("system:serviceaccount:")
+        .and_then(|account| account.split_once(':'));
     if user == ANONYMOUS || account.is_some_and(|(_, name)| name == "default") {
         return None;
     }
     let subject = match account {
-        Some((namespace, name)) => json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace }),
+        Some((namespace, name)) => {
+            json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace })
+        }
         None => json!({ "kind": "User", "name": user, "apiGroup": GROUP }),
     };
     let object = |kind: &str, rest: (&str, Value), more: Option<(&str, Value)>| {
-        let own = [("apiVersion", json!(format!("{GROUP}/v1"))), ("kind", json!(kind)), ("metadata", json!({ "name": "flannel" })), rest];
-        own.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)).collect::<serde_json::Map<_, _>>()
+        let own = [
+            ("apiVersion", json!(format!("{GROUP}/v1"))),
+            ("kind", json!(kind)),
+            ("metadata", json!({ "name": "flannel" })),
+            rest,
+        ];
+        own.into_iter()
+            .chain(more)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect::<serde_json::Map<_, _>>()
     };
     let role = json!({ "apiGroup": GROUP, "kind": "ClusterRole", "name": "flannel" });
-    let both =
-        [object("ClusterRole", ("rules", rules()), None), object("ClusterRoleBinding", ("roleRef", role), Some(("subjects", json!([subject]))))];
+    let both = [
+        object("ClusterRole", ("rules", rules()), None),
+        object(
+            "ClusterRoleBinding",
+            ("roleRef", role),
+            Some(("subjects", json!([subject]))),
+        ),
+    ];
     let list = word(&json!({ "apiVersion": "v1", "kind": "List", "items": both }).to_string());
-    Some(Command::on_cluster(format!("echo {list} | kubectl auth reconcile -f -")))
+    Some(Command::on_cluster(format!(
+        "echo {list} | kubectl auth reconcile -f -"
+    )))
 }
 
 #[cfg(test)]
@@ -50,23 +74,54 @@ mod tests {
                 .contains(r#""subjects":[{"kind":"ServiceAccount","name":"flannel","namespace":"kube-flannel"}]"#)
         );
         assert!(grant("jane").unwrap().text.contains(r#""kind":"User""#));
-        assert!(["system:anonymous", "system:serviceaccount:kube-flannel:default"].iter().all(|user| grant(user).is_none()));
+        assert!(
+            [
+                "system:anonymous",
+                "system:serviceaccount:kube-flannel:default"
+            ]
+            .iter()
+            .all(|user| grant(user).is_none())
+        );
     }
 
     /// What the command grants is what the manifest grants.
     #[test]
     fn the_rules_are_the_manifests() {
-        let manifest = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../conf/kube-flannel.yml")).unwrap();
-        let role = manifest.split("---").find(|part| part.contains("\nkind: ClusterRole\n")).unwrap();
-        let list = |value: &Value| value.as_array().unwrap().iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>().join(", ");
+        let manifest = std::fs::read_to_string(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../conf/kube-flannel.yml"
+        ))
+        .unwrap();
+        let role = manifest
+            .split("---")
+            .find(|part| part.contains("\nkind: ClusterRole\n"))
+            .unwrap();
+        let list = |value: &Value| {
+            value
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|item| item.as_str().unwrap())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         let rules = rules();
         let written: String = rules
             .as_array()
             .unwrap()
             .iter()
             .filter(|rule| rule["resources"] != json!(["pods"]))
-            .map(|rule| format!("- apiGroups: [\"\"]\n  resources: [{}]\n  verbs: [{}]\n", list(&rule["resources"]), list(&rule["verbs"])))
+            .map(|rule| {
+                format!(
+                    "- apiGroups: [\"\"]\n  resources: [{}]\n  verbs: [{}]\n",
+                    list(&rule["resources"]),
+                    list(&rule["verbs"])
+                )
+            })
             .collect();
-        assert!(role.ends_with(&format!("rules:\n{written}")), "{role}\nand not\n{written}");
+        assert!(
+            role.ends_with(&format!("rules:\n{written}")),
+            "{role}\nand not\n{written}"
+        );
     }
 }

@@ -32,15 +32,21 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn store_unreachable(facts: &Facts) -> Vec<Finding> {
-    let Some(trouble) = facts.store.trouble.known() else { return Vec::new() };
+    let Some(trouble) = facts.store.trouble.known() else {
+        return Vec::new();
+    };
     let place = &facts.store.place;
     let host = facts.store.addresses.first();
     let serves = facts.leases.own.known().is_some();
     let (severity, why) = match serves {
-        true => {
-            (Severity::Degraded, "this node keeps its ways to the others, learns of no change, and its lease runs out unless the store answers again")
-        }
-        false => (Severity::Broken, "this node has no lease yet, and gets none until the store answers"),
+        true => (
+            Severity::Degraded,
+            "this node keeps its ways to the others, learns of no change, and its lease runs out unless the store answers again",
+        ),
+        false => (
+            Severity::Broken,
+            "this node has no lease yet, and gets none until the store answers",
+        ),
     };
     let route = host.map(|host| format!("ip route get {host}"));
     let (etcdctl, config) = etcdctl(facts);
@@ -82,16 +88,34 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         StoreCause::NoQuorum => ("most of its members are down: it has no quorum".to_owned(), vec![format!("{etcdctl} endpoint status -w table")]),
         StoreCause::Other => ("it does not serve".to_owned(), Vec::new()),
     };
-    let mut finding = Finding::new("store-unreachable", severity, "", format!("the store cannot be used ({place}): {what}"), why)
-        .seen(trouble.to_string(), "flanneld");
-    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| facts.store.addresses.contains(&way.to));
+    let mut finding = Finding::new(
+        "store-unreachable",
+        severity,
+        "",
+        format!("the store cannot be used ({place}): {what}"),
+        why,
+    )
+    .seen(trouble.to_string(), "flanneld");
+    let ways = facts
+        .host
+        .ways
+        .known()
+        .into_iter()
+        .flatten()
+        .filter(|way| facts.store.addresses.contains(&way.to));
     for way in ways {
         finding = match &way.by {
             Ok(answer) => match facts.host.interface(answer.index) {
-                Some(interface) => finding.seen(format!("{} would be reached by {}", way.to, interface.name), format!("ip route get {}", way.to)),
+                Some(interface) => finding.seen(
+                    format!("{} would be reached by {}", way.to, interface.name),
+                    format!("ip route get {}", way.to),
+                ),
                 None => finding,
             },
-            Err(why) => finding.seen(format!("{}: {why}", way.to), format!("ip route get {}", way.to)),
+            Err(why) => finding.seen(
+                format!("{}: {why}", way.to),
+                format!("ip route get {}", way.to),
+            ),
         };
     }
     let place = match cause {
@@ -103,7 +127,9 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         | StoreCause::CertificateNotYetValid
         | StoreCause::CertificateAuthority
         | StoreCause::CertificateName => HERE,
-        StoreCause::NoSpace | StoreCause::NoQuorum => "a machine with etcdctl and these files, such as this node",
+        StoreCause::NoSpace | StoreCause::NoQuorum => {
+            "a machine with etcdctl and these files, such as this node"
+        }
         _ => "the store's machine",
     };
     vec![finding.run_all(commands).on(place)]
@@ -111,18 +137,39 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
 
 /// The command that asks for the password of etcd's user: etcdctl would ask within the pipelines, unseen.
 pub(super) fn password(facts: &Facts) -> Option<String> {
-    let Access::Etcd(etcd) = &facts.store.access else { return None };
-    etcd.user.as_ref().map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
+    let Access::Etcd(etcd) = &facts.store.access else {
+        return None;
+    };
+    etcd.user
+        .as_ref()
+        .map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
 }
 
 /// The program etcdctl with the options by which flanneld reaches etcd, and the key of the configuration. For the password see [`password`].
 pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
-    let Access::Etcd(etcd) = &facts.store.access else { return ("etcdctl".to_owned(), "/coreos.com/network/config".to_owned()) };
+    let Access::Etcd(etcd) = &facts.store.access else {
+        return (
+            "etcdctl".to_owned(),
+            "/coreos.com/network/config".to_owned(),
+        );
+    };
     let file = |flag: &str, path: &std::path::Path| format!("--{flag}={}", path.display());
-    let client = etcd.client.iter().flat_map(|(certificate, key)| [file("cert", certificate), file("key", key)]);
-    let options = [format!("--endpoints={}", etcd.endpoints.join(","))].into_iter().chain(etcd.ca.as_ref().map(|ca| file("cacert", ca)));
-    let options = options.chain(client).chain(etcd.user.as_ref().map(|user| format!("--user={user}")));
-    (options.fold("etcdctl".to_owned(), |line, option| format!("{line} {}", word(&option))), word(&format!("{}/config", etcd.prefix)))
+    let client = etcd
+        .client
+        .iter()
+        .flat_map(|(certificate, key)| [file("cert", certificate), file("key", key)]);
+    let options = [format!("--endpoints={}", etcd.endpoints.join(","))]
+        .into_iter()
+        .chain(etcd.ca.as_ref().map(|ca| file("cacert", ca)));
+    let options = options
+        .chain(client)
+        .chain(etcd.user.as_ref().map(|user| format!("--user={user}")));
+    (
+        options.fold("etcdctl".to_owned(), |line, option| {
+            format!("{line} {}", word(&option))
+        }),
+        word(&format!("{}/config", etcd.prefix)),
+    )
 }
 
 /// Why the store cannot be used. Where its endpoints fail in several ways, the one that an operator can end comes first.
@@ -132,11 +179,17 @@ fn cause(trouble: &Problem) -> StoreCause {
         Detail::Forbidden { .. } => Some(StoreCause::Role),
         _ => None,
     };
-    trouble.details().filter_map(of).min().unwrap_or(StoreCause::Other)
+    trouble
+        .details()
+        .filter_map(of)
+        .min()
+        .unwrap_or(StoreCause::Other)
 }
 
 fn config(facts: &Facts) -> Vec<Finding> {
-    let Some(problem) = facts.store.config.known() else { return Vec::new() };
+    let Some(problem) = facts.store.config.known() else {
+        return Vec::new();
+    };
     let finding = Finding::new(
         "config",
         Severity::Broken,
@@ -145,10 +198,14 @@ fn config(facts: &Facts) -> Vec<Finding> {
         "flanneld waits for one that it can use, and goes on as soon as it is there",
     );
     let start = (facts.daemon.running.known() == Some(&false)).then(|| restart(facts));
-    let finding = finding.seen(problem.to_string(), &facts.store.place).run_all(put(facts, problem));
+    let finding = finding
+        .seen(problem.to_string(), &facts.store.place)
+        .run_all(put(facts, problem));
     // A daemon that ended over it does not come back by itself.
     vec![match start {
-        Some(start) => finding.run(start).on("this node, once the configuration is correct"),
+        Some(start) => finding
+            .run(start)
+            .on("this node, once the configuration is correct"),
         None => finding.on("whoever configures the network"),
     }]
 }
@@ -156,12 +213,23 @@ fn config(facts: &Facts) -> Vec<Finding> {
 /// The command that puts a configuration where there is none.
 fn put(facts: &Facts, problem: &Problem) -> Option<String> {
     problem.details().find_map(|detail| {
-        let Detail::ConfigMissing { place, example } = detail else { return None };
+        let Detail::ConfigMissing { place, example } = detail else {
+            return None;
+        };
         match place {
-            ConfigPlace::Key(key) => Some(format!("{} put {} {}", etcdctl(facts).0, word(key), word(example))),
+            ConfigPlace::Key(key) => Some(format!(
+                "{} put {} {}",
+                etcdctl(facts).0,
+                word(key),
+                word(example)
+            )),
             // It is the ConfigMap's to change.
             ConfigPlace::Mounted(_) => None,
-            ConfigPlace::File(file) => Some(format!("printf '%s\\n' {} > {}", word(example), word(&file.display().to_string()))),
+            ConfigPlace::File(file) => Some(format!(
+                "printf '%s\\n' {} > {}",
+                word(example),
+                word(&file.display().to_string())
+            )),
         }
     })
 }

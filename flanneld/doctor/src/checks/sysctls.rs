@@ -12,15 +12,53 @@ use types::Family;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check("ip-forward", Severity::Broken, "This node forwards no IPv4 packets", |facts| forwarding(facts, Family::V4)),
-    check("ipv6-forwarding", Severity::Broken, "This node forwards no IPv6 packets", |facts| forwarding(facts, Family::V6)),
-    check("br-netfilter", Severity::Degraded, "The kernel module br_netfilter is missing", br_netfilter),
-    check("bridge-nf-call", Severity::Degraded, "Service rules do not see packets on the bridge", bridge_nf_call),
-    check("rp-filter", Severity::Broken, "Strict rp_filter drops packets of peers", rp_filter),
+    check(
+        "ip-forward",
+        Severity::Broken,
+        "This node forwards no IPv4 packets",
+        |facts| forwarding(facts, Family::V4),
+    ),
+    check(
+        "ipv6-forwarding",
+        Severity::Broken,
+        "This node forwards no IPv6 packets",
+        |facts| forwarding(facts, Family::V6),
+    ),
+    check(
+        "br-netfilter",
+        Severity::Degraded,
+        "The kernel module br_netfilter is missing",
+        br_netfilter,
+    ),
+    check(
+        "bridge-nf-call",
+        Severity::Degraded,
+        "Service rules do not see packets on the bridge",
+        bridge_nf_call,
+    ),
+    check(
+        "rp-filter",
+        Severity::Broken,
+        "Strict rp_filter drops packets of peers",
+        rp_filter,
+    ),
 ];
 
-const fn check(id: &'static str, severity: Severity, title: &'static str, judge: fn(&Facts) -> Vec<Finding>) -> Check {
-    Check { id, severity, title, needs: &[Need::Network, Need::Sysctls], explains: &[], waits: false, judge }
+const fn check(
+    id: &'static str,
+    severity: Severity,
+    title: &'static str,
+    judge: fn(&Facts) -> Vec<Finding>,
+) -> Check {
+    Check {
+        id,
+        severity,
+        title,
+        needs: &[Need::Network, Need::Sysctls],
+        explains: &[],
+        waits: false,
+        judge,
+    }
 }
 
 fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
@@ -36,19 +74,38 @@ fn by_itself(facts: &Facts) -> &'static str {
 }
 
 fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
-    let Some((network, sysctls)) = known(facts) else { return Vec::new() };
+    let Some((network, sysctls)) = known(facts) else {
+        return Vec::new();
+    };
     let (check, used, value, name) = match family {
-        Family::V4 => ("ip-forward", network.v4(), sysctls.ip_forward, "net.ipv4.ip_forward"),
-        Family::V6 => ("ipv6-forwarding", network.v6(), sysctls.v6_forwarding, "net.ipv6.conf.all.forwarding"),
+        Family::V4 => (
+            "ip-forward",
+            network.v4(),
+            sysctls.ip_forward,
+            "net.ipv4.ip_forward",
+        ),
+        Family::V6 => (
+            "ipv6-forwarding",
+            network.v6(),
+            sysctls.v6_forwarding,
+            "net.ipv6.conf.all.forwarding",
+        ),
     };
     if !used || value != Some(0) {
         return Vec::new();
     }
-    let why = format!("this node forwards no {family} packets between pods and other nodes; {}", by_itself(facts));
-    let mut finding = Finding::new(check, Severity::Broken, "", format!("{name} is 0"), why).seen(format!("{name} = 0"), format!("sysctl {name}"));
+    let why = format!(
+        "this node forwards no {family} packets between pods and other nodes; {}",
+        by_itself(facts)
+    );
+    let mut finding = Finding::new(check, Severity::Broken, "", format!("{name} is 0"), why)
+        .seen(format!("{name} = 0"), format!("sysctl {name}"));
     if family.is_v6() {
         // First, or a default route learned from a router is lost.
-        finding = finding.run_all(sysctls.announced.iter().flat_map(|device| sysctl(&format!("net/ipv6/conf/{}/accept_ra", word(device)), 2)));
+        finding =
+            finding.run_all(sysctls.announced.iter().flat_map(|device| {
+                sysctl(&format!("net/ipv6/conf/{}/accept_ra", word(device)), 2)
+            }));
     }
     vec![finding.run_all(sysctl(name, 1))]
 }
@@ -56,13 +113,24 @@ fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
 const BRIDGED: &str = "pods do not reach pods of the same node through a service address";
 
 fn br_netfilter(facts: &Facts) -> Vec<Finding> {
-    let Some((network, sysctls)) = known(facts) else { return Vec::new() };
+    let Some((network, sysctls)) = known(facts) else {
+        return Vec::new();
+    };
     if network.nftables || sysctls.br_netfilter {
         return Vec::new();
     }
-    let mut finding = Finding::new("br-netfilter", Severity::Degraded, "", "the kernel module br_netfilter is not loaded", BRIDGED);
+    let mut finding = Finding::new(
+        "br-netfilter",
+        Severity::Degraded,
+        "",
+        "the kernel module br_netfilter is not loaded",
+        BRIDGED,
+    );
     if let Some(why) = &sysctls.module {
-        finding = finding.seen(format!("it could not be loaded: {why}"), "modprobe br_netfilter");
+        finding = finding.seen(
+            format!("it could not be loaded: {why}"),
+            "modprobe br_netfilter",
+        );
     }
     vec![
         finding
@@ -73,26 +141,46 @@ fn br_netfilter(facts: &Facts) -> Vec<Finding> {
 }
 
 fn bridge_nf_call(facts: &Facts) -> Vec<Finding> {
-    let Some((network, sysctls)) = known(facts) else { return Vec::new() };
+    let Some((network, sysctls)) = known(facts) else {
+        return Vec::new();
+    };
     if network.nftables || !sysctls.br_netfilter {
         return Vec::new();
     }
     let families = [
-        (network.v4(), sysctls.call_iptables, "net.bridge.bridge-nf-call-iptables"),
-        (network.v6(), sysctls.call_ip6tables, "net.bridge.bridge-nf-call-ip6tables"),
+        (
+            network.v4(),
+            sysctls.call_iptables,
+            "net.bridge.bridge-nf-call-iptables",
+        ),
+        (
+            network.v6(),
+            sysctls.call_ip6tables,
+            "net.bridge.bridge-nf-call-ip6tables",
+        ),
     ];
-    let off = families.iter().filter(|(used, value, _)| *used && *value == Some(0));
+    let off = families
+        .iter()
+        .filter(|(used, value, _)| *used && *value == Some(0));
     off.map(|(_, _, name)| {
         let why = format!("{BRIDGED}; {}", by_itself(facts));
-        Finding::new("bridge-nf-call", Severity::Degraded, *name, format!("{name} is 0"), why)
-            .seen(format!("{name} = 0"), format!("sysctl {name}"))
-            .run_all(sysctl(name, 1))
+        Finding::new(
+            "bridge-nf-call",
+            Severity::Degraded,
+            *name,
+            format!("{name} is 0"),
+            why,
+        )
+        .seen(format!("{name} = 0"), format!("sysctl {name}"))
+        .run_all(sysctl(name, 1))
     })
     .collect()
 }
 
 fn rp_filter(facts: &Facts) -> Vec<Finding> {
-    let Some((network, sysctls)) = known(facts) else { return Vec::new() };
+    let Some((network, sysctls)) = known(facts) else {
+        return Vec::new();
+    };
     if !network.v4() {
         return Vec::new();
     }
@@ -114,7 +202,9 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
     if let Some(first) = sysctls.astray.first() {
         let underlay = &sysctls.underlay;
         // Only a peer of which nothing arrives shows that packets are dropped: on routed hosts the routes alone say nothing.
-        let lost = super::mesh::paths(facts).iter().any(|path| sysctls.astray.contains(&path.address) && path.is_lost());
+        let lost = super::mesh::paths(facts)
+            .iter()
+            .any(|path| sysctls.astray.contains(&path.address) && path.is_lost());
         findings.push(
             Finding::new(
                 "rp-filter",

@@ -19,30 +19,63 @@ const LOOP: Check = Check {
     severity: Severity::Broken,
     title: "Packets to a peer's address enter flannel's own tunnel",
     needs: &[Need::Network, Need::RouteLookups, Need::Interfaces],
-    explains: &["rp-filter", "wireguard-silent", "peer-cut", "overlay-cut", "one-way", "probe-filtered"],
+    explains: &[
+        "rp-filter",
+        "wireguard-silent",
+        "peer-cut",
+        "overlay-cut",
+        "one-way",
+        "probe-filtered",
+    ],
     waits: false,
     judge: tunnel_loop,
 };
 
 fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
-    let Some(network) = facts.network.known() else { return Vec::new() };
-    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind == LookupPurpose::Peer);
-    let looped: Vec<(&RouteLookup, &str)> = ways.filter_map(|way| Some((way, tunnel(facts, way)?))).collect();
-    let Some((first, device)) = looped.first() else { return Vec::new() };
-    let more = if looped.len() > 1 { format!(" and {} more", looped.len() - 1) } else { String::new() };
+    let Some(network) = facts.network.known() else {
+        return Vec::new();
+    };
+    let ways = facts
+        .host
+        .ways
+        .known()
+        .into_iter()
+        .flatten()
+        .filter(|way| way.kind == LookupPurpose::Peer);
+    let looped: Vec<(&RouteLookup, &str)> = ways
+        .filter_map(|way| Some((way, tunnel(facts, way)?)))
+        .collect();
+    let Some((first, device)) = looped.first() else {
+        return Vec::new();
+    };
+    let more = if looped.len() > 1 {
+        format!(" and {} more", looped.len() - 1)
+    } else {
+        String::new()
+    };
     let mut finding = Finding::new(
         LOOP.id,
         LOOP.severity,
         *device,
-        format!("{} at {}{more} is inside the network of pods, {}, and is reached through {device} alone", first.whose, first.to, network.networks),
+        format!(
+            "{} at {}{more} is inside the network of pods, {}, and is reached through {device} alone",
+            first.whose, first.to, network.networks
+        ),
         format!(
             "what {device} sends to it would enter {device} again, and is dropped; choose a Network without the nodes, or give each a route of its own"
         ),
     );
     for (way, device) in looped.iter().take(MAX_LISTED) {
-        finding = finding.seen(format!("{} at {} leaves by {device}", way.whose, way.to), format!("ip route get {}", way.to));
+        finding = finding.seen(
+            format!("{} at {} leaves by {device}", way.whose, way.to),
+            format!("ip route get {}", way.to),
+        );
     }
-    let commands: Vec<String> = looped.iter().take(MAX_LISTED).filter_map(|(way, _)| route(facts, way.to)).collect();
+    let commands: Vec<String> = looped
+        .iter()
+        .take(MAX_LISTED)
+        .filter_map(|(way, _)| route(facts, way.to))
+        .collect();
     if commands.is_empty() {
         return vec![finding];
     }
@@ -52,20 +85,38 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
 
 /// The device of ours by which a way to an address inside the network leaves. The underlay may be another network's device.
 fn tunnel<'a>(facts: &'a Facts, way: &RouteLookup) -> Option<&'a str> {
-    let network = facts.network.known().filter(|network| network.networks.nets().any(|net| net.contains(&way.to)))?;
+    let network = facts
+        .network
+        .known()
+        .filter(|network| network.networks.nets().any(|net| net.contains(&way.to)))?;
     let interface = facts.host.interface(way.by.as_ref().ok()?.index)?;
-    let is_underlay = facts.daemon.choice.known().is_some_and(|choice| choice.interface == interface.name);
-    let is_ours = interface.name.starts_with("flannel") && !is_underlay && !network.own.nets().any(|own| own.contains(&way.to));
+    let is_underlay = facts
+        .daemon
+        .choice
+        .known()
+        .is_some_and(|choice| choice.interface == interface.name);
+    let is_ours = interface.name.starts_with("flannel")
+        && !is_underlay
+        && !network.own.nets().any(|own| own.contains(&way.to));
     is_ours.then_some(interface.name.as_str())
 }
 
 /// The command that leads to an address by a gateway of the underlay: that of the most specific route to it.
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     let choice = facts.daemon.choice.known()?;
-    let underlay = facts.host.interfaces.known()?.iter().find(|interface| interface.name == choice.interface)?;
-    let routes =
-        facts.host.routes.known()?.iter().filter(|route| route.index == Some(underlay.index) && route.via.is_some() && route.to.contains(&to));
+    let underlay = facts
+        .host
+        .interfaces
+        .known()?
+        .iter()
+        .find(|interface| interface.name == choice.interface)?;
+    let routes = facts.host.routes.known()?.iter().filter(|route| {
+        route.index == Some(underlay.index) && route.via.is_some() && route.to.contains(&to)
+    });
     let via = routes.max_by_key(|route| route.to.prefix_len())?.via?;
     let bits = if to.is_ipv6() { 128 } else { 32 };
-    Some(format!("ip route add {to}/{bits} via {via} dev {}", word(&underlay.name)))
+    Some(format!(
+        "ip route add {to}/{bits} via {via} dev {}",
+        word(&underlay.name)
+    ))
 }

@@ -16,9 +16,19 @@ const NAT_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 
 /// What shows that an interface leads to the NAT of this one virtual machine.
 pub fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
-    let behind = facts.host.routes.known()?.iter().any(|route| route.via == Some(NAT_GATEWAY) && route.index == Some(interface.index));
-    let address = interface.nets().find(|net| net.contains(&NAT_GATEWAY) && net.prefix_len() >= 24).filter(|_| behind)?;
-    Some(format!("{address} with the gateway {NAT_GATEWAY}: VirtualBox's or QEMU's own NAT"))
+    let behind = facts
+        .host
+        .routes
+        .known()?
+        .iter()
+        .any(|route| route.via == Some(NAT_GATEWAY) && route.index == Some(interface.index));
+    let address = interface
+        .nets()
+        .find(|net| net.contains(&NAT_GATEWAY) && net.prefix_len() >= 24)
+        .filter(|_| behind)?;
+    Some(format!(
+        "{address} with the gateway {NAT_GATEWAY}: VirtualBox's or QEMU's own NAT"
+    ))
 }
 
 /// An interface that may be the right one.
@@ -34,24 +44,64 @@ pub struct Candidate<'a> {
 /// Other interfaces than the chosen one, the likeliest first: those by which the store, the API server and other Nodes are reached, then
 /// those that are just there.
 pub fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
-    let family = if facts.network.known().is_some_and(|network| !network.v4()) { Family::V6 } else { Family::V4 };
+    let family = if facts.network.known().is_some_and(|network| !network.v4()) {
+        Family::V6
+    } else {
+        Family::V4
+    };
     let mut found: Vec<Candidate<'a>> = Vec::new();
-    let ways = facts.host.ways.known().into_iter().flatten().filter(|way| way.kind != LookupPurpose::Peer);
+    let ways = facts
+        .host
+        .ways
+        .known()
+        .into_iter()
+        .flatten()
+        .filter(|way| way.kind != LookupPurpose::Peer);
     for way in ways {
         let Ok(answer) = &way.by else { continue };
-        let Some(interface) = facts.host.interface(answer.index).filter(|interface| interface.index != chosen.index && joins_hosts(interface)) else {
+        let Some(interface) = facts
+            .host
+            .interface(answer.index)
+            .filter(|interface| interface.index != chosen.index && joins_hosts(interface))
+        else {
             continue;
         };
-        let Some(address) = answer.source.or(address_of(interface, family).map(|net| net.addr())) else { continue };
-        if found.iter().all(|known| known.interface.index != answer.index) && nat_marks(facts, interface).is_none() {
-            let text = format!("{} at {} is reached by {}, {address}", way.whose, way.to, interface.name);
-            found.push(Candidate { interface, address: address.to_string(), leads: Some((text, format!("ip route get {}", way.to))) });
+        let Some(address) = answer
+            .source
+            .or(address_of(interface, family).map(|net| net.addr()))
+        else {
+            continue;
+        };
+        if found
+            .iter()
+            .all(|known| known.interface.index != answer.index)
+            && nat_marks(facts, interface).is_none()
+        {
+            let text = format!(
+                "{} at {} is reached by {}, {address}",
+                way.whose, way.to, interface.name
+            );
+            found.push(Candidate {
+                interface,
+                address: address.to_string(),
+                leads: Some((text, format!("ip route get {}", way.to))),
+            });
         }
     }
     for interface in facts.host.interfaces.known().into_iter().flatten() {
-        let other = interface.index != chosen.index && joins_hosts(interface) && found.iter().all(|known| known.interface.index != interface.index);
-        if let Some(address) = address_of(interface, family).filter(|_| other && nat_marks(facts, interface).is_none()) {
-            found.push(Candidate { interface, address: address.to_string(), leads: None });
+        let other = interface.index != chosen.index
+            && joins_hosts(interface)
+            && found
+                .iter()
+                .all(|known| known.interface.index != interface.index);
+        if let Some(address) =
+            address_of(interface, family).filter(|_| other && nat_marks(facts, interface).is_none())
+        {
+            found.push(Candidate {
+                interface,
+                address: address.to_string(),
+                leads: None,
+            });
         }
     }
     found
@@ -68,26 +118,47 @@ pub fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>
 
 /// Adds what was seen of the candidates; and the commands that take the best, where the chosen interface has the marks of NAT. Silence is no
 /// reason to leave an interface: the peers may be off, and the store may be on a network of its own.
-pub fn lead_out(mut finding: Finding, facts: &Facts, chosen: &Interface, candidates: &[Candidate<'_>]) -> Finding {
+pub fn lead_out(
+    mut finding: Finding,
+    facts: &Facts,
+    chosen: &Interface,
+    candidates: &[Candidate<'_>],
+) -> Finding {
     for candidate in candidates {
         finding = match &candidate.leads {
             Some((text, from)) => finding.seen(text, from),
-            None => finding.seen(format!("{} has {} and may join the nodes", candidate.interface.name, candidate.address), "ip address"),
+            None => finding.seen(
+                format!(
+                    "{} has {} and may join the nodes",
+                    candidate.interface.name, candidate.address
+                ),
+                "ip address",
+            ),
         };
     }
     match best(candidates).filter(|_| nat_marks(facts, chosen).is_some()) {
-        Some(best) => finding.run_all(choose(facts, &best.interface.name)).on(EVERYWHERE),
+        Some(best) => finding
+            .run_all(choose(facts, &best.interface.name))
+            .on(EVERYWHERE),
         None => finding,
     }
 }
 
 /// The commands that make flannel take an interface.
 pub fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
-    let Some(argument) = facts.daemon.naming() else { return set_option(facts, "iface", interface) };
+    let Some(argument) = facts.daemon.naming() else {
+        return set_option(facts, "iface", interface);
+    };
     match &facts.daemon.launch {
-        Launch::Kubernetes { namespace, .. } => vec![daemon_set::replace_argument(namespace, argument, "iface", interface)],
+        Launch::Kubernetes { namespace, .. } => vec![daemon_set::replace_argument(
+            namespace, argument, "iface", interface,
+        )],
         // A variable would change nothing.
-        Launch::Systemd => edit_unit(argument, "iface", interface).into_iter().map(Command::from).chain([restart(facts)]).collect(),
+        Launch::Systemd => edit_unit(argument, "iface", interface)
+            .into_iter()
+            .map(Command::from)
+            .chain([restart(facts)])
+            .collect(),
     }
 }
 
@@ -99,9 +170,16 @@ const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 pub fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),
-        false => (format!("{}{} {}", argument.dashes, argument.flag, argument.value), format!("--{flag} {value}")),
+        false => (
+            format!("{}{} {}", argument.dashes, argument.flag, argument.value),
+            format!("--{flag} {value}"),
+        ),
     };
-    let script = format!("s|{}|{}|", daemon_set::pattern(&old), daemon_set::replacement(&new));
+    let script = format!(
+        "s|{}|{}|",
+        daemon_set::pattern(&old),
+        daemon_set::replacement(&new)
+    );
     // An empty ExecStart= forgets those before it; a backslash at the end goes on in the next line.
     let lines = r#"awk '/^ExecStart=/{on=1} on{all=all $0 "\n"} $0=="ExecStart="{all=""} {on=on && /\\$/} END{printf "%s",all}'"#;
     let files = "$(systemctl show -p FragmentPath -p DropInPaths --value flanneld)";
@@ -118,12 +196,25 @@ pub fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
 pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command> {
     let variable = format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"));
     match (&facts.daemon.launch, facts.daemon.argument(flag)) {
-        (Launch::Systemd, Some(argument)) => edit_unit(argument, flag, value).into_iter().map(Command::from).chain([restart(facts)]).collect(),
+        (Launch::Systemd, Some(argument)) => edit_unit(argument, flag, value)
+            .into_iter()
+            .map(Command::from)
+            .chain([restart(facts)])
+            .collect(),
         (Launch::Systemd, None) => {
-            vec![add_line(&word(&format!("{variable}={value}"))).into(), restart(facts)]
+            vec![
+                add_line(&word(&format!("{variable}={value}"))).into(),
+                restart(facts),
+            ]
         }
-        (Launch::Kubernetes { namespace, .. }, Some(argument)) => vec![daemon_set::replace_argument(namespace, argument, flag, value)],
-        (Launch::Kubernetes { namespace, .. }, None) => vec![daemon_set::set_env(namespace, &variable, &word(value))],
+        (Launch::Kubernetes { namespace, .. }, Some(argument)) => {
+            vec![daemon_set::replace_argument(
+                namespace, argument, flag, value,
+            )]
+        }
+        (Launch::Kubernetes { namespace, .. }, None) => {
+            vec![daemon_set::set_env(namespace, &variable, &word(value))]
+        }
     }
 }
 
@@ -137,9 +228,22 @@ pub fn add_line(line: &str) -> String {
 pub fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {
-            let told = facts.daemon.arguments.iter().filter(|argument| names_store(&argument.flag));
-            let flags: String = told.map(|argument| format!(" {}", word(&format!("--{}={}", argument.flag, argument.value)))).collect();
-            format!("systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld {command}{flags}")
+            let told = facts
+                .daemon
+                .arguments
+                .iter()
+                .filter(|argument| names_store(&argument.flag));
+            let flags: String = told
+                .map(|argument| {
+                    format!(
+                        " {}",
+                        word(&format!("--{}={}", argument.flag, argument.value))
+                    )
+                })
+                .collect();
+            format!(
+                "systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld {command}{flags}"
+            )
         }
         Launch::Kubernetes { .. } => command.to_owned(),
     }
@@ -150,7 +254,11 @@ pub fn restart(facts: &Facts) -> Command {
     match &facts.daemon.launch {
         Launch::Systemd => "systemctl restart flanneld".into(),
         Launch::Kubernetes { namespace, .. } => {
-            let node = facts.kubernetes.known().map(|kubernetes| kubernetes.node.as_str()).filter(|node| !node.is_empty());
+            let node = facts
+                .kubernetes
+                .known()
+                .map(|kubernetes| kubernetes.node.as_str())
+                .filter(|node| !node.is_empty());
             daemon_set::restart(namespace, node.unwrap_or(&facts.host.name))
         }
     }

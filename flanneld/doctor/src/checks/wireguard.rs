@@ -36,26 +36,53 @@ pub fn explains(cause: &Finding, other: &Finding) -> bool {
 fn subnets(finding: &Finding) -> Vec<IpNet> {
     let mut words = finding.about.rsplit(' ');
     let last: Option<IpNet> = words.next().and_then(|word| word.parse().ok());
-    let before = words.next().filter(|word| *word == "and").and_then(|_| words.next()?.parse().ok());
-    let before = before.filter(|net: &IpNet| net.addr().is_ipv4() && last.is_some_and(|last| last.addr().is_ipv6()));
+    let before = words
+        .next()
+        .filter(|word| *word == "and")
+        .and_then(|_| words.next()?.parse().ok());
+    let before = before.filter(|net: &IpNet| {
+        net.addr().is_ipv4() && last.is_some_and(|last| last.addr().is_ipv6())
+    });
     last.into_iter().chain(before).collect()
 }
 
 /// The silent peers whose machines are not gone.
 fn told<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
     let gone: Vec<_> = gone(facts).map(|peer| peer.subnets).collect();
-    known.silent.iter().filter(|peer| peer.holder.as_ref().is_none_or(|holder| !gone.contains(&holder.subnets))).collect()
+    known
+        .silent
+        .iter()
+        .filter(|peer| {
+            peer.holder
+                .as_ref()
+                .is_none_or(|holder| !gone.contains(&holder.subnets))
+        })
+        .collect()
 }
 
 fn silent(facts: &Facts) -> Vec<Finding> {
-    let Some(known) = facts.wireguard.known() else { return Vec::new() };
+    let Some(known) = facts.wireguard.known() else {
+        return Vec::new();
+    };
     let told = told(facts, known);
-    let mut findings: Vec<Finding> = told.iter().take(MAX_LISTED).map(|peer| one(facts, known, peer)).collect();
+    let mut findings: Vec<Finding> = told
+        .iter()
+        .take(MAX_LISTED)
+        .map(|peer| one(facts, known, peer))
+        .collect();
     if let Some(rest @ 1..) = told.len().checked_sub(MAX_LISTED) {
         let what = format!("the same is so for {rest} more peers");
         let why = "where many are silent at once, this node's own key, preshared key, port or clock is likelier than theirs";
-        let seen = format!("{} of {} peers complete no handshake", told.len(), known.peers);
-        findings.push(Finding::new(SILENT.id, SILENT.severity, MORE, what, why).seen(seen, "WireGuard").run("flannelctl peers --all"));
+        let seen = format!(
+            "{} of {} peers complete no handshake",
+            told.len(),
+            known.peers
+        );
+        findings.push(
+            Finding::new(SILENT.id, SILENT.severity, MORE, what, why)
+                .seen(seen, "WireGuard")
+                .run("flannelctl peers --all"),
+        );
     }
     findings
 }
@@ -63,7 +90,10 @@ fn silent(facts: &Facts) -> Vec<Finding> {
 fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     let Silent { key, device, .. } = peer;
     let (name, about) = match &peer.holder {
-        Some(holder) => (holder.name.clone(), format!("{} {}", holder.name, holder.subnets)),
+        Some(holder) => (
+            holder.name.clone(),
+            format!("{} {}", holder.name, holder.subnets),
+        ),
         None => (format!("the peer {key}"), format!("{key} on {device}")),
     };
     let mut finding = Finding::new(
@@ -74,40 +104,71 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
         why(known, peer, answers_nothing(facts, peer)),
     );
     let from = format!("wg show {device}");
-    let to = peer.endpoint.map(|endpoint| format!(" to {endpoint}")).unwrap_or_default();
-    let port = peer.port.map(|port| format!(", UDP port {port}")).unwrap_or_default();
-    finding = finding.seen(format!("{device}{port}, has sent{to} for {} without a completed handshake", span(peer.silence)), &from);
+    let to = peer
+        .endpoint
+        .map(|endpoint| format!(" to {endpoint}"))
+        .unwrap_or_default();
+    let port = peer
+        .port
+        .map(|port| format!(", UDP port {port}"))
+        .unwrap_or_default();
+    finding = finding.seen(
+        format!(
+            "{device}{port}, has sent{to} for {} without a completed handshake",
+            span(peer.silence)
+        ),
+        &from,
+    );
     finding = match peer.handshake {
-        Some(ago) => finding.seen(format!("the last handshake was completed {} ago", span(ago)), &from),
+        Some(ago) => finding.seen(
+            format!("the last handshake was completed {} ago", span(ago)),
+            &from,
+        ),
         None => finding.seen("no handshake was ever completed", &from),
     };
     if peer.initiates {
         finding = finding.seen("its own handshakes arrive here, so it has this node's public key and this node has its own", &from);
     }
     if let Some(seconds) = known.clock_behind {
-        finding = finding.seen(format!("the clock of this node was set back by {}", span(seconds)), "flanneld");
+        finding = finding.seen(
+            format!("the clock of this node was set back by {}", span(seconds)),
+            "flanneld",
+        );
     }
     let finding = match &peer.holder {
-        Some(holder) => finding.seen(format!("its public key is {key}"), format!("the lease of {}", holder.subnets)),
+        Some(holder) => finding.seen(
+            format!("its public key is {key}"),
+            format!("the lease of {}", holder.subnets),
+        ),
         None => finding.seen("no lease in force has this key", "flannelctl leases"),
     };
     let finding = finding.run_all(commands(facts, known, peer));
     match &peer.holder {
-        Some(holder) => finding.run("flannelctl doctor").on(format!("{HERE} and {}", holder.name)),
+        Some(holder) => finding
+            .run("flannelctl doctor")
+            .on(format!("{HERE} and {}", holder.name)),
         None => finding,
     }
 }
 
 /// Whether probes found that nothing at all answers at the peer's address.
 fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
-    let Some((holder, mesh)) = peer.holder.as_ref().zip(facts.mesh.known()) else { return false };
-    mesh.paths.iter().any(|path| path.verdict.state == State::CutOff && holder.subnets.nets().any(|net| net == path.subnet))
+    let Some((holder, mesh)) = peer.holder.as_ref().zip(facts.mesh.known()) else {
+        return false;
+    };
+    mesh.paths.iter().any(|path| {
+        path.verdict.state == State::CutOff && holder.subnets.nets().any(|net| net == path.subnet)
+    })
 }
 
 /// The likely causes, the likeliest first.
 fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
-    const PRESHARED: &str = "preshared keys differ (PSK or PSKFile in the Backend, WIREGUARD_PSK_FILE)";
-    let port = peer.endpoint.map_or_else(|| "its port".to_owned(), |endpoint| format!("UDP port {}", endpoint.port()));
+    const PRESHARED: &str =
+        "preshared keys differ (PSK or PSKFile in the Backend, WIREGUARD_PSK_FILE)";
+    let port = peer.endpoint.map_or_else(
+        || "its port".to_owned(),
+        |endpoint| format!("UDP port {}", endpoint.port()),
+    );
     if peer.initiates {
         return format!("their {PRESHARED}, or what this node answers is dropped on the way");
     }
@@ -115,9 +176,14 @@ fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
         return super::leases::SILENCE.to_owned();
     }
     if let Some(seconds) = known.clock_behind {
-        return format!("this node's clock was set back: peers refuse its handshakes as repeated ones until {} have passed", span(seconds));
+        return format!(
+            "this node's clock was set back: peers refuse its handshakes as repeated ones until {} have passed",
+            span(seconds)
+        );
     }
-    format!("{port} is filtered, their {PRESHARED}, it does not know this node's present key, or this node's clock was set back")
+    format!(
+        "{port} is filtered, their {PRESHARED}, it does not know this node's present key, or this node's clock was set back"
+    )
 }
 
 fn commands(facts: &Facts, known: &Wireguard, peer: &Silent) -> Vec<String> {
@@ -126,14 +192,25 @@ fn commands(facts: &Facts, known: &Wireguard, peer: &Silent) -> Vec<String> {
     if known.has_tool {
         commands.push(format!("wg show {device}"));
         // The same line at both ends if the keys are the same; the keys themselves are not shown.
-        commands.push(format!("wg show {device} preshared-keys | cut -f2 | sort -u | sha256sum"));
+        commands.push(format!(
+            "wg show {device} preshared-keys | cut -f2 | sort -u | sha256sum"
+        ));
     }
     if let Some(port) = peer.port {
         commands.push(format!("ss -uln sport = :{port}"));
     }
     if let Some(endpoint) = peer.endpoint {
-        let interface = facts.daemon.choice.known().map_or("any", |choice| &choice.interface);
-        commands.push(format!("tcpdump -c 5 -ni {} udp port {} and host {}", word(interface), endpoint.port(), endpoint.ip()));
+        let interface = facts
+            .daemon
+            .choice
+            .known()
+            .map_or("any", |choice| &choice.interface);
+        commands.push(format!(
+            "tcpdump -c 5 -ni {} udp port {} and host {}",
+            word(interface),
+            endpoint.port(),
+            endpoint.ip()
+        ));
     }
     commands.push("timedatectl".to_owned());
     commands

@@ -18,7 +18,10 @@ pub struct Argument {
 
 impl Argument {
     /// The flags of a command line that are of interest, in their order.
-    pub fn find(words: impl IntoIterator<Item = String>, wanted: impl Fn(&str) -> bool) -> Vec<Self> {
+    pub fn find(
+        words: impl IntoIterator<Item = String>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Vec<Self> {
         let mut words = words.into_iter().peekable();
         let mut found = Vec::new();
         while let Some(word) = words.next() {
@@ -29,10 +32,19 @@ impl Argument {
             }
             let (flag, value, joined) = match name.split_once('=') {
                 Some((flag, value)) => (flag, Some(value.to_owned()), true),
-                None => (name, words.next_if(|next| wanted(name) && !next.starts_with('-')), false),
+                None => (
+                    name,
+                    words.next_if(|next| wanted(name) && !next.starts_with('-')),
+                    false,
+                ),
             };
             if let Some(value) = value.filter(|_| wanted(flag)) {
-                found.push(Self { flag: flag.to_owned(), value, joined, dashes: dashes.to_owned() });
+                found.push(Self {
+                    flag: flag.to_owned(),
+                    value,
+                    joined,
+                    dashes: dashes.to_owned(),
+                });
             }
         }
         found
@@ -45,12 +57,20 @@ impl Argument {
 
     /// The word with the value.
     pub fn word(&self) -> String {
-        if self.joined { format!("{}{}={}", self.dashes, self.flag, self.value) } else { self.value.clone() }
+        if self.joined {
+            format!("{}{}={}", self.dashes, self.flag, self.value)
+        } else {
+            self.value.clone()
+        }
     }
 
     /// The word in its place that says something else. The name of a flag in a word of its own is replaced beside it.
     pub fn instead(&self, flag: &str, value: &str) -> String {
-        if self.joined { format!("--{flag}={value}") } else { value.to_owned() }
+        if self.joined {
+            format!("--{flag}={value}")
+        } else {
+            value.to_owned()
+        }
     }
 }
 
@@ -61,7 +81,15 @@ pub fn is_edited(flag: &str) -> bool {
 
 /// Whether a flag says where the leases are, without a secret: `flannelctl` takes it too.
 pub fn names_store(flag: &str) -> bool {
-    matches!(flag, "etcd-endpoints" | "etcd-prefix" | "etcd-cafile" | "etcd-certfile" | "etcd-keyfile" | "subnet-dir")
+    matches!(
+        flag,
+        "etcd-endpoints"
+            | "etcd-prefix"
+            | "etcd-cafile"
+            | "etcd-certfile"
+            | "etcd-keyfile"
+            | "subnet-dir"
+    )
 }
 
 /// What of a command line remedies need.
@@ -92,8 +120,18 @@ mod tests {
             "---iface=x",
         ];
         let found = Argument::find(words.map(str::to_owned), |flag| flag.starts_with("iface"));
-        let shown: Vec<(String, String)> = found.iter().map(|argument| (argument.word(), argument.instead("iface", "eth9"))).collect();
-        let want = [("--iface=eth0", "--iface=eth9"), ("-iface-cidr=10.0.2.0/24", "--iface=eth9"), ("eth1", "eth9")];
-        assert_eq!(shown, want.map(|(word, instead)| (word.to_owned(), instead.to_owned())));
+        let shown: Vec<(String, String)> = found
+            .iter()
+            .map(|argument| (argument.word(), argument.instead("iface", "eth9")))
+            .collect();
+        let want = [
+            ("--iface=eth0", "--iface=eth9"),
+            ("-iface-cidr=10.0.2.0/24", "--iface=eth9"),
+            ("eth1", "eth9"),
+        ];
+        assert_eq!(
+            shown,
+            want.map(|(word, instead)| (word.to_owned(), instead.to_owned()))
+        );
     }
 }

@@ -115,8 +115,19 @@ impl Daemon {
 
     /// The argument that has to go so that another interface is chosen: the first one that fits wins, and every argument beats its variable.
     pub fn naming(&self) -> Option<&Argument> {
-        let chosen = self.choice.known().and_then(|choice| choice.flag.as_ref()?.trim_start_matches('-').split_once('='));
-        let named = |argument: &&Argument| chosen.is_some_and(|(flag, value)| argument.flag == flag && argument.value == value);
-        self.arguments.iter().find(named).or_else(|| self.argument("iface"))
+        let chosen = self.choice.known().and_then(|choice| {
+            choice
+                .flag
+                .as_ref()?
+                .trim_start_matches('-')
+                .split_once('=')
+        });
+        let named = |argument: &&Argument| {
+            chosen.is_some_and(|(flag, value)| argument.flag == flag && argument.value == value)
+        };
+        self.arguments
+            .iter()
+            .find(named)
+            .or_else(|| self.argument("iface"))
     }
 }

@@ -46,17 +46,30 @@ pub struct Host {
 
 /// The first address of an interface, of a family, that other machines can use.
 pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
-    let usable = |net: &IpNet| Family::from(net) == family && !is_link_local(net.addr()) && !net.addr().is_loopback();
+    let usable = |net: &IpNet| {
+        Family::from(net) == family && !is_link_local(net.addr()) && !net.addr().is_loopback()
+    };
     interface.nets().find(usable)
 }
 
 /// Whether an interface may join this host to others: not pods', not a tunnel's, not a container engine's.
 pub fn joins_hosts(interface: &Interface) -> bool {
-    const OTHERS: [&str; 11] = ["flannel", "cni", "docker", "br-", "virbr", "cali", "cilium", "lxc", "kube-", "weave", "podman"];
-    let virtual_kind = matches!(interface.kind.as_str(), "veth" | "vxlan" | "tun" | "dummy" | "ipip" | "wireguard" | "nodelocaldns");
+    const OTHERS: [&str; 11] = [
+        "flannel", "cni", "docker", "br-", "virbr", "cali", "cilium", "lxc", "kube-", "weave",
+        "podman",
+    ];
+    let virtual_kind = matches!(
+        interface.kind.as_str(),
+        "veth" | "vxlan" | "tun" | "dummy" | "ipip" | "wireguard" | "nodelocaldns"
+    );
     // A veth may be the uplink of a host that is a container itself.
     let kind = !virtual_kind || interface.kind == "veth" && interface.master.is_none();
-    interface.up && !interface.loopback && kind && !OTHERS.iter().any(|prefix| interface.name.starts_with(prefix))
+    interface.up
+        && !interface.loopback
+        && kind
+        && !OTHERS
+            .iter()
+            .any(|prefix| interface.name.starts_with(prefix))
 }
 
 /// Where packets to an address leave.
@@ -216,16 +229,25 @@ impl fmt::Display for ForeignObject {
 impl Host {
     /// The interface with an index.
     pub fn interface(&self, index: u32) -> Option<&Interface> {
-        self.interfaces.known()?.iter().find(|interface| interface.index == index)
+        self.interfaces
+            .known()?
+            .iter()
+            .find(|interface| interface.index == index)
     }
 
     /// The interface with a name.
     pub fn named(&self, name: &str) -> Option<&Interface> {
-        self.interfaces.known()?.iter().find(|interface| interface.name == name)
+        self.interfaces
+            .known()?
+            .iter()
+            .find(|interface| interface.name == name)
     }
 
     /// The interface with an address.
     pub fn owner(&self, ip: IpAddr) -> Option<&Interface> {
-        self.interfaces.known()?.iter().find(|interface| interface.owns(ip))
+        self.interfaces
+            .known()?
+            .iter()
+            .find(|interface| interface.owns(ip))
     }
 }

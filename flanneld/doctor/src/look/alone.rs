@@ -20,9 +20,19 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
     let exit_report = exit_report(subnet_file);
     let options = Options::read(&look.places);
     let (place, addresses) = options.store();
-    let targets: Vec<Target> = addresses.iter().map(|ip| Target { to: *ip, whose: "the store".to_owned(), kind: LookupPurpose::Store }).collect();
+    let targets: Vec<Target> = addresses
+        .iter()
+        .map(|ip| Target {
+            to: *ip,
+            whose: "the store".to_owned(),
+            kind: LookupPurpose::Store,
+        })
+        .collect();
     let mut host = look.host(None, None, &targets).await;
-    let said = Fact::from_result(status_file::read(subnet_file).map_err(|error| format!("{}: {error}", status_file::path(subnet_file).display())));
+    let said = Fact::from_result(
+        status_file::read(subnet_file)
+            .map_err(|error| format!("{}: {error}", status_file::path(subnet_file).display())),
+    );
     let running = match &said {
         Fact::Known(said) => Fact::Known(said.as_ref().is_some_and(|said| said.alive)),
         Fact::Absent => Fact::Known(false),
@@ -41,31 +51,61 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
     };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
-    let network = env.known().and_then(|env| network(env, &interfaces, &backends));
+    let network = env
+        .known()
+        .and_then(|env| network(env, &interfaces, &backends));
     let no_daemon = "no flanneld answers on this node";
     let alive = daemon.running.known() == Some(&true);
     daemon.silent = match alive {
         true => Fact::Known(vec!["it runs, and its socket does not answer".to_owned()]),
         false => Fact::Known(Vec::new()),
     };
-    let vtep = said.known().and_then(|said| said.as_ref()?.status.vtep.clone());
+    let vtep = said
+        .known()
+        .and_then(|said| said.as_ref()?.status.vtep.clone());
     daemon.reasons = match said {
         // What a dead daemon said last is no more so.
-        Fact::Known(Some(StatusFile { alive: true, status })) => {
-            Fact::Known(status.reasons.into_iter().map(|reason| (reason.condition.clone(), reason.why())).collect())
-        }
+        Fact::Known(Some(StatusFile {
+            alive: true,
+            status,
+        })) => Fact::Known(
+            status
+                .reasons
+                .into_iter()
+                .map(|reason| (reason.condition.clone(), reason.why()))
+                .collect(),
+        ),
         _ => Fact::unavailable(no_daemon),
     };
-    daemon.choice = Fact::of(choice(&options, ended.as_ref().and_then(|ended| ended.choice.as_ref()), &host));
-    (daemon.drift, daemon.kernel_trouble) = (Fact::unavailable(no_daemon), Fact::unavailable(no_daemon));
+    daemon.choice = Fact::of(choice(
+        &options,
+        ended.as_ref().and_then(|ended| ended.choice.as_ref()),
+        &host,
+    ));
+    (daemon.drift, daemon.kernel_trouble) =
+        (Fact::unavailable(no_daemon), Fact::unavailable(no_daemon));
     if let Some(network) = &network {
-        let underlay = daemon.choice.known().map(|choice| choice.interface.clone()).unwrap_or_default();
+        let underlay = daemon
+            .choice
+            .known()
+            .map(|choice| choice.interface.clone())
+            .unwrap_or_default();
         host.sysctls = Fact::Known(super::sysctls(&underlay));
-        let near = host.named(&underlay).into_iter().flat_map(Interface::nets).map(|net| net.trunc()).collect();
-        let around = Surroundings { underlay: Some(underlay).filter(|name| !name.is_empty()), peers: Vec::new(), near };
+        let near = host
+            .named(&underlay)
+            .into_iter()
+            .flat_map(Interface::nets)
+            .map(|net| net.trunc())
+            .collect();
+        let around = Surroundings {
+            underlay: Some(underlay).filter(|name| !name.is_empty()),
+            peers: Vec::new(),
+            near,
+        };
         host.firewalls = look.programs.firewalls(network, &around).await;
     } else {
-        host.firewalls = Fact::unavailable("the network of this node is not known: there is no subnet.env");
+        host.firewalls =
+            Fact::unavailable("the network of this node is not known: there is no subnet.env");
     }
     let problem = ended.as_ref().map(|ended| &ended.problem);
     host.modules = Fact::Known(problem.map(missing_modules).unwrap_or_default());
@@ -84,7 +124,11 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
         },
         host,
         daemon,
-        store: Store { place, addresses, ..Store::default() },
+        store: Store {
+            place,
+            addresses,
+            ..Store::default()
+        },
         mesh: Fact::unavailable(no_daemon),
         wireguard,
         pods,
@@ -93,8 +137,15 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
     };
     facts.store.trouble = Fact::unavailable(no_daemon);
     // What it cannot work with ends a daemon, and it says so.
-    let of_config = |problem: &Problem| problem.details().any(|detail| matches!(detail, Detail::ConfigInvalid { .. }));
-    facts.store.config = match ended.map(|ended| ended.problem).filter(|problem| !alive && of_config(problem)) {
+    let of_config = |problem: &Problem| {
+        problem
+            .details()
+            .any(|detail| matches!(detail, Detail::ConfigInvalid { .. }))
+    };
+    facts.store.config = match ended
+        .map(|ended| ended.problem)
+        .filter(|problem| !alive && of_config(problem))
+    {
         Some(problem) => Fact::Known(problem),
         None => Fact::unavailable(no_daemon),
     };
@@ -108,11 +159,19 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
 
 /// How a daemon would be started here: by its unit; by the DaemonSet in a pod, and on a node of Kubernetes.
 fn launch(places: &Places) -> Launch {
-    if places.units.iter().chain([&places.options]).any(|path| path.exists()) {
+    if places
+        .units
+        .iter()
+        .chain([&places.options])
+        .any(|path| path.exists())
+    {
         return Launch::Systemd;
     }
     match namespace_of_pod(places) {
-        Some(namespace) => Launch::Kubernetes { namespace, assumed: false },
+        Some(namespace) => Launch::Kubernetes {
+            namespace,
+            assumed: false,
+        },
         None if places.kubelet.is_dir() => kubernetes::daemon_set(places),
         None => Launch::Systemd,
     }
@@ -121,10 +180,16 @@ fn launch(places: &Places) -> Launch {
 /// What the last daemon said at its end.
 fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     match run_dir::exit_report::read(subnet_file) {
-        Ok(words) => {
-            Fact::of(words.map(|words| ExitReport { at: Some(words.at), code: i32::from(words.code), problem: words.why(), choice: words.choice }))
-        }
-        Err(error) => Fact::unavailable(format!("{}: {error}", run_dir::exit_report::path(subnet_file).display())),
+        Ok(words) => Fact::of(words.map(|words| ExitReport {
+            at: Some(words.at),
+            code: i32::from(words.code),
+            problem: words.why(),
+            choice: words.choice,
+        })),
+        Err(error) => Fact::unavailable(format!(
+            "{}: {error}",
+            run_dir::exit_report::path(subnet_file).display()
+        )),
     }
 }
 
@@ -132,11 +197,18 @@ fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
 fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -> Option<Network> {
     let of = |backend: &&'static Profile| {
         let backend = *backend;
-        interfaces.iter().filter_map(move |interface| backend.device(&interface.name).map(|device| (backend, device, interface)))
+        interfaces.iter().filter_map(move |interface| {
+            backend
+                .device(&interface.name)
+                .map(|device| (backend, device, interface))
+        })
     };
-    let is_real = |device: &Device, interface: &Interface| device.kinds.contains(&interface.kind.as_str());
+    let is_real =
+        |device: &Device, interface: &Interface| device.kinds.contains(&interface.kind.as_str());
     let seen: Vec<_> = backends.iter().flat_map(of).collect();
-    let real = seen.iter().find(|(_, device, interface)| is_real(device, interface));
+    let real = seen
+        .iter()
+        .find(|(_, device, interface)| is_real(device, interface));
     // Another device in its place has its name.
     let found = real.or(seen.first());
     // The kernel tells the port of its own vxlan devices.
@@ -147,7 +219,9 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
         own: env.subnets?,
         backend: found.map(|(backend, ..)| *backend),
         encapsulation: vxlan.map(|(_, port)| Encapsulation::udp(port)).or(assumed),
-        vni: vxlan.map(|(vni, _)| vni).or_else(|| found.and_then(|(_, device, interface)| device.vni_in(&interface.name))),
+        vni: vxlan
+            .map(|(vni, _)| vni)
+            .or_else(|| found.and_then(|(_, device, interface)| device.vni_in(&interface.name))),
         mtu: env.mtu,
         // Which programs hold the rules is the daemon's business; both are looked at.
         nftables: false,
@@ -156,10 +230,20 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
 }
 
 /// The interface that the daemon chose, or would choose.
-fn choice(options: &Options, chosen: Option<&Choice>, host: &crate::facts::host::Host) -> Option<Choice> {
-    let named = options.get("iface").filter(|name| host.named(name).is_some());
+fn choice(
+    options: &Options,
+    chosen: Option<&Choice>,
+    host: &crate::facts::host::Host,
+) -> Option<Choice> {
+    let named = options
+        .get("iface")
+        .filter(|name| host.named(name).is_some());
     let (interface, why, flag) = match (named, chosen) {
-        (Some(name), _) => (name.to_owned(), format!("named by --iface={name}"), Some(format!("--iface={name}"))),
+        (Some(name), _) => (
+            name.to_owned(),
+            format!("named by --iface={name}"),
+            Some(format!("--iface={name}")),
+        ),
         (None, Some(chosen)) => return Some(chosen.clone()),
         (None, None) => {
             let default = host
@@ -168,11 +252,24 @@ fn choice(options: &Options, chosen: Option<&Choice>, host: &crate::facts::host:
                 .iter()
                 .filter(|route| route.to.prefix_len() == 0)
                 .min_by_key(|route| (route.to.addr().is_ipv6(), route.metric))?;
-            (host.interface(default.index?)?.name.clone(), "the default route's".to_owned(), None)
+            (
+                host.interface(default.index?)?.name.clone(),
+                "the default route's".to_owned(),
+                None,
+            )
         }
     };
-    let addresses = host.named(&interface).map(|interface| interface.nets().map(|net| net.addr()).collect()).unwrap_or_default();
-    Some(Choice { interface, addresses, why, named: flag.is_some(), flag })
+    let addresses = host
+        .named(&interface)
+        .map(|interface| interface.nets().map(|net| net.addr()).collect())
+        .unwrap_or_default();
+    Some(Choice {
+        interface,
+        addresses,
+        why,
+        named: flag.is_some(),
+        flag,
+    })
 }
 
 #[cfg(test)]
@@ -183,29 +280,67 @@ mod tests {
     type Seen<'a> = (&'a str, &'a str, Option<(u32, u16)>);
 
     fn seen(devices: &[Seen<'_>]) -> (Option<&'static str>, Option<Encapsulation>, Option<u32>) {
-        let interface =
-            |(name, kind, vxlan): &Seen<'_>| Interface { name: (*name).to_owned(), kind: (*kind).to_owned(), vxlan: *vxlan, ..Interface::default() };
+        let interface = |(name, kind, vxlan): &Seen<'_>| Interface {
+            name: (*name).to_owned(),
+            kind: (*kind).to_owned(),
+            vxlan: *vxlan,
+            ..Interface::default()
+        };
         let subnets = |text: &str| Some(subnet_lease::Subnets::V4(text.parse().unwrap()));
-        let env = Env { networks: subnets("10.244.0.0/16"), subnets: subnets("10.244.1.0/24"), ..Env::default() };
-        let network = network(&env, &devices.iter().map(interface).collect::<Vec<_>>(), &backends::profiles()).unwrap();
-        (network.backend.map(|backend| backend.name), network.encapsulation, network.vni)
+        let env = Env {
+            networks: subnets("10.244.0.0/16"),
+            subnets: subnets("10.244.1.0/24"),
+            ..Env::default()
+        };
+        let network = network(
+            &env,
+            &devices.iter().map(interface).collect::<Vec<_>>(),
+            &backends::profiles(),
+        )
+        .unwrap();
+        (
+            network.backend.map(|backend| backend.name),
+            network.encapsulation,
+            network.vni,
+        )
     }
 
     #[test]
     fn backend_is_known_by_its_devices() {
         let udp = |port| Some(Encapsulation::udp(port));
-        assert_eq!(seen(&[("eth0", "", None), ("flannel.7", "vxlan", Some((7, 4789)))]), (Some("vxlan"), udp(4789), Some(7)));
-        assert_eq!(seen(&[("flannel.7", "tun", None)]), (Some("vxlan"), None, Some(7)));
-        assert_eq!(seen(&[("flannel0", "tun", None)]), (Some("udp"), udp(8285), None));
-        assert_eq!(seen(&[("flannel.ipip", "ipip", None)]), (Some("ipip"), Some(Encapsulation::Ipip), None));
+        assert_eq!(
+            seen(&[("eth0", "", None), ("flannel.7", "vxlan", Some((7, 4789)))]),
+            (Some("vxlan"), udp(4789), Some(7))
+        );
+        assert_eq!(
+            seen(&[("flannel.7", "tun", None)]),
+            (Some("vxlan"), None, Some(7))
+        );
+        assert_eq!(
+            seen(&[("flannel0", "tun", None)]),
+            (Some("udp"), udp(8285), None)
+        );
+        assert_eq!(
+            seen(&[("flannel.ipip", "ipip", None)]),
+            (Some("ipip"), Some(Encapsulation::Ipip), None)
+        );
         // The port is in no message that everybody may read.
-        assert_eq!(seen(&[("flannel-wg-v6", "wireguard", None)]), (Some("wireguard"), None, None));
+        assert_eq!(
+            seen(&[("flannel-wg-v6", "wireguard", None)]),
+            (Some("wireguard"), None, None)
+        );
         assert_eq!(seen(&[("cni0", "bridge", None)]), (None, None, None));
     }
 
     #[test]
     fn device_of_another_kind_is_taken_for_a_backends_only_without_a_real_one() {
-        assert_eq!(seen(&[("flannel.7", "dummy", None)]), (Some("vxlan"), None, Some(7)));
-        assert_eq!(seen(&[("flannel.7", "dummy", None), ("flannel0", "tun", None)]).0, Some("udp"));
+        assert_eq!(
+            seen(&[("flannel.7", "dummy", None)]),
+            (Some("vxlan"), None, Some(7))
+        );
+        assert_eq!(
+            seen(&[("flannel.7", "dummy", None), ("flannel0", "tun", None)]).0,
+            Some("udp")
+        );
     }
 }

@@ -23,7 +23,11 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Unread::Folder(folder.to_owned(), error)),
     };
-    let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).take(ADDRESSES).collect();
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .take(ADDRESSES)
+        .collect();
     names.sort();
     Ok(Some(names))
 }
@@ -33,7 +37,10 @@ fn plugins(path: &Path) -> Option<Vec<String>> {
     let bytes = run_dir::regular::read(path, LIMIT).ok()?;
     let document: Value = serde_json::from_slice(&bytes).ok()?;
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
-    let list = document.get("plugins").and_then(Value::as_array).map(|list| list.iter().filter_map(kind).collect::<Vec<_>>());
+    let list = document
+        .get("plugins")
+        .and_then(Value::as_array)
+        .map(|list| list.iter().filter_map(kind).collect::<Vec<_>>());
     Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
 }
 
@@ -43,7 +50,11 @@ fn is_canals(name: &str) -> bool {
 }
 
 fn is_configuration(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|extension| ["conf", "conflist", "json"].iter().any(|known| extension == *known))
+    Path::new(name).extension().is_some_and(|extension| {
+        ["conf", "conflist", "json"]
+            .iter()
+            .any(|known| extension == *known)
+    })
 }
 
 /// The configurations of CNI.
@@ -57,77 +68,152 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     let read = |name: String| {
         // Multus calls the network that is configured beside it. What is not JSON is nobody's.
         let kinds = plugins(&folder.join(&name)).unwrap_or_default();
-        CniFile { flannel: is_canals(&name) || kinds.iter().any(|kind| kind == "flannel" || kind == "multus"), name }
+        CniFile {
+            flannel: is_canals(&name)
+                || kinds
+                    .iter()
+                    .any(|kind| kind == "flannel" || kind == "multus"),
+            name,
+        }
     };
-    let files: Vec<CniFile> = names.into_iter().filter(|name| is_configuration(name)).map(read).collect();
+    let files: Vec<CniFile> = names
+        .into_iter()
+        .filter(|name| is_configuration(name))
+        .map(read)
+        .collect();
     let expected = places.kubelet.is_dir() || files.iter().any(|file| file.flannel);
-    Fact::Known(Cni { folder: folder.clone(), files, expected })
+    Fact::Known(Cni {
+        folder: folder.clone(),
+        files,
+        expected,
+    })
 }
 
 /// The addresses that host-local keeps, network by network.
-pub(super) fn kept(places: &Places, in_pod: bool, network: Option<&Network>, host: &Host) -> Fact<Vec<Ipam>> {
+pub(super) fn kept(
+    places: &Places,
+    in_pod: bool,
+    network: Option<&Network>,
+    host: &Host,
+) -> Fact<Vec<Ipam>> {
     let folder = &places.ipam;
     let networks = match names(folder) {
         Ok(Some(names)) => names,
         // The node's folder is mounted, and nothing was kept in it yet; or it is not.
         Ok(None) if in_pod && !folder.parent().is_some_and(Path::is_dir) => {
-            return Fact::unavailable(format!("the pod of flanneld does not see {}: its DaemonSet does not mount it", folder.display()));
+            return Fact::unavailable(format!(
+                "the pod of flanneld does not see {}: its DaemonSet does not mount it",
+                folder.display()
+            ));
         }
         Ok(None) => return Fact::Absent,
         Err(why) => return Fact::unavailable(why),
     };
     // A runtime that is in use may be beside what another one left.
     let is_told = !places.other_runtimes.iter().any(|socket| socket.exists());
-    let running: Vec<_> = places.containers.iter().filter(|folder| is_told && folder.is_dir()).cloned().collect();
+    let running: Vec<_> = places
+        .containers
+        .iter()
+        .filter(|folder| is_told && folder.is_dir())
+        .cloned()
+        .collect();
     let mut found = Vec::new();
     for name in networks {
         let folder = folder.join(name);
-        let Ok(Some(names)) = names(&folder) else { continue };
+        let Ok(Some(names)) = names(&folder) else {
+            continue;
+        };
         let mut kept = Vec::new();
-        for address in names.iter().filter_map(|name| name.parse::<std::net::IpAddr>().ok()) {
-            if !network.is_some_and(|network| network.own.nets().any(|net| net.contains(&address))) {
+        for address in names
+            .iter()
+            .filter_map(|name| name.parse::<std::net::IpAddr>().ok())
+        {
+            if !network.is_some_and(|network| network.own.nets().any(|net| net.contains(&address)))
+            {
                 continue;
             }
             let file = folder.join(address.to_string());
-            let text = run_dir::regular::read(&file, 4096).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+            let text = run_dir::regular::read(&file, 4096)
+                .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+                .unwrap_or_default();
             let container = text.lines().next().unwrap_or_default().trim().to_owned();
-            let safe = !container.is_empty() && container.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-            let gone = (safe && !running.is_empty()).then(|| !running.iter().any(|running| running.join(&container).exists()));
-            kept.push(Kept { address, file, container, gone });
+            let safe = !container.is_empty()
+                && container
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+            let gone = (safe && !running.is_empty()).then(|| {
+                !running
+                    .iter()
+                    .any(|running| running.join(&container).exists())
+            });
+            kept.push(Kept {
+                address,
+                file,
+                container,
+                gone,
+            });
         }
-        found.push(Ipam { folder, kept, running: running.clone(), ports: ports(host) });
+        found.push(Ipam {
+            folder,
+            kept,
+            running: running.clone(),
+            ports: ports(host),
+        });
     }
     Fact::Known(found)
 }
 
 /// The address that mk-docker-opts.sh gave to Docker's bridge.
 pub(super) fn docker(places: &Places) -> Fact<IpNet> {
-    let Ok(bytes) = run_dir::regular::read(&places.docker, LIMIT) else { return Fact::Absent };
+    let Ok(bytes) = run_dir::regular::read(&places.docker, LIMIT) else {
+        return Fact::Absent;
+    };
     let text = String::from_utf8_lossy(&bytes);
-    Fact::of(text.split(['"', ' ', '\n']).find_map(|word| word.strip_prefix("--bip=")?.parse().ok()))
+    Fact::of(
+        text.split(['"', ' ', '\n'])
+            .find_map(|word| word.strip_prefix("--bip=")?.parse().ok()),
+    )
 }
 
 /// How many interfaces of pods are on the bridge.
 fn ports(host: &Host) -> Option<usize> {
     let interfaces = host.interfaces.known()?;
-    let bridge = interfaces.iter().find(|interface| interface.name == "cni0").map(|bridge| bridge.index);
-    Some(interfaces.iter().filter(|interface| bridge.is_some() && interface.master == bridge).count())
+    let bridge = interfaces
+        .iter()
+        .find(|interface| interface.name == "cni0")
+        .map(|bridge| bridge.index);
+    Some(
+        interfaces
+            .iter()
+            .filter(|interface| bridge.is_some() && interface.master == bridge)
+            .count(),
+    )
 }
 
 /// What other pod networks left or run here.
 pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
-    let Some(interfaces) = host.interfaces.known() else { return Fact::unavailable("the interfaces could not be read") };
+    let Some(interfaces) = host.interfaces.known() else {
+        return Fact::unavailable("the interfaces could not be read");
+    };
     let mut found = Vec::new();
     for interface in interfaces {
         let name = interface.name.as_str();
         let program = match name {
-            _ if name.starts_with("cali") || name == "vxlan.calico" || name == "tunl0" && !interface.addresses.is_empty() => "Calico",
+            _ if name.starts_with("cali")
+                || name == "vxlan.calico"
+                || name == "tunl0" && !interface.addresses.is_empty() =>
+            {
+                "Calico"
+            }
             _ if name.starts_with("cilium_") => "Cilium",
             "weave" | "vethwe-bridge" | "vethwe-datapath" => "Weave Net",
             "kube-bridge" => "kube-router",
             _ => continue,
         };
-        found.push(Foreign { program: program.to_owned(), object: ForeignObject::Device(name.to_owned()) });
+        found.push(Foreign {
+            program: program.to_owned(),
+            object: ForeignObject::Device(name.to_owned()),
+        });
     }
     let names = names(&places.cni).ok().flatten().unwrap_or_default();
     for name in names.iter().filter(|name| is_configuration(name)) {
@@ -143,7 +229,10 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
             "weave-net" => Some("Weave Net"),
             _ => None,
         });
-        found.extend(program.map(|program| Foreign { program: program.to_owned(), object: ForeignObject::Configuration(path.clone()) }));
+        found.extend(program.map(|program| Foreign {
+            program: program.to_owned(),
+            object: ForeignObject::Configuration(path.clone()),
+        }));
     }
     // Then both belong there.
     if names.iter().any(|name| is_canals(name)) {
@@ -160,9 +249,20 @@ mod tests {
 
     fn places(folder: &Path) -> Places {
         let of = |name: &str| folder.join(name);
-        let (containers, other_runtimes) = (vec![of("containers"), of("k3s")], vec![of("crio.sock")]);
-        let places = Places { containers, other_runtimes, docker: of("docker"), ..Places::default() };
-        Places { cni: of("cni"), ipam: of("ipam"), kubelet: of("kubelet"), ..places }
+        let (containers, other_runtimes) =
+            (vec![of("containers"), of("k3s")], vec![of("crio.sock")]);
+        let places = Places {
+            containers,
+            other_runtimes,
+            docker: of("docker"),
+            ..Places::default()
+        };
+        Places {
+            cni: of("cni"),
+            ipam: of("ipam"),
+            kubelet: of("kubelet"),
+            ..places
+        }
     }
 
     #[test]
@@ -174,22 +274,57 @@ mod tests {
         let put = |name: &str, text: &str| std::fs::write(places.cni.join(name), text).unwrap();
         put("cni.lock", "");
         put("87-podman.conflist", r#"{"plugins":[{"type":"bridge"}]}"#);
-        assert!(!configurations(&places).known().unwrap().expected, "a host may have podman and no kubelet");
-        put("10-flannel.conflist", r#"{"plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
+        assert!(
+            !configurations(&places).known().unwrap().expected,
+            "a host may have podman and no kubelet"
+        );
+        put(
+            "10-flannel.conflist",
+            r#"{"plugins":[{"type":"flannel"},{"type":"portmap"}]}"#,
+        );
         put("05-broken.conf", "{");
         put("20-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
         let found = configurations(&places).known().unwrap().clone();
-        let names: Vec<(&str, bool)> = found.files.iter().map(|file| (file.name.as_str(), file.flannel)).collect();
-        assert_eq!(names, [("05-broken.conf", false), ("10-flannel.conflist", true), ("20-calico.conflist", false), ("87-podman.conflist", false)]);
+        let names: Vec<(&str, bool)> = found
+            .files
+            .iter()
+            .map(|file| (file.name.as_str(), file.flannel))
+            .collect();
+        assert_eq!(
+            names,
+            [
+                ("05-broken.conf", false),
+                ("10-flannel.conflist", true),
+                ("20-calico.conflist", false),
+                ("87-podman.conflist", false)
+            ]
+        );
         assert!(found.expected);
         let others = foreign(&places, &healthy_host());
-        assert_eq!(others.known().unwrap().iter().map(|object| object.program.as_str()).collect::<Vec<_>>(), ["Calico"]);
-        put("30-chained.conflist", r#"{"plugins":[{"type":"flannel"},{"type":"cilium-cni"}]}"#);
+        assert_eq!(
+            others
+                .known()
+                .unwrap()
+                .iter()
+                .map(|object| object.program.as_str())
+                .collect::<Vec<_>>(),
+            ["Calico"]
+        );
+        put(
+            "30-chained.conflist",
+            r#"{"plugins":[{"type":"flannel"},{"type":"cilium-cni"}]}"#,
+        );
         assert_eq!(foreign(&places, &healthy_host()).known().unwrap().len(), 1);
         put("10-canal.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
         assert_eq!(foreign(&places, &healthy_host()), Fact::Known(Vec::new()));
         let found = configurations(&places).known().unwrap().clone();
-        assert!(found.files.iter().any(|file| file.name == "10-canal.conflist" && file.flannel), "{found:?}");
+        assert!(
+            found
+                .files
+                .iter()
+                .any(|file| file.name == "10-canal.conflist" && file.flannel),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -198,11 +333,17 @@ mod tests {
         let places = places(root.path());
         assert_eq!(docker(&places), Fact::Absent);
         for (text, found) in [
-            ("DOCKER_OPT_BIP=\"--bip=10.1.74.1/24\"\nDOCKER_OPTS=\" --bip=10.1.74.1/24 --ip-masq=true --mtu=1450\"\n", Some("10.1.74.1/24")),
+            (
+                "DOCKER_OPT_BIP=\"--bip=10.1.74.1/24\"\nDOCKER_OPTS=\" --bip=10.1.74.1/24 --ip-masq=true --mtu=1450\"\n",
+                Some("10.1.74.1/24"),
+            ),
             ("DOCKER_OPTS=\"--mtu=1450 --bip=x\"\n", None),
         ] {
             std::fs::write(&places.docker, text).unwrap();
-            assert_eq!(docker(&places), Fact::of(found.map(|net| net.parse().unwrap())));
+            assert_eq!(
+                docker(&places),
+                Fact::of(found.map(|net| net.parse().unwrap()))
+            );
         }
     }
 
@@ -210,19 +351,44 @@ mod tests {
     fn an_address_is_kept_for_a_container_that_runs_or_is_gone() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
-        assert_eq!(kept(&places, false, Some(&network()), &healthy_host()), Fact::Absent);
-        assert_eq!(kept(&places, true, Some(&network()), &healthy_host()), Fact::Absent, "the folder is mounted");
-        let nowhere = Places { ipam: root.path().join("cni/networks"), ..places.clone() };
-        assert!(kept(&nowhere, true, Some(&network()), &healthy_host()).why().unwrap().contains("does not mount it"));
+        assert_eq!(
+            kept(&places, false, Some(&network()), &healthy_host()),
+            Fact::Absent
+        );
+        assert_eq!(
+            kept(&places, true, Some(&network()), &healthy_host()),
+            Fact::Absent,
+            "the folder is mounted"
+        );
+        let nowhere = Places {
+            ipam: root.path().join("cni/networks"),
+            ..places.clone()
+        };
+        assert!(
+            kept(&nowhere, true, Some(&network()), &healthy_host())
+                .why()
+                .unwrap()
+                .contains("does not mount it")
+        );
         let folder = places.ipam.join("cbr0");
         std::fs::create_dir_all(&folder).unwrap();
-        for (name, text) in
-            [("10.244.1.2", "alive\neth0"), ("10.244.1.3", "dead\neth0"), ("10.244.9.4", "other"), ("10.244.1.5", "../../etc"), ("lock", "")]
-        {
+        for (name, text) in [
+            ("10.244.1.2", "alive\neth0"),
+            ("10.244.1.3", "dead\neth0"),
+            ("10.244.9.4", "other"),
+            ("10.244.1.5", "../../etc"),
+            ("lock", ""),
+        ] {
             std::fs::write(folder.join(name), text).unwrap();
         }
         let gone = || -> Vec<Option<bool>> {
-            kept(&places, false, Some(&network()), &healthy_host()).known().unwrap()[0].kept.iter().map(|kept| kept.gone).collect()
+            kept(&places, false, Some(&network()), &healthy_host())
+                .known()
+                .unwrap()[0]
+                .kept
+                .iter()
+                .map(|kept| kept.gone)
+                .collect()
         };
         assert_eq!(gone(), [None, None, None], "nobody knows what runs");
         std::fs::create_dir_all(root.path().join("containers/alive")).unwrap();
@@ -233,6 +399,12 @@ mod tests {
         std::fs::write(root.path().join("crio.sock"), "").unwrap();
         assert_eq!(gone(), [None, None, None]);
         std::fs::remove_file(root.path().join("crio.sock")).unwrap();
-        assert_eq!(kept(&places, false, Some(&network()), &healthy_host()).known().unwrap()[0].ports, Some(1));
+        assert_eq!(
+            kept(&places, false, Some(&network()), &healthy_host())
+                .known()
+                .unwrap()[0]
+                .ports,
+            Some(1)
+        );
     }
 }

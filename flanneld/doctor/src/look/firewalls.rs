@@ -38,8 +38,15 @@ impl Programs {
             None => {
                 let mut found = Vec::new();
                 for net in network.networks.nets() {
-                    let installed = Iptables::installed(net.into()).await.inspect_err(|why| tracing::debug!("{why}"));
-                    found.extend(installed.unwrap_or_default().into_iter().map(|(programs, _)| (net, programs)));
+                    let installed = Iptables::installed(net.into())
+                        .await
+                        .inspect_err(|why| tracing::debug!("{why}"));
+                    found.extend(
+                        installed
+                            .unwrap_or_default()
+                            .into_iter()
+                            .map(|(programs, _)| (net, programs)),
+                    );
                 }
                 found
             }
@@ -48,8 +55,15 @@ impl Programs {
         for (net, programs) in &iptables {
             match programs.dump_filter().await {
                 Ok(saved) => {
-                    let rules = reader::iptables::read(&saved, Family::from(net.addr()), programs.variant);
-                    tables.push(passage::table(&rules, net, network, around, &programs.command()));
+                    let rules =
+                        reader::iptables::read(&saved, Family::from(net.addr()), programs.variant);
+                    tables.push(passage::table(
+                        &rules,
+                        net,
+                        network,
+                        around,
+                        &programs.command(),
+                    ));
                 }
                 Err(why) => {
                     tracing::debug!("{why}");
@@ -60,37 +74,66 @@ impl Programs {
                 }
             }
         }
-        let listed =
-            iptables.iter().filter(|(_, programs)| programs.variant == Variant::Nft).map(|(net, _)| Family::from(net.addr())).collect::<Vec<_>>();
+        let listed = iptables
+            .iter()
+            .filter(|(_, programs)| programs.variant == Variant::Nft)
+            .map(|(net, _)| Family::from(net.addr()))
+            .collect::<Vec<_>>();
         self.iptables = Some(iptables);
-        let listing = nft_table("inet", FIREWALLD).await.inspect_err(|why| tracing::debug!("{why}")).ok().flatten();
-        let firewalld = listing.map(|listing| passage::firewalld(&reader::nft::read(&listing, Extent::Rules), network, around));
+        let listing = nft_table("inet", FIREWALLD)
+            .await
+            .inspect_err(|why| tracing::debug!("{why}"))
+            .ok()
+            .flatten();
+        let firewalld = listing.map(|listing| {
+            passage::firewalld(&reader::nft::read(&listing, Extent::Rules), network, around)
+        });
         let barriers = barriers(network, around, &listed).await;
         match blind {
-            Some(why) if tables.is_empty() && barriers.is_empty() && firewalld.is_none() => Fact::Unavailable(why),
-            _ => Fact::Known(Firewalls { tables, firewalld, barriers }),
+            Some(why) if tables.is_empty() && barriers.is_empty() && firewalld.is_none() => {
+                Fact::Unavailable(why)
+            }
+            _ => Fact::Known(Firewalls {
+                tables,
+                firewalld,
+                barriers,
+            }),
         }
     }
 
     /// Whether there are rules without change notices.
     pub fn has_silent(&self) -> bool {
-        self.iptables.iter().flatten().any(|(_, programs)| programs.variant == Variant::Legacy)
+        self.iptables
+            .iter()
+            .flatten()
+            .any(|(_, programs)| programs.variant == Variant::Legacy)
     }
 }
 
 /// What nft prints for these words; `None` if it prints nothing that can be read.
 async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     let args: Vec<&str> = ["-j", "-a", "list"].iter().chain(args).copied().collect();
-    let text = run(Path::new("nft"), &args, None).await.inspect_err(|why| tracing::debug!("{why}")).ok()?;
-    let listing = serde_json::from_str(&text).inspect_err(|why| tracing::debug!("the output of nft -j is not JSON: {why}")).ok()?;
+    let text = run(Path::new("nft"), &args, None)
+        .await
+        .inspect_err(|why| tracing::debug!("{why}"))
+        .ok()?;
+    let listing = serde_json::from_str(&text)
+        .inspect_err(|why| tracing::debug!("the output of nft -j is not JSON: {why}"))
+        .ok()?;
     Some(reader::nft::read(&listing, extent))
 }
 
 /// The nftables chains that block pods' packets. Lists only what packets of pods come to: kube-proxy's table is large.
 async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family]) -> Vec<Barrier> {
-    let Some(mut rules) = list(&["chains"], Extent::Names).await else { return Vec::new() };
+    let Some(mut rules) = list(&["chains"], Extent::Names).await else {
+        return Vec::new();
+    };
     let gates = passage::gates(&rules, iptables);
-    let packets: Vec<Packet> = network.networks.nets().flat_map(|net| passage::of_pods(&net, network, around)).collect();
+    let packets: Vec<Packet> = network
+        .networks
+        .nets()
+        .flat_map(|net| passage::of_pods(&net, network, around))
+        .collect();
     let mut asked = BTreeSet::new();
     while asked.len() < PARTS {
         let missing = missing(&rules, &gates, &packets, &asked);
@@ -98,19 +141,45 @@ async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family])
             break;
         }
         for part in missing {
-            let Missing { layer, table, name, part: kind } = &part;
+            let Missing {
+                layer,
+                table,
+                name,
+                part: kind,
+            } = &part;
             if let Some(found) = list(&[kind.name(), layer, table, name], Extent::Rules).await {
                 rules.extend(found);
             }
             asked.insert(part);
         }
     }
-    gates.iter().flat_map(|gate| network.networks.nets().filter_map(|net| passage::barrier(&rules, gate, &net, network, around))).collect()
+    gates
+        .iter()
+        .flat_map(|gate| {
+            network
+                .networks
+                .nets()
+                .filter_map(|net| passage::barrier(&rules, gate, &net, network, around))
+        })
+        .collect()
 }
 
 /// What of these chains, and of what they lead to, is on the way of packets and was not asked for yet.
-fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet], asked: &BTreeSet<Missing>) -> BTreeSet<Missing> {
-    let only = |table: &Table, chain: &str, _: &Base| gates.iter().any(|gate| passage::is_gate(gate, table, chain));
+fn missing(
+    rules: &Rules,
+    gates: &[Gate],
+    packets: &[Packet],
+    asked: &BTreeSet<Missing>,
+) -> BTreeSet<Missing> {
+    let only = |table: &Table, chain: &str, _: &Base| {
+        gates
+            .iter()
+            .any(|gate| passage::is_gate(gate, table, chain))
+    };
     let walk = Walk::through(rules).only(&only);
-    packets.iter().flat_map(|packet| walk.missing(packet)).filter(|part| !asked.contains(part)).collect()
+    packets
+        .iter()
+        .flat_map(|packet| walk.missing(packet))
+        .filter(|part| !asked.contains(part))
+        .collect()
 }

@@ -13,38 +13,69 @@ const CONTAINER: &str = "kube-flannel";
 /// The namespace of the pod that this process runs in; none outside of pods.
 pub fn namespace_of_pod(places: &Places) -> Option<String> {
     let file = run_dir::regular::read(&places.service_account.join("namespace"), 256).ok();
-    let told = file.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()).filter(|name| is_name(name));
+    let told = file
+        .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
+        .filter(|name| is_name(name));
     // Without a mounted account, the DaemonSet's variables: it sets both.
-    told.or_else(|| std::env::var("POD_NAMESPACE").ok().filter(|name| is_name(name) && std::env::var_os("POD_NAME").is_some()))
+    told.or_else(|| {
+        std::env::var("POD_NAMESPACE")
+            .ok()
+            .filter(|name| is_name(name) && std::env::var_os("POD_NAME").is_some())
+    })
 }
 
 /// The DaemonSet, as far as a node with kubelet tells.
 pub(super) fn daemon_set(places: &Places) -> Launch {
-    let names = std::fs::read_dir(&places.pod_logs).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names = std::fs::read_dir(&places.pod_logs)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
     // NAMESPACE_POD_UID: none of them contains an underscore.
     let found = names.filter_map(|name| {
         let (namespace, pod) = name.split_once('_')?;
         (pod.starts_with(PODS) && is_name(namespace)).then(|| namespace.to_owned())
     });
     match found.min() {
-        Some(namespace) => Launch::Kubernetes { namespace, assumed: false },
-        None => Launch::Kubernetes { namespace: NAMESPACE.to_owned(), assumed: true },
+        Some(namespace) => Launch::Kubernetes {
+            namespace,
+            assumed: false,
+        },
+        None => Launch::Kubernetes {
+            namespace: NAMESPACE.to_owned(),
+            assumed: true,
+        },
     }
 }
 
 /// The newest log of the daemon in a pod of this node, as kubelet keeps it.
 pub fn daemon_log(places: &Places) -> Option<PathBuf> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_flannels =
-        |entry: &DirEntry| entry.file_name().to_str().and_then(|name| name.split_once('_')).is_some_and(|(_, pod)| pod.starts_with(PODS));
-    let logs = entries(&places.pod_logs).filter(is_flannels).flat_map(|pod| entries(&pod.path().join(CONTAINER)));
-    let logs = logs.filter(|log| log.path().extension().is_some_and(|extension| extension == "log"));
-    logs.max_by_key(|log| log.metadata().and_then(|metadata| metadata.modified()).ok()).map(|log| log.path())
+    let is_flannels = |entry: &DirEntry| {
+        entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.split_once('_'))
+            .is_some_and(|(_, pod)| pod.starts_with(PODS))
+    };
+    let logs = entries(&places.pod_logs)
+        .filter(is_flannels)
+        .flat_map(|pod| entries(&pod.path().join(CONTAINER)));
+    let logs = logs.filter(|log| {
+        log.path()
+            .extension()
+            .is_some_and(|extension| extension == "log")
+    });
+    logs.max_by_key(|log| log.metadata().and_then(|metadata| metadata.modified()).ok())
+        .map(|log| log.path())
 }
 
 /// Whether it may be the name of a namespace.
 fn is_name(text: &str) -> bool {
-    (1..=63).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    (1..=63).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 #[cfg(test)]
@@ -55,16 +86,27 @@ mod tests {
     fn the_namespace_is_found_or_assumed() {
         let root = tempfile::tempdir().unwrap();
         let of = |name: &str| root.path().join(name);
-        let places = Places { service_account: of("account"), pod_logs: of("pods"), ..Places::default() };
+        let places = Places {
+            service_account: of("account"),
+            pod_logs: of("pods"),
+            ..Places::default()
+        };
         assert_eq!(namespace_of_pod(&places), None);
         std::fs::create_dir_all(of("account")).unwrap();
         for (text, want) in [("net\n", Some("net")), ("../x", None), ("", None)] {
             std::fs::write(of("account/namespace"), text).unwrap();
             assert_eq!(namespace_of_pod(&places).as_deref(), want);
         }
-        let launch = |namespace: &str, assumed| Launch::Kubernetes { namespace: namespace.to_owned(), assumed };
+        let launch = |namespace: &str, assumed| Launch::Kubernetes {
+            namespace: namespace.to_owned(),
+            assumed,
+        };
         assert_eq!(daemon_set(&places), launch("kube-flannel", true));
-        for name in ["default_p1_1", "Bad_kube-flannel-ds-x_1", "net_kube-flannel-ds-abcde_0f"] {
+        for name in [
+            "default_p1_1",
+            "Bad_kube-flannel-ds-x_1",
+            "net_kube-flannel-ds-abcde_0f",
+        ] {
             std::fs::create_dir_all(of("pods").join(name)).unwrap();
         }
         assert_eq!(daemon_set(&places), launch("net", false));
@@ -73,10 +115,14 @@ mod tests {
             let path = of("pods").join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             let file = std::fs::File::create(&path).unwrap();
-            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age))
+                .unwrap();
             path
         };
-        for (name, age) in [("default_p1_1/kube-flannel/0.log", 1), ("net_kube-flannel-ds-abcde_0f/install-cni/0.log", 2)] {
+        for (name, age) in [
+            ("default_p1_1/kube-flannel/0.log", 1),
+            ("net_kube-flannel-ds-abcde_0f/install-cni/0.log", 2),
+        ] {
             put(name, age);
         }
         let newest = put("net_kube-flannel-ds-abcde_0f/kube-flannel/1.log", 10);

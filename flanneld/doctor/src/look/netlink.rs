@@ -18,20 +18,39 @@ pub struct Target {
 }
 
 /// Reads all of it. What the kernel does not tell is unavailable, each for itself.
-pub(super) async fn read(targets: &[Target]) -> (Fact<Vec<Interface>>, Fact<Vec<Route>>, Fact<Vec<RouteLookup>>) {
+pub(super) async fn read(
+    targets: &[Target],
+) -> (
+    Fact<Vec<Interface>>,
+    Fact<Vec<Route>>,
+    Fact<Vec<RouteLookup>>,
+) {
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
         Err(error) => {
             let why = Unread::Netlink(error);
-            return (Fact::unavailable(&why), Fact::unavailable(&why), Fact::unavailable(&why));
+            return (
+                Fact::unavailable(&why),
+                Fact::unavailable(&why),
+                Fact::unavailable(&why),
+            );
         }
     };
     let interfaces = Fact::from_result(reader.interfaces().await.map_err(Unread::Interfaces));
     let routes = Fact::from_result(reader.routes(Route::carries).await.map_err(Unread::Routes));
     let addresses: Vec<IpAddr> = targets.iter().map(|target| target.to).collect();
     let answers = reader.look_up(&addresses).await;
-    let way = |(target, by): (&Target, Result<_, NoRoute>)| RouteLookup { to: target.to, whose: target.whose.clone(), kind: target.kind, by };
-    (interfaces, routes, Fact::Known(targets.iter().zip(answers).map(way).collect()))
+    let way = |(target, by): (&Target, Result<_, NoRoute>)| RouteLookup {
+        to: target.to,
+        whose: target.whose.clone(),
+        kind: target.kind,
+        by,
+    };
+    (
+        interfaces,
+        routes,
+        Fact::Known(targets.iter().zip(answers).map(way).collect()),
+    )
 }
 
 #[cfg(test)]
@@ -41,11 +60,31 @@ mod tests {
 
     #[tokio::test]
     async fn this_host_has_a_loopback_interface_and_a_way_to_itself() {
-        let target = Target { to: IpAddr::V4(Ipv4Addr::LOCALHOST), whose: "this host".to_owned(), kind: LookupPurpose::Peer };
+        let target = Target {
+            to: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            whose: "this host".to_owned(),
+            kind: LookupPurpose::Peer,
+        };
         let (interfaces, routes, ways) = read(std::slice::from_ref(&target)).await;
-        let lo = interfaces.known().unwrap().iter().find(|interface| interface.loopback).unwrap().clone();
-        assert!(lo.owns(target.to) && lo.up && lo.mac.is_some_and(|mac| mac.to_string() == "00:00:00:00:00:00"), "{lo:?}");
-        assert_eq!(ways.known().unwrap()[0].by.as_ref().unwrap().index, lo.index);
+        let lo = interfaces
+            .known()
+            .unwrap()
+            .iter()
+            .find(|interface| interface.loopback)
+            .unwrap()
+            .clone();
+        assert!(
+            lo.owns(target.to)
+                && lo.up
+                && lo
+                    .mac
+                    .is_some_and(|mac| mac.to_string() == "00:00:00:00:00:00"),
+            "{lo:?}"
+        );
+        assert_eq!(
+            ways.known().unwrap()[0].by.as_ref().unwrap().index,
+            lo.index
+        );
         assert!(routes.known().is_some());
     }
 }

@@ -47,7 +47,11 @@ impl Default for Places {
                 "/run/containerd/io.containerd.runtime.v2.task/k8s.io".into(),
                 "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io".into(),
             ],
-            other_runtimes: vec!["/run/crio/crio.sock".into(), "/run/cri-dockerd.sock".into(), "/run/dockershim.sock".into()],
+            other_runtimes: vec![
+                "/run/crio/crio.sock".into(),
+                "/run/cri-dockerd.sock".into(),
+                "/run/dockershim.sock".into(),
+            ],
             docker: "/run/docker_opts.env".into(),
             kubelet: "/var/lib/kubelet".into(),
             resolv: "/etc/resolv.conf".into(),

@@ -4,14 +4,31 @@ use std::path::Path;
 
 /// The process that has a port of this network namespace, by name and pid; `None` if it cannot be told (another user's, another namespace's).
 pub fn owner(port: u16, udp: bool) -> Option<String> {
-    let tables = if udp { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
-    let read = |table: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
-    let inodes: Vec<u64> = tables.iter().flat_map(|table| inodes(&read(table), port, udp)).collect();
-    let processes = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let tables = if udp {
+        ["udp", "udp6"]
+    } else {
+        ["tcp", "tcp6"]
+    };
+    let read = |table: &str| {
+        std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default()
+    };
+    let inodes: Vec<u64> = tables
+        .iter()
+        .flat_map(|table| inodes(&read(table), port, udp))
+        .collect();
+    let processes = std::fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let holds = |pid: &u32| {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-        targets.filter_map(|target| socket(&target)).any(|inode| inodes.contains(&inode))
+        targets
+            .filter_map(|target| socket(&target))
+            .any(|inode| inodes.contains(&inode))
     };
     let pid = processes.filter(|_| !inodes.is_empty()).find(holds)?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -20,7 +37,12 @@ pub fn owner(port: u16, udp: bool) -> Option<String> {
 
 /// The inode in the name of an open socket: `socket:[123]`.
 fn socket(target: &Path) -> Option<u64> {
-    target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    target
+        .to_str()?
+        .strip_prefix("socket:[")?
+        .strip_suffix(']')?
+        .parse()
+        .ok()
 }
 
 /// The inodes of the sockets that have a port, of a table such as /proc/net/tcp.
@@ -30,7 +52,9 @@ fn inodes(table: &str, port: u16, udp: bool) -> Vec<u64> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let local = u16::from_str_radix(words.get(1)?.rsplit_once(':')?.1, 16).ok()?;
         let listens = udp || *words.get(3)? == LISTENS;
-        (local == port && listens).then(|| words.get(9)?.parse().ok()).flatten()
+        (local == port && listens)
+            .then(|| words.get(9)?.parse().ok())
+            .flatten()
     };
     table.lines().skip(1).filter_map(line).collect()
 }
@@ -44,10 +68,20 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let listener = std::net::TcpListener::bind("[::1]:0").unwrap();
         let us = format!("(pid {})", std::process::id());
-        for (port, udp) in [(socket.local_addr().unwrap().port(), true), (listener.local_addr().unwrap().port(), false)] {
+        for (port, udp) in [
+            (socket.local_addr().unwrap().port(), true),
+            (listener.local_addr().unwrap().port(), false),
+        ] {
             let found = owner(port, udp).unwrap();
             assert!(found.ends_with(&us), "{found}");
         }
-        assert_eq!(inodes("head\n  0: 0100007F:1F90 0 06 0 0 0 0 0 77\n  short\n", 8080, false), Vec::<u64>::new());
+        assert_eq!(
+            inodes(
+                "head\n  0: 0100007F:1F90 0 06 0 0 0 0 0 77\n  short\n",
+                8080,
+                false
+            ),
+            Vec::<u64>::new()
+        );
     }
 }

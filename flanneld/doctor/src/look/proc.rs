@@ -12,7 +12,11 @@ const STRICT: i64 = 1;
 
 /// A value below /proc/sys.
 fn sysctl(path: &str) -> Option<i64> {
-    std::fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
+    std::fs::read_to_string(Path::new("/proc/sys").join(path))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 fn number(path: &str) -> Option<u64> {
@@ -22,7 +26,10 @@ fn number(path: &str) -> Option<u64> {
 /// Whether rp_filter is strict on a device. Of its own value and that of all devices the larger one applies: 2 is loose.
 pub fn is_strict(device: &str) -> bool {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
-    sysctl(&format!("net/ipv4/conf/{device}/rp_filter")).unwrap_or(0).max(all) == STRICT
+    sysctl(&format!("net/ipv4/conf/{device}/rp_filter"))
+        .unwrap_or(0)
+        .max(all)
+        == STRICT
 }
 
 /// Whether the module br_netfilter is loaded.
@@ -32,9 +39,14 @@ pub fn has_br_netfilter() -> bool {
 
 /// The sysctls, but for what has to be asked elsewhere.
 pub fn sysctls(underlay: &str) -> Sysctls {
-    let devices = std::fs::read_dir("/proc/sys/net/ipv4/conf").into_iter().flatten().flatten();
+    let devices = std::fs::read_dir("/proc/sys/net/ipv4/conf")
+        .into_iter()
+        .flatten()
+        .flatten();
     let names = devices.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut strict_tunnels: Vec<String> = names.filter(|name| name.starts_with("flannel") && is_strict(name)).collect();
+    let mut strict_tunnels: Vec<String> = names
+        .filter(|name| name.starts_with("flannel") && is_strict(name))
+        .collect();
     strict_tunnels.sort();
     Sysctls {
         underlay: underlay.to_owned(),
@@ -56,7 +68,9 @@ fn announced(underlay: &str) -> Vec<String> {
     let routes = std::fs::read_to_string("/proc/self/net/ipv6_route").unwrap_or_default();
     let mut devices = learned(&routes);
     devices.insert(underlay.to_owned());
-    let accepts = |device: &String| !device.is_empty() && sysctl(&format!("net/ipv6/conf/{device}/accept_ra")) == Some(1);
+    let accepts = |device: &String| {
+        !device.is_empty() && sysctl(&format!("net/ipv6/conf/{device}/accept_ra")) == Some(1)
+    };
     devices.into_iter().filter(accepts).collect()
 }
 
@@ -66,7 +80,10 @@ fn learned(routes: &str) -> BTreeSet<String> {
     const RTF_GATEWAY: u32 = 0x0002;
     const RTF_ADDRCONF: u32 = 0x0004_0000;
     let device = |line: &str| {
-        let (device, rest) = line.trim_end().rsplit_once(char::is_whitespace).map(|(rest, device)| (device, rest))?;
+        let (device, rest) = line
+            .trim_end()
+            .rsplit_once(char::is_whitespace)
+            .map(|(rest, device)| (device, rest))?;
         let flags = u32::from_str_radix(rest.split_whitespace().next_back()?, 16).ok()?;
         (flags & RTF_GATEWAY != 0 && flags & RTF_ADDRCONF != 0).then(|| device.to_owned())
     };
@@ -75,19 +92,32 @@ fn learned(routes: &str) -> BTreeSet<String> {
 
 /// The programs that manage networks on this host, as their runtime folders tell: what changes others' objects most often.
 pub fn network_managers() -> Vec<String> {
-    let known = [("/run/NetworkManager", "NetworkManager"), ("/run/systemd/netif", "systemd-networkd")];
-    known.into_iter().filter(|(folder, _)| Path::new(folder).is_dir()).map(|(_, name)| name.to_owned()).collect()
+    let known = [
+        ("/run/NetworkManager", "NetworkManager"),
+        ("/run/systemd/netif", "systemd-networkd"),
+    ];
+    known
+        .into_iter()
+        .filter(|(folder, _)| Path::new(folder).is_dir())
+        .map(|(_, name)| name.to_owned())
+        .collect()
 }
 
 /// This host's name.
 pub(super) fn hostname() -> String {
-    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    nix::unistd::gethostname()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 /// The name servers.
 pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     match std::fs::read_to_string(file) {
-        Ok(text) => Fact::Known(text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()),
+        Ok(text) => Fact::Known(
+            text.lines()
+                .filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok())
+                .collect(),
+        ),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Fact::Absent,
         Err(error) => Fact::unavailable(Unread::File(file.to_owned(), error)),
     }
@@ -95,14 +125,18 @@ pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
 
 /// The table of connections.
 pub(super) fn conntrack() -> Fact<Fill> {
-    let pair = number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max"));
+    let pair =
+        number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max"));
     Fact::of(pair.map(|(used, limit)| Fill { used, limit }))
 }
 
 /// The limits on neighbours.
 pub(super) fn neighbours() -> Fact<Neighbours> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let major: Option<u32> = release.split('.').next().and_then(|major| major.trim().parse().ok());
+    let major: Option<u32> = release
+        .split('.')
+        .next()
+        .and_then(|major| major.trim().parse().ok());
     Fact::Known(Neighbours {
         v4: number("net/ipv4/neigh/default/gc_thresh3"),
         v6: number("net/ipv6/neigh/default/gc_thresh3"),
@@ -112,16 +146,28 @@ pub(super) fn neighbours() -> Fact<Neighbours> {
 
 /// The counters of checksum errors.
 pub(super) fn checksums() -> Result<Checksums, Unread> {
-    let text = std::fs::read_to_string("/proc/self/net/snmp").map_err(|error| Unread::File("/proc/net/snmp".into(), error))?;
-    Ok(Checksums { udp: counter(&text, "Udp:", "InCsumErrors"), tcp: counter(&text, "Tcp:", "InCsumErrors") })
+    let text = std::fs::read_to_string("/proc/self/net/snmp")
+        .map_err(|error| Unread::File("/proc/net/snmp".into(), error))?;
+    Ok(Checksums {
+        udp: counter(&text, "Udp:", "InCsumErrors"),
+        tcp: counter(&text, "Tcp:", "InCsumErrors"),
+    })
 }
 
 /// A counter of /proc/net/snmp: a line of names, then one of values.
 fn counter(text: &str, protocol: &str, name: &str) -> u64 {
-    let mut lines = text.lines().filter(|line| line.starts_with(protocol)).map(str::split_whitespace);
-    let (Some(names), Some(mut values)) = (lines.next(), lines.next()) else { return 0 };
+    let mut lines = text
+        .lines()
+        .filter(|line| line.starts_with(protocol))
+        .map(str::split_whitespace);
+    let (Some(names), Some(mut values)) = (lines.next(), lines.next()) else {
+        return 0;
+    };
     let place = names.into_iter().position(|known| known == name);
-    place.and_then(|place| values.nth(place)).and_then(|value| value.parse().ok()).unwrap_or(0)
+    place
+        .and_then(|place| values.nth(place))
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -131,7 +177,13 @@ mod tests {
     #[test]
     fn counters_are_found_by_name() {
         let text = "Ip: a b\nIp: 1 2\nUdp: InDatagrams NoPorts InCsumErrors\nUdp: 7 8 9\n";
-        assert_eq!((counter(text, "Udp:", "InCsumErrors"), counter(text, "Tcp:", "InCsumErrors")), (9, 0));
+        assert_eq!(
+            (
+                counter(text, "Udp:", "InCsumErrors"),
+                counter(text, "Tcp:", "InCsumErrors")
+            ),
+            (9, 0)
+        );
         assert!(checksums().is_ok());
     }
 
@@ -139,16 +191,31 @@ mod tests {
     fn routes_of_routers_are_told_by_their_flags() {
         let none = "00000000000000000000000000000000";
         let line = |flags: &str, device: &str| {
-            format!("{none} 00 {none} 00 fe80000000000000fc00fffe00000001 00000400 00000001 00000000 {flags} {device:>8}\n")
+            format!(
+                "{none} 00 {none} 00 fe80000000000000fc00fffe00000001 00000400 00000001 00000000 {flags} {device:>8}\n"
+            )
         };
-        let routes = [line("00450003", "eth0"), line("00000003", "eth1"), line("00040001", "eth2"), line("00450003", "enp0s8"), "junk\n".to_owned()];
-        assert_eq!(learned(&routes.concat()), BTreeSet::from(["eth0".to_owned(), "enp0s8".to_owned()]));
+        let routes = [
+            line("00450003", "eth0"),
+            line("00000003", "eth1"),
+            line("00040001", "eth2"),
+            line("00450003", "enp0s8"),
+            "junk\n".to_owned(),
+        ];
+        assert_eq!(
+            learned(&routes.concat()),
+            BTreeSet::from(["eth0".to_owned(), "enp0s8".to_owned()])
+        );
     }
 
     #[test]
     fn name_servers_are_read() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "search x\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nnameserver 2001:db8::53\n").unwrap();
+        std::fs::write(
+            file.path(),
+            "search x\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nnameserver 2001:db8::53\n",
+        )
+        .unwrap();
         let found = name_servers(file.path());
         assert_eq!(found.known().unwrap().len(), 2, "{found:?}");
         assert_eq!(name_servers(Path::new("/nosuch")), Fact::Absent);
@@ -156,7 +223,10 @@ mod tests {
 
     #[test]
     fn sysctls_are_those_of_this_namespace() {
-        assert!(sysctls("lo").ip_forward.is_some() && matches!(conntrack(), Fact::Known(_) | Fact::Absent));
+        assert!(
+            sysctls("lo").ip_forward.is_some()
+                && matches!(conntrack(), Fact::Known(_) | Fact::Absent)
+        );
         assert!(neighbours().known().is_some() && !hostname().is_empty());
     }
 }

@@ -40,7 +40,9 @@ impl fmt::Display for Unread {
             Unread::File(path, error) => write!(f, "{}: {error}", path.display()),
             Unread::Folder(path, error) => write!(f, "{} cannot be read: {error}", path.display()),
             Unread::Netlink(error) => write!(f, "no netlink socket: {error}"),
-            Unread::Interfaces(error) => write!(f, "the interfaces cannot be read (netlink): {error}"),
+            Unread::Interfaces(error) => {
+                write!(f, "the interfaces cannot be read (netlink): {error}")
+            }
             Unread::Routes(error) => write!(f, "the routes cannot be read (netlink): {error}"),
         })
     }
@@ -50,7 +52,9 @@ impl Error for Unread {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Unread::File(_, error) | Unread::Folder(_, error) => Some(error),
-            Unread::Netlink(error) | Unread::Interfaces(error) | Unread::Routes(error) => Some(error),
+            Unread::Netlink(error) | Unread::Interfaces(error) | Unread::Routes(error) => {
+                Some(error)
+            }
         }
     }
 }

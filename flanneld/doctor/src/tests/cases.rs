@@ -5,7 +5,8 @@ use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport};
 use crate::facts::host::{
-    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbours, Port, Route, RouteAnswer, RouteLookup, Sysctls,
+    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbours, Port, Route,
+    RouteAnswer, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
@@ -47,7 +48,10 @@ fn interfaces(facts: &mut Facts) -> &mut Vec<Interface> {
 }
 
 fn named<'a>(facts: &'a mut Facts, name: &str) -> &'a mut Interface {
-    interfaces(facts).iter_mut().find(|interface| interface.name == name).unwrap()
+    interfaces(facts)
+        .iter_mut()
+        .find(|interface| interface.name == name)
+        .unwrap()
 }
 
 fn paths(facts: &mut Facts) -> &mut Vec<Path> {
@@ -56,23 +60,46 @@ fn paths(facts: &mut Facts) -> &mut Vec<Path> {
 
 /// A problem with this to act on.
 pub fn problem(detail: Detail, text: &str) -> Problem {
-    Problem { code: "x".into(), text: text.to_owned(), detail, parts: Vec::new() }
+    Problem {
+        code: "x".into(),
+        text: text.to_owned(),
+        detail,
+        parts: Vec::new(),
+    }
 }
 
 /// The store's, for this cause.
 pub fn of_store(cause: StoreCause, text: &str) -> Problem {
-    problem(Detail::Store { cause, status: None, server: None }, text)
+    problem(
+        Detail::Store {
+            cause,
+            status: None,
+            server: None,
+        },
+        text,
+    )
 }
 
 /// An interface that this flag named.
 pub fn named_by(flag: &str) -> Choice {
     let why = format!("named by {flag}");
-    Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why, flag: Some(flag.to_owned()), named: true }
+    Choice {
+        interface: "eth0".to_owned(),
+        addresses: Vec::new(),
+        why,
+        flag: Some(flag.to_owned()),
+        named: true,
+    }
 }
 
 /// What a daemon says at its end.
 pub fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
-    Fact::Known(ExitReport { at: None, code: 1, problem: problem(detail, text), choice: None })
+    Fact::Known(ExitReport {
+        at: None,
+        code: 1,
+        problem: problem(detail, text),
+        choice: None,
+    })
 }
 
 fn reason(facts: &mut Facts, condition: &str, detail: Detail, text: &str) {
@@ -90,7 +117,10 @@ pub fn behind_nat(facts: &mut Facts) {
     inside(&mut facts.kubernetes).internal.clear();
     let routes: &mut Vec<Route> = inside(&mut facts.host.routes);
     routes[0].via = Some("10.0.2.2".parse().unwrap());
-    inside(&mut facts.host.ways)[0].by = Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
+    inside(&mut facts.host.ways)[0].by = Ok(RouteAnswer {
+        index: 5,
+        source: Some("198.51.100.1".parse().unwrap()),
+    });
 }
 
 fn all(facts: &mut Facts, state: &State, underlay: bool) {
@@ -105,7 +135,10 @@ fn one(facts: &mut Facts, state: State, underlay: bool) {
 }
 
 pub fn table(command: &str) -> Table {
-    Table { jump: true, ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command) }
+    Table {
+        jump: true,
+        ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command)
+    }
 }
 
 /// What drops packets: a rule of a chain, or its policy.
@@ -136,8 +169,12 @@ fn full(facts: &mut Facts) {
         gone: Some(number > 4),
     };
     let kept = (2..=254).map(kept).collect();
-    facts.pods.ipam =
-        Fact::Known(vec![Ipam { folder: "/var/lib/cni/networks/cbr0".into(), kept, running: vec!["/run/containers".into()], ports: Some(3) }]);
+    facts.pods.ipam = Fact::Known(vec![Ipam {
+        folder: "/var/lib/cni/networks/cbr0".into(),
+        kept,
+        running: vec!["/run/containers".into()],
+        ports: Some(3),
+    }]);
 }
 
 /// A peer of WireGuard that completes no handshake.
@@ -151,7 +188,11 @@ pub fn silent(name: &str, number: u8) -> Silent {
         handshake: None,
         silence: 40,
         initiates: false,
-        holder: Some(Holder { name: peer.name.to_string(), subnets: peer.subnets, public: peer.addresses().collect() }),
+        holder: Some(Holder {
+            name: peer.name.to_string(),
+            subnets: peer.subnets,
+            public: peer.addresses().collect(),
+        }),
     }
 }
 
@@ -160,8 +201,14 @@ pub fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     network(facts).backend = backends::profile("wireguard");
     (network(facts).encapsulation, network(facts).vni) = (Some(Encapsulation::udp(51820)), None);
     let device = named(facts, "flannel.1");
-    (device.name, device.kind, device.vxlan) = ("flannel-wg".to_owned(), "wireguard".to_owned(), None);
-    facts.wireguard = Fact::Known(Wireguard { peers: 40, silent, clock_behind: None, has_tool: true });
+    (device.name, device.kind, device.vxlan) =
+        ("flannel-wg".to_owned(), "wireguard".to_owned(), None);
+    facts.wireguard = Fact::Known(Wireguard {
+        peers: 40,
+        silent,
+        clock_behind: None,
+        has_tool: true,
+    });
 }
 
 /// The checks with what raises them, and nothing else.
@@ -177,13 +224,26 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("duplicate-address", |facts| {
         let address = Some(Dual::V4([192, 0, 2, 2].into()));
-        inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.public = address);
+        inside(&mut facts.leases.peers)
+            .iter_mut()
+            .for_each(|peer| peer.public = address);
     }),
     ("duplicate-address", |facts| {
-        let taken = Detail::AddressInUse { address: Some("192.0.2.1".parse().unwrap()), holder: "node n2".to_owned() };
+        let taken = Detail::AddressInUse {
+            address: Some("192.0.2.1".parse().unwrap()),
+            holder: "node n2".to_owned(),
+        };
         stopped(facts, taken, "the address is taken");
     }),
-    ("clone", |facts| stopped(facts, Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one")),
+    ("clone", |facts| {
+        stopped(
+            facts,
+            Detail::IdentityInUse {
+                holder: "n2".to_owned(),
+            },
+            "another machine is this one",
+        )
+    }),
     ("no-interface", |facts| {
         facts.daemon.choice = Fact::Absent;
         reason(facts, "underlay", Detail::None, "no interface eth7");
@@ -193,27 +253,57 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.daemon.choice).interface = "eth1".to_owned();
         inside(&mut facts.kubernetes).internal = vec!["10.0.2.15".parse().unwrap()];
     }),
-    ("not-running", |facts| stopped(facts, Detail::None, "the network is another one now")),
-    ("hangs", |facts| inside(&mut facts.daemon.silent).push("no heartbeat from kernel for 80 s".to_owned())),
+    ("not-running", |facts| {
+        stopped(facts, Detail::None, "the network is another one now")
+    }),
+    ("hangs", |facts| {
+        inside(&mut facts.daemon.silent).push("no heartbeat from kernel for 80 s".to_owned())
+    }),
     ("port-taken", |facts| {
-        inside(&mut facts.host.ports).push(Port { number: 8472, udp: true, purpose: PortPurpose::Tunnel, owner: None });
+        inside(&mut facts.host.ports).push(Port {
+            number: 8472,
+            udp: true,
+            purpose: PortPurpose::Tunnel,
+            owner: None,
+        });
         all(facts, &State::OverlayCut, true);
     }),
     ("port-taken", |facts| {
-        inside(&mut facts.host.ports).push(Port { number: 8473, udp: true, purpose: PortPurpose::Probes, owner: Some("socat (pid 7)".to_owned()) });
+        inside(&mut facts.host.ports).push(Port {
+            number: 8473,
+            udp: true,
+            purpose: PortPurpose::Probes,
+            owner: Some("socat (pid 7)".to_owned()),
+        });
     }),
     ("store-unreachable", |facts| {
         facts.store.trouble = Fact::Known(of_store(StoreCause::Refused, "Connection refused"));
     }),
-    ("config", |facts| facts.store.config = Fact::Known(problem(Detail::ConfigInvalid { place: None }, "SubnetLen must be less than /31"))),
+    ("config", |facts| {
+        facts.store.config = Fact::Known(problem(
+            Detail::ConfigInvalid { place: None },
+            "SubnetLen must be less than /31",
+        ))
+    }),
     ("lease", |facts| {
-        facts.leases.own = Fact::Known(Own { ends_in: Some(60), within_margin: true, trouble: Some(of_store(StoreCause::Silent, "no answer")) });
+        facts.leases.own = Fact::Known(Own {
+            ends_in: Some(60),
+            within_margin: true,
+            trouble: Some(of_store(StoreCause::Silent, "no answer")),
+        });
     }),
     ("lease", |facts| {
         facts.leases.own = Fact::Absent;
-        reason(facts, "lease", Detail::OutOfSubnets, "out of subnets: every subnet is taken");
+        reason(
+            facts,
+            "lease",
+            Detail::OutOfSubnets,
+            "out of subnets: every subnet is taken",
+        );
     }),
-    ("lease", |facts| inside(&mut facts.leases.own).trouble = Some(problem(Detail::None, "somebody overwrote it"))),
+    ("lease", |facts| {
+        inside(&mut facts.leases.own).trouble = Some(problem(Detail::None, "somebody overwrote it"))
+    }),
     ("lease-refused", |facts| {
         facts.leases.refused = Fact::Known(vec![Refused {
             lease: "10.244.9.0/24".to_owned(),
@@ -230,10 +320,21 @@ pub const CASES: &[(&str, Spoil)] = &[
         };
         one(facts, State::CutOff, false);
     }),
-    ("api-by-service", |facts| inside(&mut facts.kubernetes).by_service_unanswered = true),
-    ("rbac", |facts| inside(&mut facts.kubernetes).refusal = Some(of_store(StoreCause::Role, "403 Forbidden: cannot patch nodes/status"))),
-    ("pod-cidr", |facts| inside(&mut facts.kubernetes).pod_cidrs = Some(Vec::new())),
-    ("daemon-set", |facts| inside(&mut facts.daemon.pods)[0].owner = None),
+    ("api-by-service", |facts| {
+        inside(&mut facts.kubernetes).by_service_unanswered = true
+    }),
+    ("rbac", |facts| {
+        inside(&mut facts.kubernetes).refusal = Some(of_store(
+            StoreCause::Role,
+            "403 Forbidden: cannot patch nodes/status",
+        ))
+    }),
+    ("pod-cidr", |facts| {
+        inside(&mut facts.kubernetes).pod_cidrs = Some(Vec::new())
+    }),
+    ("daemon-set", |facts| {
+        inside(&mut facts.daemon.pods)[0].owner = None
+    }),
     ("daemon-set", |facts| {
         let mut other = inside(&mut facts.daemon.pods)[0].clone();
         (other.name, other.owner) = ("flannel-x".to_owned(), Some("DaemonSet/flannel".to_owned()));
@@ -243,7 +344,9 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.daemon.pods)[0].labels.remove("k8s-app");
     }),
     ("ip-forward", |facts| sysctls(facts).ip_forward = Some(0)),
-    ("ipv6-forwarding", |facts| sysctls(facts).v6_forwarding = Some(0)),
+    ("ipv6-forwarding", |facts| {
+        sysctls(facts).v6_forwarding = Some(0)
+    }),
     ("br-netfilter", |facts| {
         *sysctls(facts) = Sysctls {
             br_netfilter: false,
@@ -253,12 +356,24 @@ pub const CASES: &[(&str, Spoil)] = &[
             ..sysctls(facts).clone()
         };
     }),
-    ("bridge-nf-call", |facts| (sysctls(facts).call_iptables, sysctls(facts).call_ip6tables) = (Some(0), Some(0))),
-    ("rp-filter", |facts| sysctls(facts).strict_tunnels.push("flannel.1".to_owned())),
-    ("rp-filter", |facts| sysctls(facts).astray.push("192.0.2.2".parse().unwrap())),
+    ("bridge-nf-call", |facts| {
+        (sysctls(facts).call_iptables, sysctls(facts).call_ip6tables) = (Some(0), Some(0))
+    }),
+    ("rp-filter", |facts| {
+        sysctls(facts).strict_tunnels.push("flannel.1".to_owned())
+    }),
+    ("rp-filter", |facts| {
+        sysctls(facts).astray.push("192.0.2.2".parse().unwrap())
+    }),
     ("forward-policy", |facts| {
         network(facts).nftables = true;
-        firewall(facts, |seen| seen.tables.push(Table { forward: vec![block("FORWARD", None)], jump: false, ..table("iptables") }));
+        firewall(facts, |seen| {
+            seen.tables.push(Table {
+                forward: vec![block("FORWARD", None)],
+                jump: false,
+                ..table("iptables")
+            })
+        });
     }),
     ("forward-policy", |facts| {
         firewall(facts, |seen| {
@@ -275,12 +390,30 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("forward-reject", |facts| {
         firewall(facts, |seen| {
-            seen.tables.push(Table { forward: vec![block("FORWARD", Some("-A FORWARD -j REJECT"))], ..table("iptables") });
+            seen.tables.push(Table {
+                forward: vec![block("FORWARD", Some("-A FORWARD -j REJECT"))],
+                ..table("iptables")
+            });
         });
     }),
-    ("ufw", |facts| firewall(facts, |seen| seen.tables.push(Table { ufw: true, input: Some(block("INPUT", None)), ..table("iptables") }))),
-    ("firewalld", |facts| firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()))),
-    ("module", |facts| inside(&mut facts.host.modules).push(Module { name: "vxlan".to_owned(), why: "not found".to_owned() })),
+    ("ufw", |facts| {
+        firewall(facts, |seen| {
+            seen.tables.push(Table {
+                ufw: true,
+                input: Some(block("INPUT", None)),
+                ..table("iptables")
+            })
+        })
+    }),
+    ("firewalld", |facts| {
+        firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()))
+    }),
+    ("module", |facts| {
+        inside(&mut facts.host.modules).push(Module {
+            name: "vxlan".to_owned(),
+            why: "not found".to_owned(),
+        })
+    }),
     ("drift-war", |facts| {
         inside(&mut facts.daemon.drift).push(Drift {
             object: "route to 10.244.2.0/24".to_owned(),
@@ -290,7 +423,12 @@ pub const CASES: &[(&str, Spoil)] = &[
         });
     }),
     ("foreign-route", |facts| {
-        let route = Route { via: Some("192.0.2.77".parse().unwrap()), index: Some(2), protocol: 4, ..Route::new("10.244.2.0/24".parse().unwrap()) };
+        let route = Route {
+            via: Some("192.0.2.77".parse().unwrap()),
+            index: Some(2),
+            protocol: 4,
+            ..Route::new("10.244.2.0/24".parse().unwrap())
+        };
         inside(&mut facts.host.routes)[1] = route;
     }),
     ("foreign-device", |facts| {
@@ -309,27 +447,66 @@ pub const CASES: &[(&str, Spoil)] = &[
         reason(
             facts,
             "rules",
-            Detail::RulesLocked { file: "/run/xtables.lock".into() },
+            Detail::RulesLocked {
+                file: "/run/xtables.lock".into(),
+            },
             "iptables timed out after 5 s waiting for /run/xtables.lock",
         );
     }),
-    ("leftovers", |facts| interfaces(facts).push(Interface { kind: "tun".to_owned(), ..interface(9, "flannel0", &[]) })),
-    ("leftovers", |facts| interfaces(facts).push(Interface { kind: "ipip".to_owned(), ..interface(9, "flannel.ipip", &[]) })),
-    ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))),
-    ("network-overlap", |facts| interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))),
+    ("leftovers", |facts| {
+        interfaces(facts).push(Interface {
+            kind: "tun".to_owned(),
+            ..interface(9, "flannel0", &[])
+        })
+    }),
+    ("leftovers", |facts| {
+        interfaces(facts).push(Interface {
+            kind: "ipip".to_owned(),
+            ..interface(9, "flannel.ipip", &[])
+        })
+    }),
+    ("network-overlap", |facts| {
+        interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))
+    }),
+    ("network-overlap", |facts| {
+        interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))
+    }),
     ("network-overlap", |facts| {
         let to = "10.244.2.128/25".parse().unwrap();
-        inside(&mut facts.host.routes).push(Route { via: Some("192.0.2.1".parse().unwrap()), index: Some(2), protocol: 4, ..Route::new(to) });
+        inside(&mut facts.host.routes).push(Route {
+            via: Some("192.0.2.1".parse().unwrap()),
+            index: Some(2),
+            protocol: 4,
+            ..Route::new(to)
+        });
     }),
-    ("network-overlap", |facts| inside(&mut facts.kubernetes).service = Some("10.244.200.1".parse().unwrap())),
-    ("network-overlap", |facts| inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap())),
+    ("network-overlap", |facts| {
+        inside(&mut facts.kubernetes).service = Some("10.244.200.1".parse().unwrap())
+    }),
+    ("network-overlap", |facts| {
+        inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap())
+    }),
     ("tunnel-loop", |facts| {
         let (to, whose) = ("10.244.200.2".parse().unwrap(), "node-2".to_owned());
-        inside(&mut facts.host.ways).push(RouteLookup { to, whose, kind: LookupPurpose::Peer, by: Ok(RouteAnswer { index: 3, source: None }) });
+        inside(&mut facts.host.ways).push(RouteLookup {
+            to,
+            whose,
+            kind: LookupPurpose::Peer,
+            by: Ok(RouteAnswer {
+                index: 3,
+                source: None,
+            }),
+        });
     }),
-    ("stale-bridge", |facts| named(facts, "cni0").addresses.push(address("10.244.9.1/24"))),
     ("stale-bridge", |facts| {
-        named(facts, "docker0").addresses.push(address("10.244.9.1/24"));
+        named(facts, "cni0")
+            .addresses
+            .push(address("10.244.9.1/24"))
+    }),
+    ("stale-bridge", |facts| {
+        named(facts, "docker0")
+            .addresses
+            .push(address("10.244.9.1/24"));
         facts.pods.docker = Fact::Known("10.244.9.1/24".parse().unwrap());
     }),
     ("mtu", |facts| {
@@ -337,16 +514,25 @@ pub const CASES: &[(&str, Spoil)] = &[
         paths(facts)[0].carries = Some(1350);
     }),
     ("bridge-mtu", |facts| named(facts, "veth1").mtu = 1500),
-    ("encap-blocked", |facts| all(facts, &State::OverlayCut, true)),
+    ("encap-blocked", |facts| {
+        all(facts, &State::OverlayCut, true)
+    }),
     ("encap-blocked", |facts| all(facts, &State::OneWay, true)),
     ("encap-blocked", |facts| {
         let mut refusal = block("INPUT", Some("-A INPUT -p udp -m udp --dport 8472 -j DROP"));
         refusal.stop.number = Some(3);
-        firewall(facts, |seen| seen.tables.push(Table { input: Some(refusal.clone()), ..table("iptables") }));
+        firewall(facts, |seen| {
+            seen.tables.push(Table {
+                input: Some(refusal.clone()),
+                ..table("iptables")
+            })
+        });
         all(facts, &State::OneWay, true);
     }),
     ("encap-blocked", |facts| {
-        inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.vni = Some(5));
+        inside(&mut facts.leases.peers)
+            .iter_mut()
+            .for_each(|peer| peer.vni = Some(5));
         all(facts, &State::OverlayCut, true);
     }),
     ("encap-blocked", |facts| {
@@ -357,7 +543,16 @@ pub const CASES: &[(&str, Spoil)] = &[
         tunnels(facts, vec![silent("node-2", 2)]);
         one(facts, State::OverlayCut, true);
     }),
-    ("wireguard-silent", |facts| tunnels(facts, vec![Silent { holder: None, endpoint: None, ..silent("", 9) }])),
+    ("wireguard-silent", |facts| {
+        tunnels(
+            facts,
+            vec![Silent {
+                holder: None,
+                endpoint: None,
+                ..silent("", 9)
+            }],
+        )
+    }),
     ("peer-cut", |facts| one(facts, State::CutOff, false)),
     ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
     ("one-way", |facts| one(facts, State::OneWay, true)),
@@ -371,32 +566,78 @@ pub const CASES: &[(&str, Spoil)] = &[
         paths(facts)[0].others = Some((3, 0));
     }),
     ("slow", |facts| one(facts, State::Slow, true)),
-    ("probe-filtered", |facts| paths(facts)[0].verdict.ping_only = true),
-    ("clock", |facts| paths(facts).iter_mut().for_each(|path| path.clock_ahead = Some(-9000))),
+    ("probe-filtered", |facts| {
+        paths(facts)[0].verdict.ping_only = true
+    }),
+    ("clock", |facts| {
+        paths(facts)
+            .iter_mut()
+            .for_each(|path| path.clock_ahead = Some(-9000))
+    }),
     ("foreign-cni", |facts| {
-        inside(&mut facts.host.foreign)
-            .push(Foreign { program: "Calico".to_owned(), object: ForeignObject::Configuration("/etc/cni/net.d/10-calico.conflist".into()) });
+        inside(&mut facts.host.foreign).push(Foreign {
+            program: "Calico".to_owned(),
+            object: ForeignObject::Configuration("/etc/cni/net.d/10-calico.conflist".into()),
+        });
     }),
     ("subnet-env", |facts| facts.pods.env = Fact::Absent),
-    ("subnet-env", |facts| inside(&mut facts.pods.env).subnets = Some(super::healthy::subnets("10.244.8.0/24", "fd10:244:0:8::/64"))),
-    ("subnet-env", |facts| inside(&mut facts.pods.env).obstacle = Some("it is a directory".to_owned())),
-    ("subnet-env", |facts| reason(facts, "subnet.env", Detail::None, "no space left on device")),
-    ("cni-config", |facts| inside(&mut facts.pods.cni).files.clear()),
-    ("cni-config", |facts| inside(&mut facts.pods.cni).files.insert(0, CniFile { name: "05-other.conf".to_owned(), flannel: false })),
-    ("cni-config", |facts| reason(facts, "cni-conf", Detail::None, "read-only file system")),
+    ("subnet-env", |facts| {
+        inside(&mut facts.pods.env).subnets = Some(super::healthy::subnets(
+            "10.244.8.0/24",
+            "fd10:244:0:8::/64",
+        ))
+    }),
+    ("subnet-env", |facts| {
+        inside(&mut facts.pods.env).obstacle = Some("it is a directory".to_owned())
+    }),
+    ("subnet-env", |facts| {
+        reason(facts, "subnet.env", Detail::None, "no space left on device")
+    }),
+    ("cni-config", |facts| {
+        inside(&mut facts.pods.cni).files.clear()
+    }),
+    ("cni-config", |facts| {
+        inside(&mut facts.pods.cni).files.insert(
+            0,
+            CniFile {
+                name: "05-other.conf".to_owned(),
+                flannel: false,
+            },
+        )
+    }),
+    ("cni-config", |facts| {
+        reason(facts, "cni-conf", Detail::None, "read-only file system")
+    }),
     ("ipam-full", full),
     ("checksum", |facts| {
         facts.host.checksums = Fact::Known(host::Checksums { udp: 7, tcp: 0 });
         paths(facts)[0].verdict.ping_only = true;
     }),
-    ("neighbour-table", |facts| facts.host.neighbours = Fact::Known(Neighbours { v4: Some(2), v6: None, counts_permanent: true })),
-    ("conntrack-full", |facts| facts.host.conntrack = Fact::Known(Fill { used: 65_000, limit: 65_536 })),
+    ("neighbour-table", |facts| {
+        facts.host.neighbours = Fact::Known(Neighbours {
+            v4: Some(2),
+            v6: None,
+            counts_permanent: true,
+        })
+    }),
+    ("conntrack-full", |facts| {
+        facts.host.conntrack = Fact::Known(Fill {
+            used: 65_000,
+            limit: 65_536,
+        })
+    }),
 ];
 
 /// Takes a fact away.
 pub fn withhold(facts: &mut Facts, need: Need) {
     const WHY: &str = "permission denied";
-    let (host, daemon, store, leases, pods) = (&mut facts.host, &mut facts.daemon, &mut facts.store, &mut facts.leases, &mut facts.pods);
+    let (host, daemon, store, leases, pods) = (
+        &mut facts.host,
+        &mut facts.daemon,
+        &mut facts.store,
+        &mut facts.leases,
+        &mut facts.pods,
+    );
     match need {
         Need::Network => facts.network = Fact::unavailable(WHY),
         Need::Interfaces => host.interfaces = Fact::unavailable(WHY),
@@ -438,24 +679,50 @@ pub fn withhold(facts: &mut Facts, need: Need) {
 pub fn rename(facts: &mut Facts, name: &str) {
     let text = || name.to_owned();
     if let Fact::Known(interfaces) = &mut facts.host.interfaces {
-        interfaces.iter_mut().filter(|interface| interface.name == "eth9").for_each(|interface| interface.name = text());
+        interfaces
+            .iter_mut()
+            .filter(|interface| interface.name == "eth9")
+            .for_each(|interface| interface.name = text());
     }
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths.iter_mut().for_each(|path| path.node = text().into());
+        mesh.paths
+            .iter_mut()
+            .for_each(|path| path.node = text().into());
     }
     if let Fact::Known(wireguard) = &mut facts.wireguard {
-        wireguard.silent.iter_mut().filter_map(|peer| peer.holder.as_mut()).for_each(|holder| holder.name = text());
+        wireguard
+            .silent
+            .iter_mut()
+            .filter_map(|peer| peer.holder.as_mut())
+            .for_each(|holder| holder.name = text());
     }
     if let Fact::Known(peers) = &mut facts.leases.peers {
-        peers.iter_mut().for_each(|peer| (peer.name, peer.silent) = (text().into(), Some(900)));
+        peers
+            .iter_mut()
+            .for_each(|peer| (peer.name, peer.silent) = (text().into(), Some(900)));
     }
     if let Fact::Known(kubernetes) = &mut facts.kubernetes {
-        *kubernetes = Kubernetes { node: text(), refusal: Some(problem(Detail::None, name)), pod_cidrs: Some(Vec::new()), ..kubernetes.clone() };
+        *kubernetes = Kubernetes {
+            node: text(),
+            refusal: Some(problem(Detail::None, name)),
+            pod_cidrs: Some(Vec::new()),
+            ..kubernetes.clone()
+        };
     }
-    let reasons = ["rules", "lease"].map(|condition| (condition.to_owned(), problem(Detail::None, name)));
+    let reasons =
+        ["rules", "lease"].map(|condition| (condition.to_owned(), problem(Detail::None, name)));
     facts.daemon.reasons = Fact::Known(BTreeMap::from(reasons));
     if let Fact::Known(cni) = &mut facts.pods.cni {
-        cni.files.insert(0, CniFile { name: text(), flannel: false });
-        cni.files.push(CniFile { name: "10-flannel.conflist".to_owned(), flannel: true });
+        cni.files.insert(
+            0,
+            CniFile {
+                name: text(),
+                flannel: false,
+            },
+        );
+        cni.files.push(CniFile {
+            name: "10-flannel.conflist".to_owned(),
+            flannel: true,
+        });
     }
 }

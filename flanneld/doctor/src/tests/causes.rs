@@ -24,29 +24,57 @@ fn ended() -> Facts {
 #[test]
 fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
     let spoils: [(&str, Spoil); 4] = [
-        ("config", |facts| facts.store.config = Fact::Known(problem(Detail::ConfigInvalid { place: None }, "unknown backend type: x"))),
-        ("module", |facts| facts.host.modules = Fact::Known(vec![Module { name: "vxlan".to_owned(), why: "not found".to_owned() }])),
+        ("config", |facts| {
+            facts.store.config = Fact::Known(problem(
+                Detail::ConfigInvalid { place: None },
+                "unknown backend type: x",
+            ))
+        }),
+        ("module", |facts| {
+            facts.host.modules = Fact::Known(vec![Module {
+                name: "vxlan".to_owned(),
+                why: "not found".to_owned(),
+            }])
+        }),
         ("foreign-device", |facts| {
             facts.host.routes = Fact::Known(Vec::new());
             if let Fact::Known(interfaces) = &mut facts.host.interfaces {
-                interfaces.iter_mut().filter(|interface| interface.name == "flannel.1").for_each(|interface| interface.kind = "bridge".to_owned());
+                interfaces
+                    .iter_mut()
+                    .filter(|interface| interface.name == "flannel.1")
+                    .for_each(|interface| interface.kind = "bridge".to_owned());
             }
         }),
         ("port-taken", |facts| {
-            facts.host.ports = Fact::Known(vec![Port { number: 8471, udp: false, purpose: PortPurpose::Health, owner: None }]);
+            facts.host.ports = Fact::Known(vec![Port {
+                number: 8471,
+                udp: false,
+                purpose: PortPurpose::Health,
+                owner: None,
+            }]);
         }),
     ];
     for (check, spoil) in spoils {
         let mut facts = ended();
         spoil(&mut facts);
         assert_eq!(causes(&facts), [check]);
-        assert_eq!(only(&facts, "not-running").explained_by.as_deref(), Some(check));
+        assert_eq!(
+            only(&facts, "not-running").explained_by.as_deref(),
+            Some(check)
+        );
         let commands = only(&facts, check).remedy.commands;
         let last = commands.iter().rfind(|command| !command.starts_with('#'));
-        assert_eq!(last.map(String::as_str), Some("systemctl restart flanneld"), "{check}");
+        assert_eq!(
+            last.map(String::as_str),
+            Some("systemctl restart flanneld"),
+            "{check}"
+        );
         facts.daemon.running = Fact::Known(true);
         let commands = only(&facts, check).remedy.commands;
-        assert!(check == "port-taken" || !commands.iter().any(|command| command.contains("restart")), "{check}: {commands:?}");
+        assert!(
+            check == "port-taken" || !commands.iter().any(|command| command.contains("restart")),
+            "{check}: {commands:?}"
+        );
     }
 }
 
@@ -57,15 +85,36 @@ fn a_missing_configuration_has_a_command_that_puts_one_there() {
         facts.store.config = Fact::Known(problem(detail, "put it there with `reboot`"));
         only(&facts, "config").remedy.commands
     };
-    let missing = |place| Detail::ConfigMissing { place, example: r#"{"Network":"10.244.0.0/16"}"#.to_owned() };
+    let missing = |place| Detail::ConfigMissing {
+        place,
+        example: r#"{"Network":"10.244.0.0/16"}"#.to_owned(),
+    };
     let etcdctl = "etcdctl --endpoints=http://192.0.2.250:2379 put";
     let key = |key: &str| command(missing(ConfigPlace::Key(key.to_owned())));
-    assert_eq!(key("/n/config"), [format!("{etcdctl} /n/config '{{\"Network\":\"10.244.0.0/16\"}}'")]);
-    assert_eq!(key("/n/a;b"), [format!("{etcdctl} '/n/a;b' '{{\"Network\":\"10.244.0.0/16\"}}'")]);
+    assert_eq!(
+        key("/n/config"),
+        [format!(
+            "{etcdctl} /n/config '{{\"Network\":\"10.244.0.0/16\"}}'"
+        )]
+    );
+    assert_eq!(
+        key("/n/a;b"),
+        [format!(
+            "{etcdctl} '/n/a;b' '{{\"Network\":\"10.244.0.0/16\"}}'"
+        )]
+    );
     let file = command(missing(ConfigPlace::File("/srv/my leases/config".into())));
-    assert_eq!(file, ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]);
+    assert_eq!(
+        file,
+        ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]
+    );
     // What stands in the store is quoted, and is no command.
-    assert_eq!(command(Detail::ConfigInvalid { place: Some(ConfigPlace::Key("/n/config".to_owned())) }), [""; 0]);
+    assert_eq!(
+        command(Detail::ConfigInvalid {
+            place: Some(ConfigPlace::Key("/n/config".to_owned()))
+        }),
+        [""; 0]
+    );
     assert_eq!(command(Detail::None), [""; 0]);
 }
 
@@ -73,35 +122,71 @@ fn a_missing_configuration_has_a_command_that_puts_one_there() {
 fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_known() {
     let mut facts = healthy();
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
-        reasons.insert("lease".to_owned(), problem(Detail::OutOfSubnets, "out of subnets"));
+        reasons.insert(
+            "lease".to_owned(),
+            problem(Detail::OutOfSubnets, "out of subnets"),
+        );
     }
     facts.leases.own = Fact::Absent;
     let commands = only(&facts, "lease").remedy.commands;
-    assert_eq!(commands, ["systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld flannelctl leases --long"]);
+    assert_eq!(
+        commands,
+        [
+            "systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld flannelctl leases --long"
+        ]
+    );
     // A unit of Go flannel's names the store on its command line. A password in it is told nowhere.
-    let words = ["-etcd-endpoints=https://192.0.2.1:2379", "--etcd-prefix", "/n", "--etcd-password=secret", "--etcd-keyfile=/etc/a b"];
+    let words = [
+        "-etcd-endpoints=https://192.0.2.1:2379",
+        "--etcd-prefix",
+        "/n",
+        "--etcd-password=secret",
+        "--etcd-keyfile=/etc/a b",
+    ];
     facts.daemon.arguments = on_command_line(words.map(str::to_owned));
     let command = only(&facts, "lease").remedy.commands.concat();
     assert!(
         command.ends_with("flannelctl leases --long --etcd-endpoints=https://192.0.2.1:2379 --etcd-prefix=/n '--etcd-keyfile=/etc/a b'"),
         "{command}"
     );
-    assert!(on_command_line(["--etcd-endpoints=https://root:secret@192.0.2.1:2379".to_owned()]).is_empty());
+    assert!(
+        on_command_line(["--etcd-endpoints=https://root:secret@192.0.2.1:2379".to_owned()])
+            .is_empty()
+    );
     let mut facts = healthy();
-    CASES.iter().filter(|(id, _)| *id == "ipam-full").for_each(|(_, spoil)| spoil(&mut facts));
+    CASES
+        .iter()
+        .filter(|(id, _)| *id == "ipam-full")
+        .for_each(|(_, spoil)| spoil(&mut facts));
     let command = only(&facts, "ipam-full").remedy.commands.concat();
-    assert!(command.starts_with("[ -d /run/containers ] && cd /var/lib/cni/networks/cbr0 && find "), "{command}");
-    assert!(command.contains(r#"[ -e /run/containers/"$id" ] || rm "#), "{command}");
+    assert!(
+        command.starts_with("[ -d /run/containers ] && cd /var/lib/cni/networks/cbr0 && find "),
+        "{command}"
+    );
+    assert!(
+        command.contains(r#"[ -e /run/containers/"$id" ] || rm "#),
+        "{command}"
+    );
 }
 
 #[test]
 fn a_clone_gets_an_identity_where_it_has_it_from() {
     let mut facts = ended();
-    facts.daemon.exit_report = exit_report(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
+    facts.daemon.exit_report = exit_report(
+        Detail::IdentityInUse {
+            holder: "n2".to_owned(),
+        },
+        "another machine is this one",
+    );
     let commands = |facts: &Facts| only(facts, "clone").remedy.commands;
     for given in [false, true] {
         facts.daemon.id_given = given;
-        assert!(commands(&facts)[0].contains("FLANNELD_NODE_ID=$(cat ") && commands(&facts)[1].contains("restart"), "{:?}", commands(&facts));
+        assert!(
+            commands(&facts)[0].contains("FLANNELD_NODE_ID=$(cat ")
+                && commands(&facts)[1].contains("restart"),
+            "{:?}",
+            commands(&facts)
+        );
     }
 }
 
@@ -110,9 +195,14 @@ fn an_interface_that_is_gone_explains_what_it_cuts_off() {
     let mut facts = healthy();
     facts.store.trouble = Fact::Known(of_store(StoreCause::NoRoute, "no route to host"));
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay, path.ever) = (State::CutOff, false, true));
+        mesh.paths.iter_mut().for_each(|path| {
+            (path.verdict.state, path.underlay, path.ever) = (State::CutOff, false, true)
+        });
     }
-    assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "store-unreachable"]);
+    assert_eq!(
+        causes(&facts),
+        ["peer-cut", "peer-cut", "store-unreachable"]
+    );
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
         reasons.insert("underlay".to_owned(), problem(Detail::None, "eth0 is down"));
     }
@@ -122,9 +212,16 @@ fn an_interface_that_is_gone_explains_what_it_cuts_off() {
 /// A look at all routes for each of them would take minutes.
 #[test]
 fn ten_thousand_routes_are_looked_through_once() {
-    let net = |number: u32| format!("10.{}.{}.0/24", 64 + number / 256, number % 256).parse::<ipnet::Ipv4Net>().unwrap();
+    let net = |number: u32| {
+        format!("10.{}.{}.0/24", 64 + number / 256, number % 256)
+            .parse::<ipnet::Ipv4Net>()
+            .unwrap()
+    };
     let mut facts = healthy();
-    let peers = (0..10_000).map(|number| crate::facts::leases::Peer { subnets: Subnets::V4(net(number)), ..peer("node", 9) });
+    let peers = (0..10_000).map(|number| crate::facts::leases::Peer {
+        subnets: Subnets::V4(net(number)),
+        ..peer("node", 9)
+    });
     facts.leases.peers = Fact::Known(peers.collect());
     let route = |number: u32, protocol, metric| Route {
         via: Some("198.51.100.7".parse().unwrap()),
@@ -134,10 +231,20 @@ fn ten_thousand_routes_are_looked_through_once() {
         ..Route::new(net(number).into())
     };
     // Each has one of ours, and another program's that is worse; the last one's is better.
-    let routes = (0..10_000).flat_map(|number| [route(number, 241, 10), route(number, 4, if number == 9_999 { 10 } else { 20 })]);
+    let routes = (0..10_000).flat_map(|number| {
+        [
+            route(number, 241, 10),
+            route(number, 4, if number == 9_999 { 10 } else { 20 }),
+        ]
+    });
     facts.host.routes = Fact::Known(routes.collect());
     let found = report(&facts);
-    let found: Vec<&str> = found.findings.iter().filter(|finding| finding.check == "foreign-route").map(|finding| finding.about.as_str()).collect();
+    let found: Vec<&str> = found
+        .findings
+        .iter()
+        .filter(|finding| finding.check == "foreign-route")
+        .map(|finding| finding.about.as_str())
+        .collect();
     assert_eq!(found, [net(9_999).to_string()]);
 }
 
@@ -145,27 +252,60 @@ fn ten_thousand_routes_are_looked_through_once() {
 fn a_taken_port_explains_what_needs_it() {
     let taken = |number, purpose| {
         let mut facts = healthy();
-        facts.host.ports = Fact::Known(vec![Port { number, udp: true, purpose, owner: None }]);
-        let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
-        mesh.paths.iter_mut().for_each(|path| path.verdict.state = State::OverlayCut);
+        facts.host.ports = Fact::Known(vec![Port {
+            number,
+            udp: true,
+            purpose,
+            owner: None,
+        }]);
+        let Fact::Known(mesh) = &mut facts.mesh else {
+            panic!("no mesh")
+        };
+        mesh.paths
+            .iter_mut()
+            .for_each(|path| path.verdict.state = State::OverlayCut);
         causes(&facts)
     };
     assert_eq!(taken(8472, PortPurpose::Tunnel), ["port-taken"]);
-    assert_eq!(taken(8473, PortPurpose::Probes), ["encap-blocked", "port-taken"]);
+    assert_eq!(
+        taken(8473, PortPurpose::Probes),
+        ["encap-blocked", "port-taken"]
+    );
 }
 
 #[test]
 fn a_taken_tunnel_port_is_looked_for_where_its_backend_has_it() {
     let mut facts = healthy();
-    facts.host.ports = Fact::Known(vec![Port { number: 51820, udp: true, purpose: PortPurpose::Tunnel, owner: None }]);
+    facts.host.ports = Fact::Known(vec![Port {
+        number: 51820,
+        udp: true,
+        purpose: PortPurpose::Tunnel,
+        owner: None,
+    }]);
     let found = |facts: &Facts| only(facts, "port-taken");
     assert!(
-        found(&facts).why.contains(&said("port-taken", " set Port in the Backend")) && found(&facts).remedy.commands.concat().ends_with("type vxlan")
+        found(&facts)
+            .why
+            .contains(&said("port-taken", " set Port in the Backend"))
+            && found(&facts)
+                .remedy
+                .commands
+                .concat()
+                .ends_with("type vxlan")
     );
-    let Fact::Known(network) = &mut facts.network else { panic!("no network") };
+    let Fact::Known(network) = &mut facts.network else {
+        panic!("no network")
+    };
     network.backend = backends::profile("wireguard");
     assert!(
-        found(&facts).why.contains(&said("port-taken", " set ListenPort ")) && found(&facts).remedy.commands.concat().ends_with("type wireguard")
+        found(&facts)
+            .why
+            .contains(&said("port-taken", " set ListenPort "))
+            && found(&facts)
+                .remedy
+                .commands
+                .concat()
+                .ends_with("type wireguard")
     );
 }
 
@@ -174,14 +314,33 @@ fn programs_are_kept_from_what_they_change_and_from_no_more() {
     let commands = |program: &str, kind| {
         let mut facts = healthy();
         let object = "x".to_owned();
-        facts.daemon.drift = Fact::Known(vec![Drift { object, kind, times: 4, by: vec![program.to_owned()] }]);
+        facts.daemon.drift = Fact::Known(vec![Drift {
+            object,
+            kind,
+            times: 4,
+            by: vec![program.to_owned()],
+        }]);
         only(&facts, "drift-war").remedy.commands.join("\n")
     };
     for kind in [Drifting::Link, Drifting::Route, Drifting::Other] {
-        assert!(commands("NetworkManager", kind).contains("unmanaged-devices+="), "a list that others began stays");
+        assert!(
+            commands("NetworkManager", kind).contains("unmanaged-devices+="),
+            "a list that others began stays"
+        );
         let (text, is_route) = (commands("systemd-networkd", kind), kind == Drifting::Route);
-        assert_eq!((text.contains("ManageForeignRoutes=no"), text.contains("Unmanaged=yes")), (is_route, !is_route), "{text}");
-        assert_eq!(text.contains("MACAddressPolicy=none"), kind == Drifting::Link, "{text}");
+        assert_eq!(
+            (
+                text.contains("ManageForeignRoutes=no"),
+                text.contains("Unmanaged=yes")
+            ),
+            (is_route, !is_route),
+            "{text}"
+        );
+        assert_eq!(
+            text.contains("MACAddressPolicy=none"),
+            kind == Drifting::Link,
+            "{text}"
+        );
         assert_eq!(commands("another", kind), "");
     }
 }
@@ -190,20 +349,39 @@ fn programs_are_kept_from_what_they_change_and_from_no_more() {
 fn a_store_that_refuses_is_told_with_what_helps() {
     let of = |causes: &[StoreCause]| {
         let mut facts = healthy();
-        let parts = causes.iter().map(|cause| of_store(*cause, "one endpoint")).collect();
-        facts.store.trouble = Fact::Known(Problem { parts, ..problem(Detail::None, "all endpoints") });
+        let parts = causes
+            .iter()
+            .map(|cause| of_store(*cause, "one endpoint"))
+            .collect();
+        facts.store.trouble = Fact::Known(Problem {
+            parts,
+            ..problem(Detail::None, "all endpoints")
+        });
         only(&facts, "store-unreachable")
     };
-    let full = of(&[StoreCause::Silent, StoreCause::NoSpace]).remedy.commands;
-    assert!(full.len() == 4 && full[0].contains(" compact "), "what fills it goes first: {full:?}");
+    let full = of(&[StoreCause::Silent, StoreCause::NoSpace])
+        .remedy
+        .commands;
+    assert!(
+        full.len() == 4 && full[0].contains(" compact "),
+        "what fills it goes first: {full:?}"
+    );
     for (cause, words, dated) in [
         (StoreCause::CertificateNotYetValid, "clock is behind", true),
         (StoreCause::CertificateExpired, "clock is ahead", true),
         (StoreCause::CertificateAuthority, "does not trust", false),
-        (StoreCause::CertificateName, "another name or address", false),
+        (
+            StoreCause::CertificateName,
+            "another name or address",
+            false,
+        ),
         (StoreCause::Tls, "do not fit", false),
     ] {
         let found = of(&[StoreCause::Refused, cause]);
-        assert!(found.what.contains(&said("store-unreachable", words)) && found.remedy.commands.is_empty() != dated, "{found:?}");
+        assert!(
+            found.what.contains(&said("store-unreachable", words))
+                && found.remedy.commands.is_empty() != dated,
+            "{found:?}"
+        );
     }
 }

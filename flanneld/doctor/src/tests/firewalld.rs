@@ -12,9 +12,15 @@ use traffic_rules::reader::nft::{self, Extent};
 
 /// A table like firewalld's: what sends packets to a zone on their way in and through, and what the zone `public` lets in and through.
 fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
-    let steps = |name: &str| format!("jump {name}_pre; jump {name}_log; jump {name}_deny; jump {name}_allow; jump {name}_post;");
+    let steps = |name: &str| {
+        format!(
+            "jump {name}_pre; jump {name}_log; jump {name}_deny; jump {name}_allow; jump {name}_post;"
+        )
+    };
     let chains = |name: &str, allow: &str| {
-        let empty = ["pre", "log", "deny", "post"].map(|step| format!("chain {name}_{step} {{ }}\n")).concat();
+        let empty = ["pre", "log", "deny", "post"]
+            .map(|step| format!("chain {name}_{step} {{ }}\n"))
+            .concat();
         format!("{empty}chain {name}_allow {{ {allow}\n }}\n")
     };
     format!(
@@ -52,23 +58,41 @@ fn firewalld(listing: &serde_json::Value, network: &Network, around: &Surroundin
 fn found_in(script: &str, around: &Surroundings) -> Vec<Finding> {
     let known = firewalld(&listed(script)[1], &network(), around);
     let mut facts = healthy();
-    facts.host.firewalls = Fact::Known(Firewalls { firewalld: Some(known), ..Firewalls::default() });
+    facts.host.firewalls = Fact::Known(Firewalls {
+        firewalld: Some(known),
+        ..Firewalls::default()
+    });
     report(&facts).findings
 }
 
 fn around(peers: &[&str]) -> Surroundings {
-    Surroundings { underlay: Some("eth0".to_owned()), peers: peers.iter().map(|peer| peer.parse().unwrap()).collect(), near: Vec::new() }
+    Surroundings {
+        underlay: Some("eth0".to_owned()),
+        peers: peers.iter().map(|peer| peer.parse().unwrap()).collect(),
+        near: Vec::new(),
+    }
 }
 
 /// What firewalld still refuses, in a word each.
 fn refused(input: &str, forward: &str, open: &str, through: &str) -> Vec<&'static str> {
-    let found = found_in(&table(input, forward, open, through), &around(&["192.0.2.2", "192.0.2.3"]));
-    let commands: Vec<&str> = found.iter().flat_map(|finding| &finding.remedy.commands).map(String::as_str).collect();
-    [("--add-source=10.244.0.0/16", "v4"), ("--add-source=fd10:244::/48", "v6"), ("port port=8472 protocol=udp", "port")]
-        .into_iter()
-        .filter(|(part, _)| commands.iter().any(|command| command.contains(part)))
-        .map(|(_, word)| word)
-        .collect()
+    let found = found_in(
+        &table(input, forward, open, through),
+        &around(&["192.0.2.2", "192.0.2.3"]),
+    );
+    let commands: Vec<&str> = found
+        .iter()
+        .flat_map(|finding| &finding.remedy.commands)
+        .map(String::as_str)
+        .collect();
+    [
+        ("--add-source=10.244.0.0/16", "v4"),
+        ("--add-source=fd10:244::/48", "v6"),
+        ("port port=8472 protocol=udp", "port"),
+    ]
+    .into_iter()
+    .filter(|(part, _)| commands.iter().any(|command| command.contains(part)))
+    .map(|(_, word)| word)
+    .collect()
 }
 
 const SOURCES: [&str; 2] = [
@@ -93,9 +117,21 @@ fn what_is_refused_is_named_with_the_commands() {
             "firewall-cmd --reload",
         ]
     );
-    assert_eq!(refused(SOURCES[0], SOURCES[1], USUAL, ""), ["port"], "nodes are no pods");
-    assert_eq!(found_in(&table(SOURCES[0], SOURCES[1], USUAL, ""), &around(&[])).len(), 1, "nor where the nodes are not known");
-    assert_eq!(refused(SOURCES[0], SOURCES[1], "udp dport 8472 accept", ""), [""; 0], "what the commands make of it");
+    assert_eq!(
+        refused(SOURCES[0], SOURCES[1], USUAL, ""),
+        ["port"],
+        "nodes are no pods"
+    );
+    assert_eq!(
+        found_in(&table(SOURCES[0], SOURCES[1], USUAL, ""), &around(&[])).len(),
+        1,
+        "nor where the nodes are not known"
+    );
+    assert_eq!(
+        refused(SOURCES[0], SOURCES[1], "udp dport 8472 accept", ""),
+        [""; 0],
+        "what the commands make of it"
+    );
     assert_eq!(refused("", "", "udp dport 8472 accept", ""), ["v4", "v6"]);
     let half = "ip saddr 10.244.0.0/16 goto filter_FWD_trusted;";
     assert_eq!(refused("", half, "udp dport 8472 accept", ""), ["v6"]);
@@ -127,14 +163,32 @@ fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
     ] {
         assert_eq!(refused("", SOURCES[1], shut, ""), ["port"], "{shut}");
     }
-    for input in
-        ["iifname \"eth0\" goto filter_IN_trusted", "iifname \"eth*\" goto filter_IN_trusted", "ip saddr 192.0.2.0/24 goto filter_IN_trusted"]
-    {
+    for input in [
+        "iifname \"eth0\" goto filter_IN_trusted",
+        "iifname \"eth*\" goto filter_IN_trusted",
+        "ip saddr 192.0.2.0/24 goto filter_IN_trusted",
+    ] {
         assert_eq!(refused(input, SOURCES[1], USUAL, ""), [""; 0], "{input}");
     }
-    assert_eq!(refused("iifname \"eth1\" goto filter_IN_trusted", SOURCES[1], USUAL, ""), ["port"]);
+    assert_eq!(
+        refused(
+            "iifname \"eth1\" goto filter_IN_trusted",
+            SOURCES[1],
+            USUAL,
+            ""
+        ),
+        ["port"]
+    );
     // Some of the nodes: who may be a node's neighbour and who not is not flannel's to say.
-    assert_eq!(refused("ip saddr 192.0.2.2 goto filter_IN_trusted", SOURCES[1], USUAL, ""), [""; 0]);
+    assert_eq!(
+        refused(
+            "ip saddr 192.0.2.2 goto filter_IN_trusted",
+            SOURCES[1],
+            USUAL,
+            ""
+        ),
+        [""; 0]
+    );
 }
 
 #[test]
@@ -142,12 +196,48 @@ fn pods_may_be_forwarded_by_devices_or_wider_networks() {
     let port = "udp dport 8472 accept";
     let devices = "iifname { \"cni0\", \"flannel.1\", \"flannel-v6.1\" } goto filter_FWD_trusted";
     assert_eq!(refused("", devices, port, ""), [""; 0]);
-    assert_eq!(refused("", "iifname \"cni0\" goto filter_FWD_trusted", port, ""), ["v4", "v6"], "one direction");
-    assert_eq!(refused("", "iifname \"flannel.1\" goto filter_FWD_trusted; iifname \"cni0\" goto filter_FWD_trusted", port, ""), ["v6"]);
-    assert_eq!(refused("", "ip saddr 10.0.0.0/8 goto filter_FWD_trusted; meta nfproto ipv6 goto filter_FWD_trusted", port, ""), [""; 0]);
-    assert_eq!(refused("", "ip saddr 10.245.0.0/16 goto filter_FWD_trusted", port, "oifname \"eth0\" accept"), ["v4", "v6"]);
+    assert_eq!(
+        refused("", "iifname \"cni0\" goto filter_FWD_trusted", port, ""),
+        ["v4", "v6"],
+        "one direction"
+    );
+    assert_eq!(
+        refused(
+            "",
+            "iifname \"flannel.1\" goto filter_FWD_trusted; iifname \"cni0\" goto filter_FWD_trusted",
+            port,
+            ""
+        ),
+        ["v6"]
+    );
+    assert_eq!(
+        refused(
+            "",
+            "ip saddr 10.0.0.0/8 goto filter_FWD_trusted; meta nfproto ipv6 goto filter_FWD_trusted",
+            port,
+            ""
+        ),
+        [""; 0]
+    );
+    assert_eq!(
+        refused(
+            "",
+            "ip saddr 10.245.0.0/16 goto filter_FWD_trusted",
+            port,
+            "oifname \"eth0\" accept"
+        ),
+        ["v4", "v6"]
+    );
     assert_eq!(refused("", "", port, "accept"), [""; 0]);
-    assert_eq!(refused("", "", port, "ip protocol icmp accept; ip6 nexthdr ipv6-icmp accept"), ["v4", "v6"]);
+    assert_eq!(
+        refused(
+            "",
+            "",
+            port,
+            "ip protocol icmp accept; ip6 nexthdr ipv6-icmp accept"
+        ),
+        ["v4", "v6"]
+    );
 }
 
 #[test]
@@ -157,7 +247,14 @@ fn no_listing_panics() {
         "null",
         "{\"nftables\":[{\"chain\":{\"hook\":\"input\",\"type\":\"filter\",\"name\":\"a\"}},{\"rule\":{\"chain\":\"a\",\"expr\":[{\"jump\":{\"target\":\"a\"}}]}}]}",
     ] {
-        let known = firewalld(&serde_json::from_str(text).unwrap(), &network, &Surroundings::default());
-        assert!(known.tunnel, "a table without a verdict lets everything pass");
+        let known = firewalld(
+            &serde_json::from_str(text).unwrap(),
+            &network,
+            &Surroundings::default(),
+        );
+        assert!(
+            known.tunnel,
+            "a table without a verdict lets everything pass"
+        );
     }
 }

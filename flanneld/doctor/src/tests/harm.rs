@@ -17,7 +17,10 @@ use types::{Access, Detail};
 
 /// Each prepared fault, under systemd and in a cluster.
 fn everything() -> Vec<Finding> {
-    let cluster = Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false };
+    let cluster = Launch::Kubernetes {
+        namespace: "kube-flannel".to_owned(),
+        assumed: false,
+    };
     let mut found = Vec::new();
     for launch in [Launch::Systemd, cluster] {
         for (_, spoil) in CASES {
@@ -35,8 +38,19 @@ fn everything() -> Vec<Finding> {
 
 /// Runs a script. Programs that would change this machine are not found: a test that fails runs another command than the one that it expects.
 fn run_in_shell(script: &str) -> std::process::Output {
-    assert!(!["ip ", "sysctl", "iptables", "nft ", "ethtool", "modprobe", "kubectl"].iter().any(|program| script.contains(program)), "{script}");
-    std::process::Command::new("sh").arg("-ec").arg(script).output().unwrap()
+    assert!(
+        ![
+            "ip ", "sysctl", "iptables", "nft ", "ethtool", "modprobe", "kubectl"
+        ]
+        .iter()
+        .any(|program| script.contains(program)),
+        "{script}"
+    );
+    std::process::Command::new("sh")
+        .arg("-ec")
+        .arg(script)
+        .output()
+        .unwrap()
 }
 
 /// Whether a command's change is gone after a reboot.
@@ -44,25 +58,50 @@ fn is_fleeting(command: &str) -> bool {
     let words: Vec<&str> = command.split_whitespace().collect();
     let changes = |pair: &[&str]| {
         let verbs = ["add", "del", "delete", "set", "replace", "change", "append"];
-        ["link", "route", "addr", "address", "neigh", "rule"].contains(&pair[0]) && verbs.contains(&pair[1])
+        ["link", "route", "addr", "address", "neigh", "rule"].contains(&pair[0])
+            && verbs.contains(&pair[1])
     };
     let ip = words.contains(&"ip") && words.windows(2).any(changes);
-    let firewall = words.first().is_some_and(|word| word.ends_with("tables")) && words.iter().any(|word| ["-I", "-A", "-D"].contains(word));
-    let nft = words.first() == Some(&"nft") && words.get(1).is_some_and(|verb| ["insert", "add", "delete"].contains(verb));
-    ip || firewall || nft || command.starts_with("sysctl -w") || command.starts_with("modprobe ") || command.starts_with("ethtool -K")
+    let firewall = words.first().is_some_and(|word| word.ends_with("tables"))
+        && words.iter().any(|word| ["-I", "-A", "-D"].contains(word));
+    let nft = words.first() == Some(&"nft")
+        && words
+            .get(1)
+            .is_some_and(|verb| ["insert", "add", "delete"].contains(verb));
+    ip || firewall
+        || nft
+        || command.starts_with("sysctl -w")
+        || command.starts_with("modprobe ")
+        || command.starts_with("ethtool -K")
 }
 
 /// Whether a line makes a change outlive a reboot, or says that it does not.
 fn is_lasting(line: &str) -> bool {
-    line.starts_with("# ") || ["> /etc/", "/etc/default/", "/etc/nftables.conf", "--permanent"].iter().any(|part| line.contains(part))
+    line.starts_with("# ")
+        || [
+            "> /etc/",
+            "/etc/default/",
+            "/etc/nftables.conf",
+            "--permanent",
+        ]
+        .iter()
+        .any(|part| line.contains(part))
 }
 
 #[test]
 fn each_change_that_a_reboot_undoes_is_followed_by_what_lasts() {
     for finding in everything() {
         let commands = &finding.remedy.commands;
-        for (number, command) in commands.iter().enumerate().filter(|(_, command)| is_fleeting(command)) {
-            assert!(commands[number + 1..].iter().any(|line| is_lasting(line)), "{}: nothing outlives a reboot after {command}", finding.check);
+        for (number, command) in commands
+            .iter()
+            .enumerate()
+            .filter(|(_, command)| is_fleeting(command))
+        {
+            assert!(
+                commands[number + 1..].iter().any(|line| is_lasting(line)),
+                "{}: nothing outlives a reboot after {command}",
+                finding.check
+            );
         }
     }
 }
@@ -72,14 +111,30 @@ fn no_command_is_known_to_harm() {
     for finding in everything() {
         for command in &finding.remedy.commands {
             let has = |part: &str| command.contains(part);
-            let deletes = has("machine-id") || has("delete node ") || has("--force") || has("release --yes") || has(" -F ") || has("flush");
+            let deletes = has("machine-id")
+                || has("delete node ")
+                || has("--force")
+                || has("release --yes")
+                || has(" -F ")
+                || has("flush");
             let opens = has("-j ACCEPT") && has("--dport") && !has(" -s ");
             let frees = has(" rm ") && finding.check != "ipam-full";
             let shrinks = has("ip link set eth0 mtu");
-            assert!(!(deletes || opens || frees || shrinks), "{}: {command}", finding.check);
+            assert!(
+                !(deletes || opens || frees || shrinks),
+                "{}: {command}",
+                finding.check
+            );
             // NAT is what shows that an interface is the wrong one.
-            let marked = finding.evidence.iter().any(|seen| seen.from == "ip address, ip route");
-            assert!(marked || !(has("FLANNELD_IFACE") || has("--iface=")), "{}: {command}", finding.check);
+            let marked = finding
+                .evidence
+                .iter()
+                .any(|seen| seen.from == "ip address, ip route");
+            assert!(
+                marked || !(has("FLANNELD_IFACE") || has("--iface=")),
+                "{}: {command}",
+                finding.check
+            );
         }
     }
 }
@@ -89,11 +144,26 @@ fn no_command_is_known_to_harm() {
 fn a_note_is_a_comment_after_the_commands_that_it_is_about() {
     let mut notes = 0;
     for finding in everything() {
-        let first = finding.remedy.commands.iter().position(|line| line.starts_with('#'));
+        let first = finding
+            .remedy
+            .commands
+            .iter()
+            .position(|line| line.starts_with('#'));
         let Some(first) = first else { continue };
         notes += 1;
-        assert!(first > 0 && finding.remedy.commands[first..].iter().all(|line| line.starts_with("# ")), "{finding:?}");
-        assert!(!finding.remedy.commands[first..].iter().any(|line| line.contains('\n')), "{finding:?}");
+        assert!(
+            first > 0
+                && finding.remedy.commands[first..]
+                    .iter()
+                    .all(|line| line.starts_with("# ")),
+            "{finding:?}"
+        );
+        assert!(
+            !finding.remedy.commands[first..]
+                .iter()
+                .any(|line| line.contains('\n')),
+            "{finding:?}"
+        );
     }
     assert!(notes > 4, "{notes}");
 }
@@ -102,10 +172,19 @@ fn a_note_is_a_comment_after_the_commands_that_it_is_about() {
 fn silent_beside_the_store() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
-    let Fact::Known(ways) = &mut facts.host.ways else { panic!("ways") };
-    ways[0].by = Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
-    mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay) = (State::CutOff, false));
+    let Fact::Known(ways) = &mut facts.host.ways else {
+        panic!("ways")
+    };
+    ways[0].by = Ok(RouteAnswer {
+        index: 5,
+        source: Some("198.51.100.1".parse().unwrap()),
+    });
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("mesh")
+    };
+    mesh.paths
+        .iter_mut()
+        .for_each(|path| (path.verdict.state, path.underlay) = (State::CutOff, false));
     facts
 }
 
@@ -113,12 +192,26 @@ fn silent_beside_the_store() -> Facts {
 fn an_interface_is_not_left_on_the_word_of_silence_alone() {
     let mut facts = silent_beside_the_store();
     for named in [false, true] {
-        facts.daemon.choice =
-            Fact::Known(Choice { interface: "eth0".to_owned(), addresses: Vec::new(), why: "named by --iface=eth0".to_owned(), flag: None, named });
+        facts.daemon.choice = Fact::Known(Choice {
+            interface: "eth0".to_owned(),
+            addresses: Vec::new(),
+            why: "named by --iface=eth0".to_owned(),
+            flag: None,
+            named,
+        });
         let finding = only(&facts, "wrong-interface");
-        assert_eq!((finding.severity, finding.remedy.commands.as_slice()), (Severity::Risk, &[][..]), "{finding:?}");
+        assert_eq!(
+            (finding.severity, finding.remedy.commands.as_slice()),
+            (Severity::Risk, &[][..]),
+            "{finding:?}"
+        );
         let text = format!("{} {:?}", finding.what, finding.evidence);
-        assert!(["eth0", "eth1"].iter().all(|name| text.contains(&said("wrong-interface", *name))), "both interfaces are named: {text}");
+        assert!(
+            ["eth0", "eth1"]
+                .iter()
+                .all(|name| text.contains(&said("wrong-interface", *name))),
+            "both interfaces are named: {text}"
+        );
         // A risk explains nothing: the peers may be off.
         assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "wrong-interface"]);
     }
@@ -126,17 +219,30 @@ fn an_interface_is_not_left_on_the_word_of_silence_alone() {
     facts.kubernetes = healthy().kubernetes;
     behind_nat(&mut facts);
     let finding = only(&facts, "wrong-interface");
-    assert_eq!((finding.severity, finding.remedy.commands.len()), (Severity::Broken, 2));
+    assert_eq!(
+        (finding.severity, finding.remedy.commands.len()),
+        (Severity::Broken, 2)
+    );
 }
 
 #[test]
 fn an_address_that_another_node_publishes_moves_no_interface_without_nat() {
     let mut facts = silent_beside_the_store();
     let text = "10.244.9.0/24 publishes 192.0.2.1".to_owned();
-    facts.leases.refused = Fact::Known(vec![Refused { lease: "10.244.9.0/24".to_owned(), reason: "our-address".to_owned(), text }]);
+    facts.leases.refused = Fact::Known(vec![Refused {
+        lease: "10.244.9.0/24".to_owned(),
+        reason: "our-address".to_owned(),
+        text,
+    }]);
     let all = report(&facts);
-    assert!(all.findings.iter().any(|finding| finding.check == "duplicate-address"));
-    for finding in all.findings.iter().filter(|finding| ["wrong-interface", "duplicate-address"].contains(&finding.check.as_str())) {
+    assert!(
+        all.findings
+            .iter()
+            .any(|finding| finding.check == "duplicate-address")
+    );
+    for finding in all.findings.iter().filter(|finding| {
+        ["wrong-interface", "duplicate-address"].contains(&finding.check.as_str())
+    }) {
         assert!(finding.remedy.commands.is_empty(), "{finding:?}");
     }
 }
@@ -144,13 +250,19 @@ fn an_address_that_another_node_publishes_moves_no_interface_without_nat() {
 fn with_mtu(carries: &[Option<u32>]) -> Facts {
     let mut facts = healthy();
     let paths = carries.iter().zip(2_u8..).map(|(carries, number)| {
-        let mut path = path(&format!("node-{number}"), &format!("10.244.{number}.0/24"), &format!("192.0.2.{number}"));
+        let mut path = path(
+            &format!("node-{number}"),
+            &format!("10.244.{number}.0/24"),
+            &format!("192.0.2.{number}"),
+        );
         if carries.is_some() {
             (path.verdict.state, path.carries) = (State::SmallMtu, *carries);
         }
         path
     });
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("mesh")
+    };
     mesh.paths = paths.collect();
     facts
 }
@@ -158,8 +270,20 @@ fn with_mtu(carries: &[Option<u32>]) -> Facts {
 #[test]
 fn one_peer_with_a_small_mtu_is_mended_there() {
     let finding = only(&with_mtu(&[Some(1350), None, None, None]), "mtu");
-    assert_eq!((finding.remedy.commands.as_slice(), finding.remedy.on.as_str()), (&["flannelctl doctor".to_owned()][..], "node-2"));
-    assert!(finding.evidence.iter().any(|seen| seen.text.starts_with(&said("mtu", "3 other peers"))), "{finding:?}");
+    assert_eq!(
+        (
+            finding.remedy.commands.as_slice(),
+            finding.remedy.on.as_str()
+        ),
+        (&["flannelctl doctor".to_owned()][..], "node-2")
+    );
+    assert!(
+        finding
+            .evidence
+            .iter()
+            .any(|seen| seen.text.starts_with(&said("mtu", "3 other peers"))),
+        "{finding:?}"
+    );
 }
 
 #[test]
@@ -167,23 +291,41 @@ fn a_network_that_is_small_to_all_peers_is_configured_so() {
     let mut facts = with_mtu(&[Some(1350), Some(1360)]);
     let finding = only(&facts, "mtu");
     let text = finding.remedy.commands.join("\n");
-    assert!(text.contains(".Backend.MTU = 1400") && text.contains("etcdctl --endpoints=http://192.0.2.250:2379 put "), "{text}");
+    assert!(
+        text.contains(".Backend.MTU = 1400")
+            && text.contains("etcdctl --endpoints=http://192.0.2.250:2379 put "),
+        "{text}"
+    );
     assert!(!text.contains("ip link"), "{text}");
     assert!(
-        finding
-            .evidence
-            .iter()
-            .any(|seen| seen.text.contains(&said("mtu", "ip link set eth0 mtu 1400")) && seen.text.contains(&said("mtu", "reboot"))),
+        finding.evidence.iter().any(|seen| seen
+            .text
+            .contains(&said("mtu", "ip link set eth0 mtu 1400"))
+            && seen.text.contains(&said("mtu", "reboot"))),
         "{finding:?}"
     );
     // A peer that does not answer at all says nothing of MTUs.
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("mesh")
+    };
     mesh.paths[1].verdict.state = State::CutOff;
-    assert!(only(&facts, "mtu").remedy.commands.join("\n").contains(".Backend.MTU = 1400"));
+    assert!(
+        only(&facts, "mtu")
+            .remedy
+            .commands
+            .join("\n")
+            .contains(".Backend.MTU = 1400")
+    );
     facts.store.access = Access::Directory("/srv/leases".into());
-    let Fact::Known(network) = &mut facts.network else { panic!("network") };
+    let Fact::Known(network) = &mut facts.network else {
+        panic!("network")
+    };
     network.backend = backends::profile("host-gw");
-    assert_eq!(only(&facts, "mtu").remedy.commands, [""; 0], "a backend without the key");
+    assert_eq!(
+        only(&facts, "mtu").remedy.commands,
+        [""; 0],
+        "a backend without the key"
+    );
 }
 
 /// The command keeps what else stands in the configuration, and writes nothing where it read nothing.
@@ -194,52 +336,90 @@ fn the_mtu_is_put_into_the_configuration_and_nothing_else() {
     facts.store.access = Access::Directory(folder.path().to_owned());
     let note = only(&facts, "mtu").remedy.commands[1].clone();
     let command = note.split_once("on one node: ").unwrap().1.to_owned();
-    assert!(command.contains(&folder.path().display().to_string()), "{command}");
+    assert!(
+        command.contains(&folder.path().display().to_string()),
+        "{command}"
+    );
     let run = || run_in_shell(&command);
-    assert!(!run().status.success() && !folder.path().join("config").exists(), "there is no configuration");
+    assert!(
+        !run().status.success() && !folder.path().join("config").exists(),
+        "there is no configuration"
+    );
     let config = folder.path().join("config");
     for nothing in ["", "{"] {
         std::fs::write(&config, nothing).unwrap();
         run();
         assert_eq!(std::fs::read_to_string(&config).unwrap(), nothing);
     }
-    std::fs::write(&config, r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 7}}"#).unwrap();
+    std::fs::write(
+        &config,
+        r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 7}}"#,
+    )
+    .unwrap();
     assert!(run().status.success());
     let text = std::fs::read_to_string(&config).unwrap();
     let now: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(now, serde_json::json!({ "Network": "10.244.0.0/16", "Backend": { "Type": "vxlan", "VNI": 7, "MTU": 1400 } }));
+    assert_eq!(
+        now,
+        serde_json::json!({ "Network": "10.244.0.0/16", "Backend": { "Type": "vxlan", "VNI": 7, "MTU": 1400 } })
+    );
 }
 
 #[test]
 fn a_clone_keeps_its_machine_id_and_is_told_of_it() {
     let mut facts = healthy();
     facts.daemon.running = Fact::Known(false);
-    facts.daemon.exit_report = exit_report(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
+    facts.daemon.exit_report = exit_report(
+        Detail::IdentityInUse {
+            holder: "n2".to_owned(),
+        },
+        "another machine is this one",
+    );
     let finding = only(&facts, "clone");
-    assert!(finding.why.contains(&said("clone", "/etc/machine-id")), "{finding:?}");
-    assert!(finding.remedy.commands[0].contains("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)"), "{finding:?}");
+    assert!(
+        finding.why.contains(&said("clone", "/etc/machine-id")),
+        "{finding:?}"
+    );
+    assert!(
+        finding.remedy.commands[0].contains("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)"),
+        "{finding:?}"
+    );
     assert_eq!(finding.remedy.commands[1..], ["systemctl restart flanneld"]);
 }
 
 #[test]
 fn addresses_are_not_freed_while_pods_on_the_bridge_may_have_them() {
     let mut facts = healthy();
-    CASES.iter().filter(|(id, _)| *id == "ipam-full").for_each(|(_, spoil)| spoil(&mut facts));
+    CASES
+        .iter()
+        .filter(|(id, _)| *id == "ipam-full")
+        .for_each(|(_, spoil)| spoil(&mut facts));
     // 253 are kept, all of them "gone", and three pods are on the bridge: they have three of these addresses.
     let ipam = |facts: &mut Facts| match &mut facts.pods.ipam {
         Fact::Known(ipam) => ipam[0].clone(),
         _ => panic!("ipam"),
     };
     let mut known = ipam(&mut facts);
-    known.kept.iter_mut().for_each(|kept| kept.gone = Some(true));
+    known
+        .kept
+        .iter_mut()
+        .for_each(|kept| kept.gone = Some(true));
     facts.pods.ipam = Fact::Known(vec![known.clone()]);
     let finding = only(&facts, "ipam-full");
     assert!(
-        finding.remedy.commands.is_empty() && finding.evidence.iter().any(|seen| seen.text.contains(&said("ipam-full", "another runtime"))),
+        finding.remedy.commands.is_empty()
+            && finding
+                .evidence
+                .iter()
+                .any(|seen| seen.text.contains(&said("ipam-full", "another runtime"))),
         "{finding:?}"
     );
     // Those of the three are known to run.
-    known.kept.iter_mut().take(3).for_each(|kept| kept.gone = Some(false));
+    known
+        .kept
+        .iter_mut()
+        .take(3)
+        .for_each(|kept| kept.gone = Some(false));
     facts.pods.ipam = Fact::Known(vec![known]);
     assert_eq!(only(&facts, "ipam-full").remedy.commands.len(), 1);
 }
@@ -248,24 +428,45 @@ fn addresses_are_not_freed_while_pods_on_the_bridge_may_have_them() {
 #[test]
 fn an_address_is_freed_if_no_runtime_has_its_container() {
     let root = tempfile::tempdir().unwrap();
-    let (kept, first, second) = (root.path().join("kept"), root.path().join("first"), root.path().join("second"));
+    let (kept, first, second) = (
+        root.path().join("kept"),
+        root.path().join("first"),
+        root.path().join("second"),
+    );
     for folder in [&kept, &first.join("a"), &second.join("b")] {
         std::fs::create_dir_all(folder).unwrap();
     }
     let put = || {
-        for (address, container) in [("10.244.1.2", "a"), ("10.244.1.3", "b"), ("10.244.1.4", "c"), ("10.244.1.5", "")] {
+        for (address, container) in [
+            ("10.244.1.2", "a"),
+            ("10.244.1.3", "b"),
+            ("10.244.1.4", "c"),
+            ("10.244.1.5", ""),
+        ] {
             std::fs::write(kept.join(address), format!("{container}\r\neth0")).unwrap();
         }
-        assert!(run_in_shell(&format!("touch -d '1 hour ago' {}/*", kept.display())).status.success());
+        assert!(
+            run_in_shell(&format!("touch -d '1 hour ago' {}/*", kept.display()))
+                .status
+                .success()
+        );
     };
     let mut facts = healthy();
-    CASES.iter().filter(|(id, _)| *id == "ipam-full").for_each(|(_, spoil)| spoil(&mut facts));
-    let Fact::Known(ipam) = &mut facts.pods.ipam else { panic!("ipam") };
+    CASES
+        .iter()
+        .filter(|(id, _)| *id == "ipam-full")
+        .for_each(|(_, spoil)| spoil(&mut facts));
+    let Fact::Known(ipam) = &mut facts.pods.ipam else {
+        panic!("ipam")
+    };
     (ipam[0].folder, ipam[0].running) = (kept.clone(), vec![first.clone(), second.clone()]);
     let command = only(&facts, "ipam-full").remedy.commands[0].clone();
     let run = || {
         run_in_shell(&command);
-        let mut names: Vec<String> = std::fs::read_dir(&kept).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = std::fs::read_dir(&kept)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     };
@@ -279,34 +480,64 @@ fn an_address_is_freed_if_no_runtime_has_its_container() {
 #[test]
 fn docker_is_restarted_for_an_address_that_flannel_gave_it_and_for_no_other() {
     let mut facts = healthy();
-    let Fact::Known(interfaces) = &mut facts.host.interfaces else { panic!("interfaces") };
-    interfaces.iter_mut().filter(|interface| interface.name == "docker0").for_each(|bridge| bridge.addresses = vec![address("10.244.9.1/24")]);
+    let Fact::Known(interfaces) = &mut facts.host.interfaces else {
+        panic!("interfaces")
+    };
+    interfaces
+        .iter_mut()
+        .filter(|interface| interface.name == "docker0")
+        .for_each(|bridge| bridge.addresses = vec![address("10.244.9.1/24")]);
     // An operator's own.
     assert_eq!(causes(&facts), ["network-overlap"]);
     assert!(only(&facts, "network-overlap").remedy.commands.is_empty());
     facts.pods.docker = Fact::Known("10.244.9.1/24".parse().unwrap());
     assert_eq!(causes(&facts), ["stale-bridge"]);
-    assert_eq!(only(&facts, "stale-bridge").remedy.commands, ["systemctl restart docker"]);
+    assert_eq!(
+        only(&facts, "stale-bridge").remedy.commands,
+        ["systemctl restart docker"]
+    );
 }
 
 #[test]
 fn a_route_of_several_ways_is_shown_and_not_rewritten() {
     let mut facts = healthy();
-    let Fact::Known(routes) = &mut facts.host.routes else { panic!("routes") };
-    routes[1] = Route { protocol: 186, metric: 20, ..Route::new("10.244.2.0/24".parse().unwrap()) };
-    assert_eq!(only(&facts, "foreign-route").remedy.commands, ["ip route show 10.244.2.0/24"]);
-    let Fact::Known(routes) = &mut facts.host.routes else { panic!("routes") };
-    routes[1] =
-        Route { via: Some("fe80::1".parse().unwrap()), index: Some(2), protocol: 186, metric: 20, ..Route::new("10.244.2.0/24".parse().unwrap()) };
+    let Fact::Known(routes) = &mut facts.host.routes else {
+        panic!("routes")
+    };
+    routes[1] = Route {
+        protocol: 186,
+        metric: 20,
+        ..Route::new("10.244.2.0/24".parse().unwrap())
+    };
+    assert_eq!(
+        only(&facts, "foreign-route").remedy.commands,
+        ["ip route show 10.244.2.0/24"]
+    );
+    let Fact::Known(routes) = &mut facts.host.routes else {
+        panic!("routes")
+    };
+    routes[1] = Route {
+        via: Some("fe80::1".parse().unwrap()),
+        index: Some(2),
+        protocol: 186,
+        metric: 20,
+        ..Route::new("10.244.2.0/24".parse().unwrap())
+    };
     let commands = only(&facts, "foreign-route").remedy.commands;
-    assert!(commands[0].contains(" via inet6 fe80::1 dev eth0 onlink metric 4096 && "), "{commands:?}");
+    assert!(
+        commands[0].contains(" via inet6 fe80::1 dev eth0 onlink metric 4096 && "),
+        "{commands:?}"
+    );
 }
 
 #[test]
 fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
     let mut facts = healthy();
     facts.store.access = Access::Etcd(Etcd {
-        endpoints: vec!["https://192.0.2.250:2379".to_owned(), "https://192.0.2.251:2379".to_owned()],
+        endpoints: vec![
+            "https://192.0.2.250:2379".to_owned(),
+            "https://192.0.2.251:2379".to_owned(),
+        ],
         prefix: "/n".to_owned(),
         ca: Some("/etc/etcd/my ca.pem".into()),
         client: Some(("/etc/c.pem".into(), "/etc/k.pem".into())),
@@ -316,18 +547,48 @@ fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
     for cause in [StoreCause::NoSpace, StoreCause::NoQuorum] {
         facts.store.trouble = Fact::Known(of_store(cause, "x"));
         let finding = only(&facts, "store-unreachable");
-        let asking: Vec<&String> = finding.remedy.commands.iter().filter(|line| line.contains("etcdctl ")).collect();
-        assert!(!asking.is_empty() && asking.iter().all(|line| line.starts_with(told)), "{asking:?}");
-        assert_eq!(asking.iter().filter(|line| line.contains("etcdctl compact") || line.contains("$(etcdctl get")).count(), 0, "{asking:?}");
-        assert_eq!(finding.remedy.on, "a machine with etcdctl and these files, such as this node");
+        let asking: Vec<&String> = finding
+            .remedy
+            .commands
+            .iter()
+            .filter(|line| line.contains("etcdctl "))
+            .collect();
+        assert!(
+            !asking.is_empty() && asking.iter().all(|line| line.starts_with(told)),
+            "{asking:?}"
+        );
+        assert_eq!(
+            asking
+                .iter()
+                .filter(|line| line.contains("etcdctl compact") || line.contains("$(etcdctl get"))
+                .count(),
+            0,
+            "{asking:?}"
+        );
+        assert_eq!(
+            finding.remedy.on,
+            "a machine with etcdctl and these files, such as this node"
+        );
         // Within a pipeline nobody sees that etcdctl asks for the password.
-        let is_asked = finding.remedy.commands[0] == "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD";
-        assert_eq!(is_asked, cause == StoreCause::NoSpace, "{:?}", finding.remedy.commands);
+        let is_asked =
+            finding.remedy.commands[0] == "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD";
+        assert_eq!(
+            is_asked,
+            cause == StoreCause::NoSpace,
+            "{:?}",
+            finding.remedy.commands
+        );
     }
     facts.store.trouble = Fact::Absent;
-    let missing = Detail::ConfigMissing { place: ConfigPlace::Key("/n/config".to_owned()), example: "{}".to_owned() };
+    let missing = Detail::ConfigMissing {
+        place: ConfigPlace::Key("/n/config".to_owned()),
+        example: "{}".to_owned(),
+    };
     facts.store.config = Fact::Known(problem(missing, "it is not there"));
-    assert_eq!(only(&facts, "config").remedy.commands, [format!("{told}put /n/config '{{}}'")]);
+    assert_eq!(
+        only(&facts, "config").remedy.commands,
+        [format!("{told}put /n/config '{{}}'")]
+    );
 }
 
 /// The unit of a package stays as it is; what is written applies over it and over earlier additions.
@@ -335,33 +596,61 @@ fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
 fn an_argument_of_the_unit_is_replaced_in_a_drop_in() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join(name);
-    let unit =
-        "[Unit]\nDescription=x\n[Service]\nExecStart=/bin/flanneld --ip-masq \\\n  --iface=eth0 \\\n  --v=1\nRestart=always\n[Install]\nWantedBy=x\n";
+    let unit = "[Unit]\nDescription=x\n[Service]\nExecStart=/bin/flanneld --ip-masq \\\n  --iface=eth0 \\\n  --v=1\nRestart=always\n[Install]\nWantedBy=x\n";
     std::fs::create_dir_all(path("d")).unwrap();
     std::fs::write(path("unit"), unit).unwrap();
-    std::fs::write(path("d/override.conf"), "[Service]\nExecStart=\nExecStart=/bin/flanneld --iface=eth0 --v=2\nNice=1\n").unwrap();
+    std::fs::write(
+        path("d/override.conf"),
+        "[Service]\nExecStart=\nExecStart=/bin/flanneld --iface=eth0 --v=2\nNice=1\n",
+    )
+    .unwrap();
     let mut facts = healthy();
     behind_nat(&mut facts);
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("mesh") };
-    mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay) = (State::CutOff, false));
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("mesh")
+    };
+    mesh.paths
+        .iter_mut()
+        .for_each(|path| (path.verdict.state, path.underlay) = (State::CutOff, false));
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     facts.daemon.arguments = Argument::find(["--iface=eth0".to_owned()], is_edited);
     let commands = only(&facts, "wrong-interface").remedy.commands;
-    assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl restart flanneld"]);
+    assert_eq!(
+        commands[1..],
+        ["systemctl daemon-reload", "systemctl restart flanneld"]
+    );
     let place = "/etc/systemd/system/flanneld.service.d";
-    assert!(commands[0].contains(place) && !commands[0].contains("sed -E -i"), "{}", commands[0]);
-    let systemctl =
-        format!("systemctl() {{ for file in unit d/*; do printf '%s\\n' \"{}/$file\"; done; }}; cd {}", root.path().display(), root.path().display());
+    assert!(
+        commands[0].contains(place) && !commands[0].contains("sed -E -i"),
+        "{}",
+        commands[0]
+    );
+    let systemctl = format!(
+        "systemctl() {{ for file in unit d/*; do printf '%s\\n' \"{}/$file\"; done; }}; cd {}",
+        root.path().display(),
+        root.path().display()
+    );
     // Twice: the second time it reads what it wrote.
     for _ in 0..2 {
-        let script = format!("{systemctl}\n{}", commands[0].replace(place, &path("d").display().to_string()));
+        let script = format!(
+            "{systemctl}\n{}",
+            commands[0].replace(place, &path("d").display().to_string())
+        );
         let output = run_in_shell(&script);
         assert!(output.status.success(), "{output:?}");
     }
     assert_eq!(std::fs::read_to_string(path("unit")).unwrap(), unit);
     let text = std::fs::read_to_string(path("d/zz-flannel.conf")).unwrap();
-    assert!(text.starts_with("[Service]\nExecStart=\n") && !text.contains("Restart") && !text.contains("Nice"), "{text}");
-    assert!(text.ends_with("ExecStart=/bin/flanneld --iface=eth1 --v=2\n") && !text.contains("eth0"), "{text}");
+    assert!(
+        text.starts_with("[Service]\nExecStart=\n")
+            && !text.contains("Restart")
+            && !text.contains("Nice"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("ExecStart=/bin/flanneld --iface=eth1 --v=2\n") && !text.contains("eth0"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -370,29 +659,53 @@ fn a_pod_that_cannot_write_sysctls_is_not_told_to() {
         let why = |launch: Launch| {
             let mut facts = healthy();
             facts.daemon.launch = launch;
-            CASES.iter().filter(|(check, _)| *check == id).for_each(|(_, spoil)| spoil(&mut facts));
+            CASES
+                .iter()
+                .filter(|(check, _)| *check == id)
+                .for_each(|(_, spoil)| spoil(&mut facts));
             report(&facts).findings[0].why.clone()
         };
         assert!(why(Launch::Systemd).contains("--set-sysctls"));
-        let pod = why(Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false });
-        assert!(!pod.contains("--set-sysctls") && pod.contains("on the node itself"), "{pod}");
+        let pod = why(Launch::Kubernetes {
+            namespace: "kube-flannel".to_owned(),
+            assumed: false,
+        });
+        assert!(
+            !pod.contains("--set-sysctls") && pod.contains("on the node itself"),
+            "{pod}"
+        );
     }
 }
 
 #[test]
 fn kubelet_is_given_one_address() {
     let mut facts = healthy();
-    CASES.iter().filter(|(id, _)| *id == "node-internal-ip").for_each(|(_, spoil)| spoil(&mut facts));
+    CASES
+        .iter()
+        .filter(|(id, _)| *id == "node-internal-ip")
+        .for_each(|(_, spoil)| spoil(&mut facts));
     let command = only(&facts, "node-internal-ip").remedy.commands[0].clone();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("flags.env");
     for (before, after) in [
-        (r#"KUBELET_KUBEADM_ARGS="--a=b""#, r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#),
-        (r#"KUBELET_KUBEADM_ARGS="--node-ip=10.0.2.15 --a=b""#, r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#),
-        (r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=10.0.2.15""#, r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#),
+        (
+            r#"KUBELET_KUBEADM_ARGS="--a=b""#,
+            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#,
+        ),
+        (
+            r#"KUBELET_KUBEADM_ARGS="--node-ip=10.0.2.15 --a=b""#,
+            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#,
+        ),
+        (
+            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=10.0.2.15""#,
+            r#"KUBELET_KUBEADM_ARGS="--a=b --node-ip=198.51.100.1""#,
+        ),
     ] {
         std::fs::write(&file, format!("{before}\n")).unwrap();
-        let script = command.replace("/var/lib/kubelet/kubeadm-flags.env", &file.display().to_string());
+        let script = command.replace(
+            "/var/lib/kubelet/kubeadm-flags.env",
+            &file.display().to_string(),
+        );
         assert!(run_in_shell(&script).status.success());
         assert_eq!(std::fs::read_to_string(&file).unwrap().trim_end(), after);
     }
@@ -403,31 +716,64 @@ fn a_silent_peer_is_not_declared_off_and_nothing_of_it_is_deleted_unasked() {
     let find = |id: &str, launch: Launch| {
         let mut facts = healthy();
         facts.daemon.launch = launch;
-        CASES.iter().filter(|(check, _)| *check == id).for_each(|(_, spoil)| spoil(&mut facts));
+        CASES
+            .iter()
+            .filter(|(check, _)| *check == id)
+            .for_each(|(_, spoil)| spoil(&mut facts));
         only(&facts, id)
     };
     let cut = find("peer-cut", Launch::Systemd);
-    assert!(cut.why.contains("may ") && cut.why.contains("firewall") && !cut.why.contains("machine is off"), "{}", cut.why);
+    assert!(
+        cut.why.contains("may ")
+            && cut.why.contains("firewall")
+            && !cut.why.contains("machine is off"),
+        "{}",
+        cut.why
+    );
     let asked = find("silent-node", Launch::Systemd);
-    assert!(asked.remedy.commands[0].ends_with("flannelctl release 10.244.2.0/24"), "it asks: {asked:?}");
-    let cluster = find("silent-node", Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false });
+    assert!(
+        asked.remedy.commands[0].ends_with("flannelctl release 10.244.2.0/24"),
+        "it asks: {asked:?}"
+    );
+    let cluster = find(
+        "silent-node",
+        Launch::Kubernetes {
+            namespace: "kube-flannel".to_owned(),
+            assumed: false,
+        },
+    );
     assert_eq!(cluster.remedy.commands, ["kubectl get node node-2 -o wide"]);
 }
 
 #[test]
 fn a_module_is_loaded_at_the_next_boot_as_well() {
     let mut facts = healthy();
-    facts.host.modules = Fact::Known(vec![Module { name: "vxlan".to_owned(), why: "not found".to_owned() }]);
-    assert_eq!(only(&facts, "module").remedy.commands, ["modprobe vxlan", "echo vxlan > /etc/modules-load.d/flannel-vxlan.conf"]);
+    facts.host.modules = Fact::Known(vec![Module {
+        name: "vxlan".to_owned(),
+        why: "not found".to_owned(),
+    }]);
+    assert_eq!(
+        only(&facts, "module").remedy.commands,
+        [
+            "modprobe vxlan",
+            "echo vxlan > /etc/modules-load.d/flannel-vxlan.conf"
+        ]
+    );
 }
 
 #[test]
 fn the_configuration_of_a_network_that_has_devices_here_is_not_set_aside() {
     let mut facts = healthy();
-    let object = |object: &ForeignObject| Foreign { program: "Calico".to_owned(), object: object.clone() };
+    let object = |object: &ForeignObject| Foreign {
+        program: "Calico".to_owned(),
+        object: object.clone(),
+    };
     let configuration = ForeignObject::Configuration("/etc/cni/net.d/10-calico.conflist".into());
     facts.host.foreign = Fact::Known(vec![object(&configuration)]);
     assert_eq!(only(&facts, "foreign-cni").remedy.commands.len(), 1);
-    facts.host.foreign = Fact::Known(vec![object(&ForeignObject::Device("cali1".to_owned())), object(&configuration)]);
+    facts.host.foreign = Fact::Known(vec![
+        object(&ForeignObject::Device("cali1".to_owned())),
+        object(&configuration),
+    ]);
     assert_eq!(only(&facts, "foreign-cni").remedy.commands, [""; 0]);
 }

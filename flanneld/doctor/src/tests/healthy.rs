@@ -2,7 +2,10 @@
 
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, DaemonPod, Launch};
-use crate::facts::host::{Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, Route, RouteAnswer, RouteLookup, Sysctls};
+use crate::facts::host::{
+    Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, Route, RouteAnswer,
+    RouteLookup, Sysctls,
+};
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer};
 use crate::facts::mesh::{Mesh, Path, State, Verdict};
@@ -63,21 +66,51 @@ pub fn path(node: &str, subnet: &str, address: &str) -> Path {
 pub fn peer(name: &str, number: u8) -> Peer {
     Peer {
         name: name.into(),
-        subnets: subnets(&format!("10.244.{number}.0/24"), &format!("fd10:244:0:{number}::/64")),
-        public: Some(Dual::Both([192, 0, 2, number].into(), format!("2001:db8::{number}").parse().unwrap())),
+        subnets: subnets(
+            &format!("10.244.{number}.0/24"),
+            &format!("fd10:244:0:{number}::/64"),
+        ),
+        public: Some(Dual::Both(
+            [192, 0, 2, number].into(),
+            format!("2001:db8::{number}").parse().unwrap(),
+        )),
         vni: Some(1),
         silent: None,
     }
 }
 
 pub fn healthy() -> Facts {
-    let lo = Interface { loopback: true, ..interface(1, "lo", &["127.0.0.1/8", "::1/128"]) };
+    let lo = Interface {
+        loopback: true,
+        ..interface(1, "lo", &["127.0.0.1/8", "::1/128"])
+    };
     let eth0 = interface(2, "eth0", &["192.0.2.1/24", "2001:db8::1/64"]);
     let eth1 = interface(5, "eth1", &["198.51.100.1/24"]);
-    let flannel = Interface { kind: "vxlan".to_owned(), vxlan: Some((1, 8472)), mtu: 1450, ..interface(3, "flannel.1", &["10.244.1.0/32"]) };
-    let cni0 = Interface { kind: "bridge".to_owned(), mtu: 1450, ..interface(4, "cni0", &["10.244.1.1/24", "fe80::1/64", "fd10:244:0:1::1/64"]) };
-    let veth = Interface { kind: "veth".to_owned(), mtu: 1450, master: Some(4), ..interface(6, "veth1", &[]) };
-    let docker = Interface { kind: "bridge".to_owned(), ..interface(7, "docker0", &["172.17.0.1/16"]) };
+    let flannel = Interface {
+        kind: "vxlan".to_owned(),
+        vxlan: Some((1, 8472)),
+        mtu: 1450,
+        ..interface(3, "flannel.1", &["10.244.1.0/32"])
+    };
+    let cni0 = Interface {
+        kind: "bridge".to_owned(),
+        mtu: 1450,
+        ..interface(
+            4,
+            "cni0",
+            &["10.244.1.1/24", "fe80::1/64", "fd10:244:0:1::1/64"],
+        )
+    };
+    let veth = Interface {
+        kind: "veth".to_owned(),
+        mtu: 1450,
+        master: Some(4),
+        ..interface(6, "veth1", &[])
+    };
+    let docker = Interface {
+        kind: "bridge".to_owned(),
+        ..interface(7, "docker0", &["172.17.0.1/16"])
+    };
     let route = |to: &str, via: Option<&str>, index, protocol| Route {
         via: via.map(|via| via.parse().unwrap()),
         index: Some(index),
@@ -96,7 +129,10 @@ pub fn healthy() -> Facts {
             to: "192.0.2.250".parse().unwrap(),
             whose: "the store".to_owned(),
             kind: LookupPurpose::Store,
-            by: Ok(RouteAnswer { index: 2, source: Some("192.0.2.1".parse().unwrap()) }),
+            by: Ok(RouteAnswer {
+                index: 2,
+                source: Some("192.0.2.1".parse().unwrap()),
+            }),
         }]),
         sysctls: Fact::Known(Sysctls {
             underlay: "eth0".to_owned(),
@@ -111,14 +147,24 @@ pub fn healthy() -> Facts {
         firewalls: Fact::Known(Firewalls::default()),
         ports: Fact::Known(Vec::new()),
         name_servers: Fact::Known(vec!["192.0.2.53".parse().unwrap()]),
-        conntrack: Fact::Known(Fill { used: 100, limit: 65536 }),
-        neighbours: Fact::Known(Neighbours { v4: Some(1024), v6: Some(1024), counts_permanent: true }),
+        conntrack: Fact::Known(Fill {
+            used: 100,
+            limit: 65536,
+        }),
+        neighbours: Fact::Known(Neighbours {
+            v4: Some(1024),
+            v6: Some(1024),
+            counts_permanent: true,
+        }),
         modules: Fact::Known(Vec::new()),
         checksums: Fact::Known(Checksums::default()),
         foreign: Fact::Known(Vec::new()),
         daemons: Fact::Known(1),
     };
-    let file = |name: &str, flannel| CniFile { name: name.to_owned(), flannel };
+    let file = |name: &str, flannel| CniFile {
+        name: name.to_owned(),
+        flannel,
+    };
     let kept = Kept {
         address: "10.244.1.5".parse().unwrap(),
         file: "/var/lib/cni/networks/cbr0/10.244.1.5".into(),
@@ -160,7 +206,9 @@ pub fn healthy() -> Facts {
             pods: Fact::Known(vec![DaemonPod {
                 name: "kube-flannel-ds-1".to_owned(),
                 owner: Some("DaemonSet/kube-flannel-ds".to_owned()),
-                labels: [("app", "flannel"), ("k8s-app", "flannel")].map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+                labels: [("app", "flannel"), ("k8s-app", "flannel")]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
                 charted: false,
             }]),
         },
@@ -176,13 +224,19 @@ pub fn healthy() -> Facts {
             config: Fact::Absent,
         },
         leases: Leases {
-            own: Fact::Known(Own { ends_in: Some(80_000), ..Own::default() }),
+            own: Fact::Known(Own {
+                ends_in: Some(80_000),
+                ..Own::default()
+            }),
             vtep: Fact::Known(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned())),
             peers: Fact::Known(vec![peer("node-2", 2), peer("node-3", 3)]),
             refused: Fact::Known(Vec::new()),
         },
         mesh: Fact::Known(Mesh {
-            paths: vec![path("node-2", "10.244.2.0/24", "192.0.2.2"), path("node-3", "10.244.3.0/24", "192.0.2.3")],
+            paths: vec![
+                path("node-2", "10.244.2.0/24", "192.0.2.2"),
+                path("node-3", "10.244.3.0/24", "192.0.2.3"),
+            ],
             port: 8473,
         }),
         wireguard: Fact::Absent,
@@ -195,7 +249,10 @@ pub fn healthy() -> Facts {
             }),
             cni: Fact::Known(Cni {
                 folder: "/etc/cni/net.d".into(),
-                files: vec![file("10-flannel.conflist", true), file("87-podman.conflist", false)],
+                files: vec![
+                    file("10-flannel.conflist", true),
+                    file("87-podman.conflist", false),
+                ],
                 expected: true,
             }),
             ipam: Fact::Known(vec![Ipam {

@@ -25,21 +25,47 @@ pub fn network() -> Network {
 
 /// The underlay and the other nodes, as in [`healthy`].
 pub fn around() -> Surroundings {
-    let peers = ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"].map(|peer| peer.parse().unwrap());
-    Surroundings { underlay: Some("eth0".to_owned()), peers: peers.to_vec(), near: Vec::new() }
+    let peers =
+        ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"].map(|peer| peer.parse().unwrap());
+    Surroundings {
+        underlay: Some("eth0".to_owned()),
+        peers: peers.to_vec(),
+        near: Vec::new(),
+    }
 }
 
 /// What `iptables-save` prints, judged.
-pub fn table(saved: &str, net: &IpNet, tunnel: Option<Encapsulation>, around: &Surroundings, command: &str) -> Table {
+pub fn table(
+    saved: &str,
+    net: &IpNet,
+    tunnel: Option<Encapsulation>,
+    around: &Surroundings,
+    command: &str,
+) -> Table {
     let rules = iptables::read(saved, Family::from(net.addr()), Variant::Nft);
-    passage::table(&rules, net, &Network { encapsulation: tunnel, ..network() }, around, command)
+    passage::table(
+        &rules,
+        net,
+        &Network {
+            encapsulation: tunnel,
+            ..network()
+        },
+        around,
+        command,
+    )
 }
 
 /// The barriers in what nft lists, of some networks.
 pub fn barriers(listing: &serde_json::Value, nets: &[IpNet]) -> Vec<Barrier> {
     let rules: Rules = nft::read(listing, Extent::Rules);
     let gates = passage::gates(&rules, &[Family::V4]);
-    gates.iter().flat_map(|gate| nets.iter().filter_map(|net| passage::barrier(&rules, gate, net, &network(), &around()))).collect()
+    gates
+        .iter()
+        .flat_map(|gate| {
+            nets.iter()
+                .filter_map(|net| passage::barrier(&rules, gate, net, &network(), &around()))
+        })
+        .collect()
 }
 
 fn sysctls() -> Sysctls {
@@ -48,41 +74,117 @@ fn sysctls() -> Sysctls {
 
 fn with(network: &Network, sysctls: &Sysctls, firewalls: Firewalls) -> Facts {
     let mut facts = healthy();
-    (facts.network, facts.host.sysctls, facts.host.firewalls) = (Fact::Known(network.clone()), Fact::Known(sysctls.clone()), Fact::Known(firewalls));
-    facts.pods.env = Fact::Known(crate::facts::pods::Env { subnets: Some(network.own), ..Default::default() });
+    (facts.network, facts.host.sysctls, facts.host.firewalls) = (
+        Fact::Known(network.clone()),
+        Fact::Known(sysctls.clone()),
+        Fact::Known(firewalls),
+    );
+    facts.pods.env = Fact::Known(crate::facts::pods::Env {
+        subnets: Some(network.own),
+        ..Default::default()
+    });
     facts
 }
 
 fn checks(network: &Network, sysctls: &Sysctls) -> Vec<String> {
-    report(&with(network, sysctls, Firewalls::default())).findings.into_iter().map(|finding| finding.check).collect()
+    report(&with(network, sysctls, Firewalls::default()))
+        .findings
+        .into_iter()
+        .map(|finding| finding.check)
+        .collect()
 }
 
 fn by_tables(network: &Network, tables: &[Table]) -> Facts {
-    with(network, &sysctls(), Firewalls { tables: tables.to_vec(), ..Firewalls::default() })
+    with(
+        network,
+        &sysctls(),
+        Firewalls {
+            tables: tables.to_vec(),
+            ..Firewalls::default()
+        },
+    )
 }
 
 /// The findings for one family of iptables as `iptables-save` prints it.
 fn seen(network: &Network, saved: &str) -> Vec<String> {
     let of = |text: &str| {
-        let facts = by_tables(network, &[table(text, &NET.parse().unwrap(), network.tunnel(), &around(), "iptables")]);
-        report(&facts).findings.into_iter().map(|finding| finding.check).collect::<Vec<_>>()
+        let facts = by_tables(
+            network,
+            &[table(
+                text,
+                &NET.parse().unwrap(),
+                network.tunnel(),
+                &around(),
+                "iptables",
+            )],
+        );
+        report(&facts)
+            .findings
+            .into_iter()
+            .map(|finding| finding.check)
+            .collect::<Vec<_>>()
     };
     let plain = of(saved);
     // As `iptables-save -c` prints it.
-    let counted: Vec<String> = saved.lines().map(|line| if line.starts_with("-A") { format!("[12:3456] {line}") } else { line.to_owned() }).collect();
+    let counted: Vec<String> = saved
+        .lines()
+        .map(|line| {
+            if line.starts_with("-A") {
+                format!("[12:3456] {line}")
+            } else {
+                line.to_owned()
+            }
+        })
+        .collect();
     assert_eq!(of(&counted.join("\n")), plain);
     plain
 }
 
 #[test]
 fn sysctls_are_named_for_the_families_in_use() {
-    let bad = Sysctls { ip_forward: Some(0), v6_forwarding: Some(0), call_iptables: Some(0), call_ip6tables: Some(0), ..sysctls() };
-    assert_eq!(checks(&network(), &bad), ["ip-forward", "ipv6-forwarding", "bridge-nf-call", "bridge-nf-call"]);
+    let bad = Sysctls {
+        ip_forward: Some(0),
+        v6_forwarding: Some(0),
+        call_iptables: Some(0),
+        call_ip6tables: Some(0),
+        ..sysctls()
+    };
+    assert_eq!(
+        checks(&network(), &bad),
+        [
+            "ip-forward",
+            "ipv6-forwarding",
+            "bridge-nf-call",
+            "bridge-nf-call"
+        ]
+    );
     let own = subnet_lease::Subnets::V6("fd10:244:0:1::/64".parse().unwrap());
-    let v6 = Network { networks: subnet_lease::Subnets::V6("fd10:244::/48".parse().unwrap()), own, ..network() };
-    let strict = Sysctls { strict_tunnels: vec!["flannel.1".to_owned()], ..bad.clone() };
-    assert_eq!(checks(&v6, &strict).iter().filter(|check| *check != "stale-bridge").collect::<Vec<_>>(), ["ipv6-forwarding", "bridge-nf-call"]);
-    assert_eq!(checks(&Network { nftables: true, ..network() }, &bad), ["ip-forward", "ipv6-forwarding"]);
+    let v6 = Network {
+        networks: subnet_lease::Subnets::V6("fd10:244::/48".parse().unwrap()),
+        own,
+        ..network()
+    };
+    let strict = Sysctls {
+        strict_tunnels: vec!["flannel.1".to_owned()],
+        ..bad.clone()
+    };
+    assert_eq!(
+        checks(&v6, &strict)
+            .iter()
+            .filter(|check| *check != "stale-bridge")
+            .collect::<Vec<_>>(),
+        ["ipv6-forwarding", "bridge-nf-call"]
+    );
+    assert_eq!(
+        checks(
+            &Network {
+                nftables: true,
+                ..network()
+            },
+            &bad
+        ),
+        ["ip-forward", "ipv6-forwarding"]
+    );
     let facts = with(&network(), &bad, Firewalls::default());
     assert_eq!(
         only(&facts, "ip-forward").to_string(),
@@ -100,9 +202,17 @@ fn sysctls_are_named_for_the_families_in_use() {
         ]
     );
     // So is that of another interface than the underlay.
-    let nat = Sysctls { announced: vec!["enp0s3".to_owned(), "eth0".to_owned()], ..bad.clone() };
+    let nat = Sysctls {
+        announced: vec!["enp0s3".to_owned(), "eth0".to_owned()],
+        ..bad.clone()
+    };
     assert_eq!(
-        only(&with(&network(), &nat, Firewalls::default()), "ipv6-forwarding").remedy.commands,
+        only(
+            &with(&network(), &nat, Firewalls::default()),
+            "ipv6-forwarding"
+        )
+        .remedy
+        .commands,
         ["enp0s3", "eth0", "all"]
             .map(|name| match name {
                 "all" => crate::persist::sysctl("net.ipv6.conf.all.forwarding", 1),
@@ -111,16 +221,43 @@ fn sysctls_are_named_for_the_families_in_use() {
             .concat()
     );
     // A file that is not there is no finding.
-    let none = Sysctls { br_netfilter: true, ..Sysctls::default() };
-    assert_eq!((checks(&network(), &none), corrections(&network(), &none)), (vec![], vec![]));
-    assert_eq!(checks(&Network { nftables: true, ..network() }, &Sysctls { br_netfilter: false, ..sysctls() }), [""; 0]);
+    let none = Sysctls {
+        br_netfilter: true,
+        ..Sysctls::default()
+    };
+    assert_eq!(
+        (checks(&network(), &none), corrections(&network(), &none)),
+        (vec![], vec![])
+    );
+    assert_eq!(
+        checks(
+            &Network {
+                nftables: true,
+                ..network()
+            },
+            &Sysctls {
+                br_netfilter: false,
+                ..sysctls()
+            }
+        ),
+        [""; 0]
+    );
 }
 
 #[test]
 fn corrections_keep_router_advertisements() {
-    let bad = Sysctls { ip_forward: Some(0), v6_forwarding: Some(0), call_iptables: Some(0), call_ip6tables: Some(0), ..sysctls() };
+    let bad = Sysctls {
+        ip_forward: Some(0),
+        v6_forwarding: Some(0),
+        call_iptables: Some(0),
+        call_ip6tables: Some(0),
+        ..sysctls()
+    };
     let list = |sysctls: &Sysctls| -> Vec<String> {
-        corrections(&network(), sysctls).iter().map(|c| format!("{} {} -> {}", c.path.display(), c.old, c.new)).collect()
+        corrections(&network(), sysctls)
+            .iter()
+            .map(|c| format!("{} {} -> {}", c.path.display(), c.old, c.new))
+            .collect()
     };
     assert_eq!(
         list(&bad),
@@ -132,31 +269,90 @@ fn corrections_keep_router_advertisements() {
             "/proc/sys/net/bridge/bridge-nf-call-ip6tables 0 -> 1",
         ]
     );
-    assert!(!list(&Sysctls { announced: Vec::new(), ..bad.clone() }).iter().any(|line| line.contains("accept_ra")));
-    let vlan = Sysctls { announced: vec!["eth0.7".to_owned()], ..bad };
-    assert!(list(&vlan)[1].starts_with("/proc/sys/net/ipv6/conf/eth0.7/accept_ra"), "{:?}", list(&vlan));
+    assert!(
+        !list(&Sysctls {
+            announced: Vec::new(),
+            ..bad.clone()
+        })
+        .iter()
+        .any(|line| line.contains("accept_ra"))
+    );
+    let vlan = Sysctls {
+        announced: vec!["eth0.7".to_owned()],
+        ..bad
+    };
+    assert!(
+        list(&vlan)[1].starts_with("/proc/sys/net/ipv6/conf/eth0.7/accept_ra"),
+        "{:?}",
+        list(&vlan)
+    );
 }
 
 #[test]
 fn dockers_policy_matters_only_without_our_rules() {
     let docker = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:DOCKER - [0:0]\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN\n";
-    let (nft, off) = (Network { nftables: true, ..network() }, Network { forward: false, ..network() });
+    let (nft, off) = (
+        Network {
+            nftables: true,
+            ..network()
+        },
+        Network {
+            forward: false,
+            ..network()
+        },
+    );
     let plain = format!("{docker}COMMIT\n");
     assert_eq!(seen(&network(), &plain), [""; 0], "our jump will be added");
-    assert_eq!((seen(&nft, &plain), seen(&off, &plain)), (vec!["forward-policy".to_owned()], vec!["forward-policy".to_owned()]));
-    let found = only(&by_tables(&nft, &[table(&plain, &NET.parse().unwrap(), None, &around(), "iptables")]), "forward-policy");
-    assert_eq!(found.remedy.commands[..2], ["iptables -A FORWARD -s 10.244.0.0/16 -j ACCEPT", "iptables -A FORWARD -d 10.244.0.0/16 -j ACCEPT"]);
+    assert_eq!(
+        (seen(&nft, &plain), seen(&off, &plain)),
+        (
+            vec!["forward-policy".to_owned()],
+            vec!["forward-policy".to_owned()]
+        )
+    );
+    let found = only(
+        &by_tables(
+            &nft,
+            &[table(
+                &plain,
+                &NET.parse().unwrap(),
+                None,
+                &around(),
+                "iptables",
+            )],
+        ),
+        "forward-policy",
+    );
+    assert_eq!(
+        found.remedy.commands[..2],
+        [
+            "iptables -A FORWARD -s 10.244.0.0/16 -j ACCEPT",
+            "iptables -A FORWARD -d 10.244.0.0/16 -j ACCEPT"
+        ]
+    );
     assert!(found.what.contains(&said("forward-policy", "Docker")));
-    let fixed = format!("{}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n", docker.replace("-A DOCKER-USER -j RETURN\n", ""));
+    let fixed = format!(
+        "{}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n",
+        docker.replace("-A DOCKER-USER -j RETURN\n", "")
+    );
     assert_eq!(seen(&nft, &fixed), [""; 0]);
     // Our jump in one variant does not help against the other's policy.
     let ours = "*filter\n:FORWARD ACCEPT [0:0]\n:FLANNEL-FWD - [0:0]\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\nCOMMIT\n";
     let both = [
         table(ours, &NET.parse().unwrap(), None, &around(), "iptables-nft"),
-        table(&plain, &NET.parse().unwrap(), None, &around(), "iptables-legacy"),
+        table(
+            &plain,
+            &NET.parse().unwrap(),
+            None,
+            &around(),
+            "iptables-legacy",
+        ),
     ];
     let found = only(&by_tables(&network(), &both), "forward-policy");
-    assert!(found.remedy.commands[0].starts_with("iptables-legacy -A FORWARD"), "{found:?}");
+    assert!(
+        found.remedy.commands[0].starts_with("iptables-legacy -A FORWARD"),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -170,17 +366,55 @@ fn a_reject_rule_counts_if_it_comes_first() {
     const JUMP: &str = "-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD";
     const REJECT: &str = "-A FORWARD -j REJECT --reject-with icmp-host-prohibited";
     const NAMED: &str = "-A FORWARD -m comment --comment \"the rest -j ACCEPT\" -j DROP";
-    let nft = Network { nftables: true, ..network() };
-    assert_eq!(seen(&network(), &listing(&[REJECT, JUMP])), ["forward-reject"]);
-    assert_eq!(seen(&network(), &listing(&[NAMED, JUMP])), ["forward-reject"]);
+    let nft = Network {
+        nftables: true,
+        ..network()
+    };
+    assert_eq!(
+        seen(&network(), &listing(&[REJECT, JUMP])),
+        ["forward-reject"]
+    );
+    assert_eq!(
+        seen(&network(), &listing(&[NAMED, JUMP])),
+        ["forward-reject"]
+    );
     assert_eq!(seen(&network(), &listing(&[JUMP, REJECT])), [""; 0]);
     assert_eq!(seen(&nft, &listing(&[REJECT])), ["forward-reject"]);
-    assert_eq!(seen(&nft, &listing(&["-A FORWARD -s 10.0.0.0/8 -j ACCEPT", REJECT])), [""; 0]);
-    for (rule, is) in [("-i cni0", true), ("-o flannel+", true), ("! -i eth0", true), ("-i eth0", false), ("! -i cni0", false)] {
+    assert_eq!(
+        seen(
+            &nft,
+            &listing(&["-A FORWARD -s 10.0.0.0/8 -j ACCEPT", REJECT])
+        ),
+        [""; 0]
+    );
+    for (rule, is) in [
+        ("-i cni0", true),
+        ("-o flannel+", true),
+        ("! -i eth0", true),
+        ("-i eth0", false),
+        ("! -i cni0", false),
+    ] {
         let wanted: &[&str] = if is { &[] } else { &["forward-reject"] };
-        assert_eq!(seen(&nft, &listing(&[&format!("-A FORWARD {rule} -j ACCEPT"), REJECT])), wanted, "{rule}");
+        assert_eq!(
+            seen(
+                &nft,
+                &listing(&[&format!("-A FORWARD {rule} -j ACCEPT"), REJECT])
+            ),
+            wanted,
+            "{rule}"
+        );
     }
-    assert_eq!(seen(&network(), &listing(&["-A FORWARD -i eth9 -j REJECT", "-A FORWARD -m conntrack --ctstate INVALID -j DROP", JUMP])), [""; 0]);
+    assert_eq!(
+        seen(
+            &network(),
+            &listing(&[
+                "-A FORWARD -i eth9 -j REJECT",
+                "-A FORWARD -m conntrack --ctstate INVALID -j DROP",
+                JUMP
+            ])
+        ),
+        [""; 0]
+    );
 }
 
 #[test]
@@ -191,45 +425,188 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
         )
     };
     assert_eq!(seen(&network(), &ufw("DROP", "")), ["ufw"]);
-    assert_eq!(seen(&network(), &ufw("ACCEPT", "-A ufw-reject-input -j REJECT\n-A INPUT -j ufw-reject-input")), ["ufw"]);
+    assert_eq!(
+        seen(
+            &network(),
+            &ufw(
+                "ACCEPT",
+                "-A ufw-reject-input -j REJECT\n-A INPUT -j ufw-reject-input"
+            )
+        ),
+        ["ufw"]
+    );
     assert_eq!(seen(&network(), &ufw("ACCEPT", "")), [""; 0]);
-    let ranges = ["-p udp -m udp --dport 8000:9000", "-p udp -m multiport --dports 53,8400:8500", "-i eth0"];
-    for open in ["-p udp -m udp --dport 8472", "-p udp -m multiport --dports 53,8472", "-s 192.0.2.0/24"].into_iter().chain(ranges) {
-        assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {open} -j ACCEPT"))), [""; 0], "{open}");
+    let ranges = [
+        "-p udp -m udp --dport 8000:9000",
+        "-p udp -m multiport --dports 53,8400:8500",
+        "-i eth0",
+    ];
+    for open in [
+        "-p udp -m udp --dport 8472",
+        "-p udp -m multiport --dports 53,8472",
+        "-s 192.0.2.0/24",
+    ]
+    .into_iter()
+    .chain(ranges)
+    {
+        assert_eq!(
+            seen(
+                &network(),
+                &ufw("DROP", &format!("-A ufw-user-input {open} -j ACCEPT"))
+            ),
+            [""; 0],
+            "{open}"
+        );
     }
     // What `encap-blocked` inserts.
-    assert_eq!(seen(&network(), &ufw("DROP", "-A INPUT -p udp -m udp --dport 8472 -j ACCEPT")), [""; 0]);
-    for shut in ["-p udp -m udp --dport 8473:9000", "-p udp -m multiport --dports 53,8000:8471", "-i lo", "-m conntrack --ctstate ESTABLISHED"]
-        .into_iter()
-        // What is let in from elsewhere, and by another protocol.
-        .chain(["-s 203.0.113.5/32", "-p tcp -m tcp --dport 8472", "-i docker0", "-s 203.0.113.5/32 -p udp -m udp --dport 8472"])
-    {
-        assert_eq!(seen(&network(), &ufw("DROP", &format!("-A ufw-user-input {shut} -j ACCEPT"))), ["ufw"], "{shut}");
+    assert_eq!(
+        seen(
+            &network(),
+            &ufw("DROP", "-A INPUT -p udp -m udp --dport 8472 -j ACCEPT")
+        ),
+        [""; 0]
+    );
+    for shut in [
+        "-p udp -m udp --dport 8473:9000",
+        "-p udp -m multiport --dports 53,8000:8471",
+        "-i lo",
+        "-m conntrack --ctstate ESTABLISHED",
+    ]
+    .into_iter()
+    // What is let in from elsewhere, and by another protocol.
+    .chain([
+        "-s 203.0.113.5/32",
+        "-p tcp -m tcp --dport 8472",
+        "-i docker0",
+        "-s 203.0.113.5/32 -p udp -m udp --dport 8472",
+    ]) {
+        assert_eq!(
+            seen(
+                &network(),
+                &ufw("DROP", &format!("-A ufw-user-input {shut} -j ACCEPT"))
+            ),
+            ["ufw"],
+            "{shut}"
+        );
     }
-    assert_eq!(seen(&network(), &ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP")), ["ufw"]);
-    assert_eq!(seen(&Network { encapsulation: None, ..network() }, &ufw("DROP", "")), [""; 0], "no port is needed");
+    assert_eq!(
+        seen(
+            &network(),
+            &ufw(
+                "DROP",
+                "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP"
+            )
+        ),
+        ["ufw"]
+    );
+    assert_eq!(
+        seen(
+            &Network {
+                encapsulation: None,
+                ..network()
+            },
+            &ufw("DROP", "")
+        ),
+        [""; 0],
+        "no port is needed"
+    );
     // Tunnels of all families travel in one: the other family's firewall has nothing to let in.
     let of = |family| {
-        let outer = Encapsulation::Udp { ports: Dual::Both(8472, 8472), outer: Some(family) };
-        seen(&Network { encapsulation: Some(outer), ..network() }, &ufw("DROP", ""))
+        let outer = Encapsulation::Udp {
+            ports: Dual::Both(8472, 8472),
+            outer: Some(family),
+        };
+        seen(
+            &Network {
+                encapsulation: Some(outer),
+                ..network()
+            },
+            &ufw("DROP", ""),
+        )
     };
-    assert_eq!((of(Family::V4), of(Family::V6)), (vec!["ufw".to_owned()], Vec::new()));
-    let ipip = Network { encapsulation: Some(Encapsulation::Ipip), ..network() };
-    for (rule, is) in [("-p 4", true), ("-p ipencap", true), ("-s 192.0.2.0/24", true), ("-p udp -m udp --dport 8472", false), ("-p udp", false)] {
+    assert_eq!(
+        (of(Family::V4), of(Family::V6)),
+        (vec!["ufw".to_owned()], Vec::new())
+    );
+    let ipip = Network {
+        encapsulation: Some(Encapsulation::Ipip),
+        ..network()
+    };
+    for (rule, is) in [
+        ("-p 4", true),
+        ("-p ipencap", true),
+        ("-s 192.0.2.0/24", true),
+        ("-p udp -m udp --dport 8472", false),
+        ("-p udp", false),
+    ] {
         let wanted: &[&str] = if is { &[] } else { &["ufw"] };
-        assert_eq!(seen(&ipip, &ufw("DROP", &format!("-A ufw-before-input {rule} -j ACCEPT"))), wanted, "{rule}");
+        assert_eq!(
+            seen(
+                &ipip,
+                &ufw("DROP", &format!("-A ufw-before-input {rule} -j ACCEPT"))
+            ),
+            wanted,
+            "{rule}"
+        );
     }
-    let facts = by_tables(&ipip, &[table(&ufw("DROP", ""), &NET.parse().unwrap(), ipip.tunnel(), &around(), "iptables")]);
+    let facts = by_tables(
+        &ipip,
+        &[table(
+            &ufw("DROP", ""),
+            &NET.parse().unwrap(),
+            ipip.tunnel(),
+            &around(),
+            "iptables",
+        )],
+    );
     let found = only(&facts, "ufw");
-    assert!(found.what.contains(&said("ufw", "protocol 4")) && found.remedy.commands.last().is_some_and(|last| last == "ufw reload"), "{found:?}");
-    let v6 = table(&ufw("DROP", ""), &"fd10:244::/48".parse().unwrap(), ipip.tunnel(), &around(), "ip6tables");
-    assert!(report(&by_tables(&ipip, &[v6])).findings.is_empty(), "it travels over IPv4");
-    let two = Network { encapsulation: Some(Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None }), ..network() };
+    assert!(
+        found.what.contains(&said("ufw", "protocol 4"))
+            && found
+                .remedy
+                .commands
+                .last()
+                .is_some_and(|last| last == "ufw reload"),
+        "{found:?}"
+    );
+    let v6 = table(
+        &ufw("DROP", ""),
+        &"fd10:244::/48".parse().unwrap(),
+        ipip.tunnel(),
+        &around(),
+        "ip6tables",
+    );
+    assert!(
+        report(&by_tables(&ipip, &[v6])).findings.is_empty(),
+        "it travels over IPv4"
+    );
+    let two = Network {
+        encapsulation: Some(Encapsulation::Udp {
+            ports: Dual::Both(51820, 51821),
+            outer: None,
+        }),
+        ..network()
+    };
     let one_open = "-A ufw-user-input -p udp -m udp --dport 51820 -j ACCEPT";
     assert_eq!(seen(&two, &ufw("DROP", one_open)), ["ufw"], "half of it");
-    assert_eq!(seen(&two, &ufw("DROP", &format!("{one_open}\n{}", one_open.replace("51820", "51821")))), [""; 0]);
+    assert_eq!(
+        seen(
+            &two,
+            &ufw(
+                "DROP",
+                &format!("{one_open}\n{}", one_open.replace("51820", "51821"))
+            )
+        ),
+        [""; 0]
+    );
     // When ufw is disabled, its chains may remain without jumps.
-    assert_eq!(seen(&network(), "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"), [""; 0]);
+    assert_eq!(
+        seen(
+            &network(),
+            "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"
+        ),
+        [""; 0]
+    );
 }
 
 /// What the real nft makes of a script: its chains, and all of it.
@@ -241,18 +618,38 @@ pub fn listed(script: &str) -> Vec<serde_json::Value> {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), format!("{script}\n").as_bytes()).unwrap();
+    std::io::Write::write_all(
+        &mut child.stdin.take().unwrap(),
+        format!("{script}\n").as_bytes(),
+    )
+    .unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "nft refuses\n{script}");
     let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// The findings for what the real nft makes of a script.
 fn barred(script: &str) -> Vec<(String, String)> {
-    let barriers = barriers(&listed(script)[1], &network().networks.nets().collect::<Vec<_>>());
-    let facts = with(&network(), &sysctls(), Firewalls { barriers, ..Firewalls::default() });
-    report(&facts).findings.into_iter().map(|finding| (finding.check, finding.about)).collect()
+    let barriers = barriers(
+        &listed(script)[1],
+        &network().networks.nets().collect::<Vec<_>>(),
+    );
+    let facts = with(
+        &network(),
+        &sysctls(),
+        Firewalls {
+            barriers,
+            ..Firewalls::default()
+        },
+    );
+    report(&facts)
+        .findings
+        .into_iter()
+        .map(|finding| (finding.check, finding.about))
+        .collect()
 }
 
 #[test]
@@ -263,10 +660,23 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
             "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {v4} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }}\n }}"
         )
     };
-    let name = |family: &str, net: &str| ("forward-policy".to_owned(), format!("{family} wall gate {net}"));
-    assert_eq!(barred(&chain("inet", "drop", "")), [name("inet", v4), name("inet", v6)]);
+    let name = |family: &str, net: &str| {
+        (
+            "forward-policy".to_owned(),
+            format!("{family} wall gate {net}"),
+        )
+    };
+    assert_eq!(
+        barred(&chain("inet", "drop", "")),
+        [name("inet", v4), name("inet", v6)]
+    );
     assert_eq!(barred(&chain("ip", "drop", "")), [name("ip", v4)]);
-    assert_eq!(barred("table ip6 wall { chain gate { type filter hook forward priority 0; policy drop; }; }"), [name("ip6", v6)]);
+    assert_eq!(
+        barred(
+            "table ip6 wall { chain gate { type filter hook forward priority 0; policy drop; }; }"
+        ),
+        [name("ip6", v6)]
+    );
     assert_eq!(barred(&chain("inet", "accept", "")), []);
     // A rule that does not match pods does not help them; one that does helps its family.
     for (more, left) in [
@@ -275,7 +685,10 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
         ("tcp dport 22 accept", 2),
         ("iifname \"eth0\" accept", 2),
         ("ip saddr 10.244.0.0/16 tcp dport 22 accept", 2),
-        ("ip saddr 10.244.0.0/16 accept; ip daddr 10.244.0.0/16 accept", 1),
+        (
+            "ip saddr 10.244.0.0/16 accept; ip daddr 10.244.0.0/16 accept",
+            1,
+        ),
         ("ip saddr 10.0.0.0/8 counter accept", 1),
         ("ip daddr { 192.0.2.0/24, 10.244.0.0/16 } accept", 1),
         ("ip saddr @pods accept", 1),
@@ -284,16 +697,25 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
         ("meta nfproto ipv4 jump inner", 1),
         ("tcp dport 80 jump inner", 2),
         ("meta nfproto ipv6 accept", 1),
-        ("iifname \"flannel*\" accept; oifname \"flannel*\" accept", 0),
+        (
+            "iifname \"flannel*\" accept; oifname \"flannel*\" accept",
+            0,
+        ),
         ("oifname { \"cni0\", \"flannel.1\" } accept", 0),
         ("iifname != \"eth0\" accept", 0),
         // IPv6 has another device.
         ("iifname != \"flannel.1\" accept", 1),
         ("iifname != { \"flannel.1\", \"flannel-v6.1\" } accept", 2),
         ("ct state != new accept", 2),
-        ("iifname vmap { \"lo\" : accept, \"cni0\" : accept, \"flannel.1\" : accept }", 0),
+        (
+            "iifname vmap { \"lo\" : accept, \"cni0\" : accept, \"flannel.1\" : accept }",
+            0,
+        ),
         ("iifname vmap { \"lo\" : accept, \"cni0\" : jump inner }", 1),
-        ("ip saddr vmap { 10.244.0.0/16 : accept, 192.0.2.1 : drop }", 1),
+        (
+            "ip saddr vmap { 10.244.0.0/16 : accept, 192.0.2.1 : drop }",
+            1,
+        ),
         ("ct state vmap { established : accept, invalid : drop }", 2),
         ("tcp dport 22 iifname vmap { \"cni0\" : accept }", 2),
         ("accept", 0),
@@ -301,15 +723,41 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
         assert_eq!(barred(&chain("inet", "drop", more)).len(), left, "{more}");
     }
     // A rule without conditions acts like a policy.
-    let rejects = |more: &str| barred(&chain("inet", "accept", more)).iter().filter(|(check, _)| check == "forward-reject").count();
+    let rejects = |more: &str| {
+        barred(&chain("inet", "accept", more))
+            .iter()
+            .filter(|(check, _)| check == "forward-reject")
+            .count()
+    };
     assert_eq!(
-        (rejects("reject"), rejects("drop; ip saddr 10.244.0.0/16 accept"), rejects("ip saddr 10.244.0.0/16 accept; counter drop")),
+        (
+            rejects("reject"),
+            rejects("drop; ip saddr 10.244.0.0/16 accept"),
+            rejects("ip saddr 10.244.0.0/16 accept; counter drop")
+        ),
         (2, 2, 1)
     );
-    assert_eq!((rejects("tcp dport 22 drop"), rejects("ct state invalid drop")), (0, 0));
+    assert_eq!(
+        (
+            rejects("tcp dport 22 drop"),
+            rejects("ct state invalid drop")
+        ),
+        (0, 0)
+    );
     // Chains covered by other checks: iptables was listed by its own program, ip6tables was not.
-    let theirs = |table: &str, chain: &str| format!("table {table} {{ chain {chain} {{ type filter hook forward priority 0; policy drop; }}; }}\n");
-    assert_eq!(barred(&(theirs("inet firewalld", "x") + &theirs("ip flannel-ipv4", "forward") + &theirs("ip filter", "FORWARD"))), []);
+    let theirs = |table: &str, chain: &str| {
+        format!(
+            "table {table} {{ chain {chain} {{ type filter hook forward priority 0; policy drop; }}; }}\n"
+        )
+    };
+    assert_eq!(
+        barred(
+            &(theirs("inet firewalld", "x")
+                + &theirs("ip flannel-ipv4", "forward")
+                + &theirs("ip filter", "FORWARD"))
+        ),
+        []
+    );
     assert_eq!(barred(&theirs("ip6 filter", "FORWARD")).len(), 1);
 }
 
@@ -325,14 +773,20 @@ fn wrong_checksums_from_elsewhere_are_nobodys_fault() {
     let of = |udp, tcp, refuses| {
         let mut facts = healthy();
         facts.host.checksums = Fact::Known(Checksums { udp, tcp });
-        let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+        let Fact::Known(mesh) = &mut facts.mesh else {
+            panic!("no mesh")
+        };
         (mesh.paths[0].verdict.ping_only, mesh.paths[0].refuses) = (true, refuses);
         causes(&facts)
     };
     assert_eq!(of(3, 0, false), ["checksum"]);
     // A segment from the Internet, and a peer whose daemon starts anew.
     for (udp, tcp, refuses) in [(2, 0, false), (0, 50, false), (50, 50, true)] {
-        assert_eq!(of(udp, tcp, refuses), ["probe-filtered"], "{udp} {tcp} {refuses}");
+        assert_eq!(
+            of(udp, tcp, refuses),
+            ["probe-filtered"],
+            "{udp} {tcp} {refuses}"
+        );
     }
 }
 
@@ -340,17 +794,47 @@ fn wrong_checksums_from_elsewhere_are_nobodys_fault() {
 fn routes_inside_the_network_matter_where_they_win() {
     let of = |to: &str, protocol, index| {
         let mut facts = healthy();
-        let Fact::Known(routes) = &mut facts.host.routes else { panic!("no routes") };
-        routes.push(Route { index: Some(index), protocol, ..Route::new(to.parse().unwrap()) });
-        report(&facts).findings.iter().map(|finding| (finding.check.clone(), finding.severity)).collect::<Vec<_>>()
+        let Fact::Known(routes) = &mut facts.host.routes else {
+            panic!("no routes")
+        };
+        routes.push(Route {
+            index: Some(index),
+            protocol,
+            ..Route::new(to.parse().unwrap())
+        });
+        report(&facts)
+            .findings
+            .iter()
+            .map(|finding| (finding.check.clone(), finding.severity))
+            .collect::<Vec<_>>()
     };
     let found = |severity| vec![("network-overlap".to_owned(), severity)];
-    assert_eq!(of("10.244.2.0/25", 4, 2), found(Severity::Broken), "a part of a peer's subnet");
-    assert_eq!(of("10.244.2.0/23", 4, 2), found(Severity::Risk), "flannel's own route is longer");
-    assert_eq!(of("10.244.128.0/17", 4, 5), found(Severity::Risk), "nobody has it yet");
+    assert_eq!(
+        of("10.244.2.0/25", 4, 2),
+        found(Severity::Broken),
+        "a part of a peer's subnet"
+    );
+    assert_eq!(
+        of("10.244.2.0/23", 4, 2),
+        found(Severity::Risk),
+        "flannel's own route is longer"
+    );
+    assert_eq!(
+        of("10.244.128.0/17", 4, 5),
+        found(Severity::Risk),
+        "nobody has it yet"
+    );
     assert_eq!(of("10.244.128.7/32", 4, 2), [], "a node inside the network");
-    assert_eq!(of("10.0.0.0/8", 4, 5), [], "flannel's are longer, whoever has a subnet");
-    assert_eq!(of("10.244.128.0/17", 2, 5), [], "an address is told by itself");
+    assert_eq!(
+        of("10.0.0.0/8", 4, 5),
+        [],
+        "flannel's are longer, whoever has a subnet"
+    );
+    assert_eq!(
+        of("10.244.128.0/17", 2, 5),
+        [],
+        "an address is told by itself"
+    );
     assert_eq!(of("10.244.1.7/32", 3, 5), [], "a pod of this node");
     assert_eq!(of("172.31.0.0/16", 4, 5), []);
 }
@@ -359,8 +843,21 @@ fn routes_inside_the_network_matter_where_they_win() {
 fn dockers_own_network_is_an_overlap_and_no_stale_bridge() {
     let mut facts = healthy();
     let own = subnet_lease::Subnets::V4("172.20.1.0/24".parse().unwrap());
-    facts.network = Fact::Known(Network { networks: subnet_lease::Subnets::V4("172.16.0.0/12".parse().unwrap()), own, ..network() });
+    facts.network = Fact::Known(Network {
+        networks: subnet_lease::Subnets::V4("172.16.0.0/12".parse().unwrap()),
+        own,
+        ..network()
+    });
     let found = report(&facts).findings;
-    assert!(found.iter().all(|finding| finding.check != "stale-bridge"), "{found:#?}");
-    assert!(found.iter().any(|finding| finding.check == "network-overlap" && finding.about == "docker0 172.17.0.0/16"), "{found:#?}");
+    assert!(
+        found.iter().all(|finding| finding.check != "stale-bridge"),
+        "{found:#?}"
+    );
+    assert!(
+        found
+            .iter()
+            .any(|finding| finding.check == "network-overlap"
+                && finding.about == "docker0 172.17.0.0/16"),
+        "{found:#?}"
+    );
 }

@@ -36,7 +36,10 @@ fn commands() -> Vec<(&'static str, Vec<String>)> {
     for (check, spoil) in CASES.iter().filter(|(check, _)| CHANGING.contains(check)) {
         let mut facts = healthy();
         spoil(&mut facts);
-        let found = report(&facts).findings.into_iter().filter(|finding| finding.check == *check);
+        let found = report(&facts)
+            .findings
+            .into_iter()
+            .filter(|finding| finding.check == *check);
         all.extend(found.map(|finding| (*check, finding.remedy.commands)));
     }
     all
@@ -46,14 +49,34 @@ fn commands() -> Vec<(&'static str, Vec<String>)> {
 fn command_that_a_reboot_undoes_is_followed_by_one_that_stays() {
     for (check, commands) in commands() {
         let is_undone = |command: &String| {
-            ["sysctl -w", "iptables ", "ip6tables ", "nft insert", "nft add", "ethtool -K", "modprobe"].iter().any(|start| command.starts_with(start))
+            [
+                "sysctl -w",
+                "iptables ",
+                "ip6tables ",
+                "nft insert",
+                "nft add",
+                "ethtool -K",
+                "modprobe",
+            ]
+            .iter()
+            .any(|start| command.starts_with(start))
         };
         let undone = commands.iter().filter(|command| is_undone(command)).count();
-        let stays = commands.iter().filter(|command| command.contains("> /etc/") || command.contains(">> $file")).count();
+        let stays = commands
+            .iter()
+            .filter(|command| command.contains("> /etc/") || command.contains(">> $file"))
+            .count();
         // Lines about rules are many, the file that keeps them is one.
-        let enough = if commands.iter().any(|command| command.starts_with("sysctl")) { undone } else { undone.min(1) };
+        let enough = if commands.iter().any(|command| command.starts_with("sysctl")) {
+            undone
+        } else {
+            undone.min(1)
+        };
         assert!(stays >= enough, "{check}: {commands:#?}");
-        assert!(!commands.last().is_some_and(is_undone), "{check}: {commands:#?}");
+        assert!(
+            !commands.last().is_some_and(is_undone),
+            "{check}: {commands:#?}"
+        );
     }
 }
 
@@ -61,11 +84,24 @@ fn command_that_a_reboot_undoes_is_followed_by_one_that_stays() {
 fn command_opens_no_port_to_any_source() {
     for (check, commands) in commands() {
         for command in &commands {
-            let is_open = ["-j ACCEPT", " accept", "ufw allow"].iter().any(|word| command.contains(word));
-            let narrowed = ["from ", "-s ", "-d 10.244.0.0/16", "saddr ", "daddr ", "source address=", "--add-source="]
+            let is_open = ["-j ACCEPT", " accept", "ufw allow"]
                 .iter()
                 .any(|word| command.contains(word));
-            assert!(!is_open || narrowed || command.starts_with("tcpdump "), "{check}: {command}");
+            let narrowed = [
+                "from ",
+                "-s ",
+                "-d 10.244.0.0/16",
+                "saddr ",
+                "daddr ",
+                "source address=",
+                "--add-source=",
+            ]
+            .iter()
+            .any(|word| command.contains(word));
+            assert!(
+                !is_open || narrowed || command.starts_with("tcpdump "),
+                "{check}: {command}"
+            );
             assert!(!command.contains("--add-port"), "{check}: {command}");
         }
     }
@@ -73,31 +109,59 @@ fn command_opens_no_port_to_any_source() {
 
 /// What the real iptables makes of its arguments, line by line, as it saves them.
 fn saved(lines: &str) -> String {
-    let script: String = lines.lines().map(|line| format!("iptables-nft {}\n", line.trim())).collect();
-    let output = Command::new("unshare").args(["-n", "sh", "-ec", &format!("{script}iptables-nft-save -t filter")]).output().unwrap();
+    let script: String = lines
+        .lines()
+        .map(|line| format!("iptables-nft {}\n", line.trim()))
+        .collect();
+    let output = Command::new("unshare")
+        .args([
+            "-n",
+            "sh",
+            "-ec",
+            &format!("{script}iptables-nft-save -t filter"),
+        ])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{script}{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
 fn read(lines: &str) -> Table {
-    table(&saved(lines), &"10.244.0.0/16".parse().unwrap(), network().tunnel(), &around(), "iptables")
+    table(
+        &saved(lines),
+        &"10.244.0.0/16".parse().unwrap(),
+        network().tunnel(),
+        &around(),
+        "iptables",
+    )
 }
 
 /// A node with these firewalls, whose own rules are in nftables.
 fn behind(firewalls: Firewalls) -> Facts {
     let mut facts = healthy();
-    facts.network = Fact::Known(Network { nftables: true, ..network() });
+    facts.network = Fact::Known(Network {
+        nftables: true,
+        ..network()
+    });
     facts.host.firewalls = Fact::Known(firewalls);
     facts
 }
 
 fn by_iptables(lines: &str) -> Vec<Finding> {
-    report(&behind(Firewalls { tables: vec![read(lines)], ..Firewalls::default() })).findings
+    report(&behind(Firewalls {
+        tables: vec![read(lines)],
+        ..Firewalls::default()
+    }))
+    .findings
 }
 
 fn by_nft(script: &str) -> Vec<Finding> {
     let barriers = barriers(&listed(script)[1], &["10.244.0.0/16".parse().unwrap()]);
-    report(&behind(Firewalls { barriers, ..Firewalls::default() })).findings
+    report(&behind(Firewalls {
+        barriers,
+        ..Firewalls::default()
+    }))
+    .findings
 }
 
 /// Rules of healthy hosts, each before a rule that rejects all. `None`: nothing is found.
@@ -105,25 +169,69 @@ fn by_nft(script: &str) -> Vec<Finding> {
 fn rules_that_let_pods_pass_are_never_broken() {
     let risk = Some(Severity::Risk);
     for (rules, wanted) in [
-        ("-A FORWARD -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT", None),
-        ("-A FORWARD -i cni0 -o flannel.1 -j ACCEPT\n-A FORWARD -i flannel.1 -o cni0 -j ACCEPT", None),
+        (
+            "-A FORWARD -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT",
+            None,
+        ),
+        (
+            "-A FORWARD -i cni0 -o flannel.1 -j ACCEPT\n-A FORWARD -i flannel.1 -o cni0 -j ACCEPT",
+            None,
+        ),
         ("-A FORWARD -i cni0 -o flannel.1 -j ACCEPT", None),
-        ("-A FORWARD -s 10.244.0.0/16 -m conntrack --ctstate NEW -j ACCEPT", None),
-        ("-N own\n-A own -s 10.244.0.0/16 -j ACCEPT\n-A FORWARD -j own", None),
-        ("-N own\n-A own -j ACCEPT\n-A FORWARD -s 10.244.0.0/16 -g own", None),
-        ("-A FORWARD -s 10.244.0.0/17 -j ACCEPT\n-A FORWARD -s 10.244.128.0/17 -j ACCEPT", None),
+        (
+            "-A FORWARD -s 10.244.0.0/16 -m conntrack --ctstate NEW -j ACCEPT",
+            None,
+        ),
+        (
+            "-N own\n-A own -s 10.244.0.0/16 -j ACCEPT\n-A FORWARD -j own",
+            None,
+        ),
+        (
+            "-N own\n-A own -j ACCEPT\n-A FORWARD -s 10.244.0.0/16 -g own",
+            None,
+        ),
+        (
+            "-A FORWARD -s 10.244.0.0/17 -j ACCEPT\n-A FORWARD -s 10.244.128.0/17 -j ACCEPT",
+            None,
+        ),
         ("-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT", risk),
-        ("-N own\n-A own -m mark --mark 7 -j ACCEPT\n-A FORWARD -j own", risk),
+        (
+            "-N own\n-A own -m mark --mark 7 -j ACCEPT\n-A FORWARD -j own",
+            risk,
+        ),
         // None of these lets pods' packets pass.
-        ("-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", Some(Severity::Broken)),
-        ("-A FORWARD -i docker0 -j ACCEPT\n-A FORWARD -o docker0 -j ACCEPT", Some(Severity::Broken)),
-        ("-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT", Some(Severity::Broken)),
-        ("-A FORWARD -s 10.96.0.0/12 -p tcp --dport 443 -j ACCEPT", Some(Severity::Broken)),
+        (
+            "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+            Some(Severity::Broken),
+        ),
+        (
+            "-A FORWARD -i docker0 -j ACCEPT\n-A FORWARD -o docker0 -j ACCEPT",
+            Some(Severity::Broken),
+        ),
+        (
+            "-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT",
+            Some(Severity::Broken),
+        ),
+        (
+            "-A FORWARD -s 10.96.0.0/12 -p tcp --dport 443 -j ACCEPT",
+            Some(Severity::Broken),
+        ),
     ] {
-        for (check, last) in [("forward-reject", "-A FORWARD -j REJECT"), ("forward-policy", "-P FORWARD DROP")] {
+        for (check, last) in [
+            ("forward-reject", "-A FORWARD -j REJECT"),
+            ("forward-policy", "-P FORWARD DROP"),
+        ] {
             let found = by_iptables(&format!("{rules}\n{last}"));
-            let severities: Vec<Severity> = found.iter().filter(|finding| finding.check == check).map(|finding| finding.severity).collect();
-            assert_eq!(severities, wanted.into_iter().collect::<Vec<_>>(), "{rules}\n{last}");
+            let severities: Vec<Severity> = found
+                .iter()
+                .filter(|finding| finding.check == check)
+                .map(|finding| finding.severity)
+                .collect();
+            assert_eq!(
+                severities,
+                wanted.into_iter().collect::<Vec<_>>(),
+                "{rules}\n{last}"
+            );
         }
     }
     let pods = "10.244.0.0/16";
@@ -131,78 +239,190 @@ fn rules_that_let_pods_pass_are_never_broken() {
         (format!("ip saddr {pods} ct state new accept"), None),
         (format!("ip saddr {pods} ip daddr {pods} accept"), None),
         ("ct state new jump own".to_owned(), None),
-        ("ct state vmap { established : accept, new : jump own }".to_owned(), None),
-        (format!("ip saddr . ip daddr {{ {pods} . {pods} }} accept"), None),
-        ("ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept".to_owned(), None),
-        ("iifname . oifname { \"cni0\" . \"flannel.1\", \"flannel.1\" . \"cni0\" } accept".to_owned(), None),
-        ("iifname . oifname vmap { \"cni0\" . \"flannel.1\" : accept }".to_owned(), None),
+        (
+            "ct state vmap { established : accept, new : jump own }".to_owned(),
+            None,
+        ),
+        (
+            format!("ip saddr . ip daddr {{ {pods} . {pods} }} accept"),
+            None,
+        ),
+        (
+            "ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept".to_owned(),
+            None,
+        ),
+        (
+            "iifname . oifname { \"cni0\" . \"flannel.1\", \"flannel.1\" . \"cni0\" } accept"
+                .to_owned(),
+            None,
+        ),
+        (
+            "iifname . oifname vmap { \"cni0\" . \"flannel.1\" : accept }".to_owned(),
+            None,
+        ),
         ("meta mark 7 accept".to_owned(), risk),
-        ("ct state established,related accept; tcp dport 22 accept; iifname \"docker0\" accept".to_owned(), Some(Severity::Broken)),
+        (
+            "ct state established,related accept; tcp dport 22 accept; iifname \"docker0\" accept"
+                .to_owned(),
+            Some(Severity::Broken),
+        ),
     ] {
         for (policy, last) in [("drop", ""), ("accept", "reject")] {
             let script = format!(
                 "table inet wall {{ chain own {{ ip saddr {pods} accept; }}\n chain gate {{ type filter hook forward priority 0; policy {policy}; {rules}; {last}\n }}\n }}"
             );
-            let severities: Vec<Severity> = by_nft(&script).iter().map(|finding| finding.severity).collect();
-            assert_eq!(severities, wanted.into_iter().collect::<Vec<_>>(), "{script}");
+            let severities: Vec<Severity> = by_nft(&script)
+                .iter()
+                .map(|finding| finding.severity)
+                .collect();
+            assert_eq!(
+                severities,
+                wanted.into_iter().collect::<Vec<_>>(),
+                "{script}"
+            );
         }
     }
 }
 
 /// Applies the commands of a finding after these rules, as they are printed, and returns the rules of a chain.
 fn applied(lines: &str, check: &str, chain: &str) -> Vec<String> {
-    let found = by_iptables(lines).into_iter().find(|finding| finding.check == check).unwrap();
-    let now = found.remedy.commands.iter().filter(|command| command.starts_with("iptables "));
-    let script: String =
-        lines.lines().map(str::to_owned).map(|line| format!("iptables {line}\n")).chain(now.map(|command| format!("{command}\n"))).collect();
-    let output = Command::new("unshare").args(["-n", "sh", "-ec", &format!("{script}iptables -S {chain}")]).output().unwrap();
+    let found = by_iptables(lines)
+        .into_iter()
+        .find(|finding| finding.check == check)
+        .unwrap();
+    let now = found
+        .remedy
+        .commands
+        .iter()
+        .filter(|command| command.starts_with("iptables "));
+    let script: String = lines
+        .lines()
+        .map(str::to_owned)
+        .map(|line| format!("iptables {line}\n"))
+        .chain(now.map(|command| format!("{command}\n")))
+        .collect();
+    let output = Command::new("unshare")
+        .args(["-n", "sh", "-ec", &format!("{script}iptables -S {chain}")])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{script}{output:?}");
-    String::from_utf8(output.stdout).unwrap().lines().filter(|line| line.starts_with("-A")).map(str::to_owned).collect()
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("-A"))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn accept_rules_come_after_network_policies_and_before_what_rejects() {
     let policies = "-N cali-FORWARD\n-N KUBE-ROUTER-FORWARD\n-A FORWARD -j cali-FORWARD\n-A FORWARD -j KUBE-ROUTER-FORWARD";
-    let ours = ["-A FORWARD -d 10.244.0.0/16 -j ACCEPT", "-A FORWARD -s 10.244.0.0/16 -j ACCEPT"];
+    let ours = [
+        "-A FORWARD -d 10.244.0.0/16 -j ACCEPT",
+        "-A FORWARD -s 10.244.0.0/16 -j ACCEPT",
+    ];
     let reject = "-A FORWARD -j REJECT --reject-with icmp-port-unreachable";
-    let first = ["-A FORWARD -j cali-FORWARD", "-A FORWARD -j KUBE-ROUTER-FORWARD"];
-    assert_eq!(applied(&format!("{policies}\n-A FORWARD -j REJECT"), "forward-reject", "FORWARD"), [&first[..], &ours[..], &[reject]].concat());
+    let first = [
+        "-A FORWARD -j cali-FORWARD",
+        "-A FORWARD -j KUBE-ROUTER-FORWARD",
+    ];
+    assert_eq!(
+        applied(
+            &format!("{policies}\n-A FORWARD -j REJECT"),
+            "forward-reject",
+            "FORWARD"
+        ),
+        [&first[..], &ours[..], &[reject]].concat()
+    );
     // Behind the rule that rejects all the policies are not reached: it moves to the end.
     let behind = "-N cali-FORWARD\n-A FORWARD -j REJECT\n-A FORWARD -j cali-FORWARD";
     let moved = applied(behind, "forward-reject", "FORWARD");
-    assert_eq!(moved, ["-A FORWARD -j cali-FORWARD", ours[1], ours[0], reject]);
-    assert_eq!(applied(&format!("{policies}\n-P FORWARD DROP"), "forward-policy", "FORWARD"), [&first[..], &[ours[1], ours[0]]].concat());
-    assert_eq!(applied("-A FORWARD -j REJECT", "forward-reject", "FORWARD"), [&ours[..], &[reject]].concat());
+    assert_eq!(
+        moved,
+        ["-A FORWARD -j cali-FORWARD", ours[1], ours[0], reject]
+    );
+    assert_eq!(
+        applied(
+            &format!("{policies}\n-P FORWARD DROP"),
+            "forward-policy",
+            "FORWARD"
+        ),
+        [&first[..], &[ours[1], ours[0]]].concat()
+    );
+    assert_eq!(
+        applied("-A FORWARD -j REJECT", "forward-reject", "FORWARD"),
+        [&ours[..], &[reject]].concat()
+    );
 }
 
 #[test]
 fn commands_of_all_findings_typed_twice_keep_network_policies() {
-    let lines = "-P FORWARD DROP\n-N cali-FORWARD\n-A FORWARD -j REJECT\n-A FORWARD -j cali-FORWARD";
+    let lines =
+        "-P FORWARD DROP\n-N cali-FORWARD\n-A FORWARD -j REJECT\n-A FORWARD -j cali-FORWARD";
     let found = by_iptables(lines);
-    assert_eq!(found.iter().filter(|finding| finding.check.starts_with("forward-")).count(), 2, "{found:?}");
-    let commands: Vec<&String> = found.iter().flat_map(|finding| &finding.remedy.commands).filter(|command| !command.starts_with('#')).collect();
+    assert_eq!(
+        found
+            .iter()
+            .filter(|finding| finding.check.starts_with("forward-"))
+            .count(),
+        2,
+        "{found:?}"
+    );
+    let commands: Vec<&String> = found
+        .iter()
+        .flat_map(|finding| &finding.remedy.commands)
+        .filter(|command| !command.starts_with('#'))
+        .collect();
     // At the start of the host the policies are not there yet: nothing may come before them.
-    assert!(commands.iter().all(|command| command.starts_with("iptables ")), "{commands:?}");
+    assert!(
+        commands
+            .iter()
+            .all(|command| command.starts_with("iptables ")),
+        "{commands:?}"
+    );
     let script: String = lines
         .lines()
         .map(|line| format!("iptables {line}\n"))
-        .chain(commands.iter().chain(&commands).map(|command| format!("{command}\n")))
+        .chain(
+            commands
+                .iter()
+                .chain(&commands)
+                .map(|command| format!("{command}\n")),
+        )
         .collect();
-    let output = Command::new("unshare").args(["-n", "sh", "-c", &format!("{script}iptables -S FORWARD")]).output().unwrap();
+    let output = Command::new("unshare")
+        .args(["-n", "sh", "-c", &format!("{script}iptables -S FORWARD")])
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let at = |part: &str| text.lines().position(|line| line.contains(part));
-    assert!(at("cali-FORWARD").is_some() && at("cali-FORWARD") < at("ACCEPT") && at("ACCEPT") < at("REJECT"), "{text}");
+    assert!(
+        at("cali-FORWARD").is_some()
+            && at("cali-FORWARD") < at("ACCEPT")
+            && at("ACCEPT") < at("REJECT"),
+        "{text}"
+    );
 }
 
 /// Packets of one family prove nothing of the other's firewall.
 #[test]
 fn firewall_of_one_family_is_not_acquitted_by_the_other() {
     let mut facts = healthy();
-    CASES.iter().rfind(|(id, _)| *id == "ufw").map(|(_, spoil)| spoil(&mut facts)).unwrap();
+    CASES
+        .iter()
+        .rfind(|(id, _)| *id == "ufw")
+        .map(|(_, spoil)| spoil(&mut facts))
+        .unwrap();
     let mut facts = heard(&facts, &State::OneWay);
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("no mesh")
+    };
     let mut other = mesh.paths[0].clone();
-    (other.verdict.state, other.address, other.subnet) = (State::Well, "2001:db8::2".parse().unwrap(), "fd00:244:2::/64".parse().unwrap());
+    (other.verdict.state, other.address, other.subnet) = (
+        State::Well,
+        "2001:db8::2".parse().unwrap(),
+        "fd00:244:2::/64".parse().unwrap(),
+    );
     mesh.paths.push(other);
     assert_eq!(only(&facts, "ufw").severity, Severity::Broken);
 }
@@ -210,31 +430,63 @@ fn firewall_of_one_family_is_not_acquitted_by_the_other() {
 #[test]
 fn nft_rules_come_before_what_rejects_and_not_before_network_policies() {
     let run = |rules: &str| {
-        let script = format!("table inet wall {{ chain cali-FORWARD {{ }}\n chain gate {{ type filter hook forward priority 0; {rules}\n }}\n }}");
+        let script = format!(
+            "table inet wall {{ chain cali-FORWARD {{ }}\n chain gate {{ type filter hook forward priority 0; {rules}\n }}\n }}"
+        );
         let found = by_nft(&script);
-        let now: String =
-            found[0].remedy.commands.iter().filter(|command| command.starts_with("nft ")).map(|command| format!("{command}\n")).collect();
+        let now: String = found[0]
+            .remedy
+            .commands
+            .iter()
+            .filter(|command| command.starts_with("nft "))
+            .map(|command| format!("{command}\n"))
+            .collect();
         let script = format!("nft -f - <<'END'\n{script}\nEND\n{now}nft list chain inet wall gate");
-        let output = Command::new("unshare").args(["-n", "sh", "-ec", &script]).output().unwrap();
+        let output = Command::new("unshare")
+            .args(["-n", "sh", "-ec", &script])
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{script}{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines()
             .map(str::trim)
-            .filter(|line| ["accept", "reject", "jump"].iter().any(|word| line.contains(word)) && !line.starts_with("type"))
+            .filter(|line| {
+                ["accept", "reject", "jump"]
+                    .iter()
+                    .any(|word| line.contains(word))
+                    && !line.starts_with("type")
+            })
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    let ours = ["ip saddr 10.244.0.0/16 accept", "ip daddr 10.244.0.0/16 accept"];
-    assert_eq!(run("policy drop; jump cali-FORWARD"), [&["jump cali-FORWARD"], &ours[..]].concat());
-    assert_eq!(run("policy accept; jump cali-FORWARD; reject"), [&["jump cali-FORWARD"], &ours[..], &["reject"]].concat());
-    assert_eq!(run("policy accept; reject; jump cali-FORWARD"), ["reject", "jump cali-FORWARD"], "no command is right");
+    let ours = [
+        "ip saddr 10.244.0.0/16 accept",
+        "ip daddr 10.244.0.0/16 accept",
+    ];
+    assert_eq!(
+        run("policy drop; jump cali-FORWARD"),
+        [&["jump cali-FORWARD"], &ours[..]].concat()
+    );
+    assert_eq!(
+        run("policy accept; jump cali-FORWARD; reject"),
+        [&["jump cali-FORWARD"], &ours[..], &["reject"]].concat()
+    );
+    assert_eq!(
+        run("policy accept; reject; jump cali-FORWARD"),
+        ["reject", "jump cali-FORWARD"],
+        "no command is right"
+    );
 }
 
 /// A node of which every peer answers, and one of which none does.
 fn heard(facts: &Facts, state: &State) -> Facts {
     let mut facts = facts.clone();
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
-    mesh.paths.iter_mut().for_each(|path| path.verdict.state = *state);
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("no mesh")
+    };
+    mesh.paths
+        .iter_mut()
+        .for_each(|path| path.verdict.state = *state);
     facts
 }
 
@@ -242,12 +494,24 @@ fn heard(facts: &Facts, state: &State) -> Facts {
 fn firewall_that_probes_refute_is_a_risk_and_explains_nothing() {
     for check in ["ufw", "firewalld", "rp-filter"] {
         let mut facts = healthy();
-        CASES.iter().rfind(|(id, _)| *id == check).map(|(_, spoil)| spoil(&mut facts)).unwrap();
-        if let Fact::Known(Firewalls { firewalld: Some(firewalld), .. }) = &mut facts.host.firewalls {
+        CASES
+            .iter()
+            .rfind(|(id, _)| *id == check)
+            .map(|(_, spoil)| spoil(&mut facts))
+            .unwrap();
+        if let Fact::Known(Firewalls {
+            firewalld: Some(firewalld),
+            ..
+        }) = &mut facts.host.firewalls
+        {
             // Pods' packets pass: of those the probes say nothing.
             firewalld.networks = network().networks.nets().collect();
         }
-        assert_eq!(only(&heard(&facts, &State::Well), check).severity, Severity::Risk, "{check}");
+        assert_eq!(
+            only(&heard(&facts, &State::Well), check).severity,
+            Severity::Risk,
+            "{check}"
+        );
         let cut = heard(&facts, &State::OneWay);
         assert_eq!(only(&cut, check).severity, Severity::Broken, "{check}");
         if check == "rp-filter" {
@@ -255,59 +519,116 @@ fn firewall_that_probes_refute_is_a_risk_and_explains_nothing() {
         }
         assert_eq!(report(&cut).causes().count(), 1, "{check}");
         let mut one = facts.clone();
-        let Fact::Known(mesh) = &mut one.mesh else { panic!("no mesh") };
+        let Fact::Known(mesh) = &mut one.mesh else {
+            panic!("no mesh")
+        };
         mesh.paths[0].verdict.state = State::OneWay;
-        let causes: Vec<String> = report(&one).causes().map(|finding| finding.check.clone()).collect();
-        assert_eq!(causes, ["one-way", check], "the other peer's packets arrive");
+        let causes: Vec<String> = report(&one)
+            .causes()
+            .map(|finding| finding.check.clone())
+            .collect();
+        assert_eq!(
+            causes,
+            ["one-way", check],
+            "the other peer's packets arrive"
+        );
     }
 }
 
 #[test]
 fn rule_of_input_that_is_not_understood_hides_nothing_that_probes_miss() {
     let lines = "-P INPUT DROP\n-N ufw-before-input\n-A INPUT -j ufw-before-input\n-A ufw-before-input -m mark --mark 7 -j ACCEPT";
-    let facts = behind(Firewalls { tables: vec![read(lines)], ..Firewalls::default() });
+    let facts = behind(Firewalls {
+        tables: vec![read(lines)],
+        ..Firewalls::default()
+    });
     assert!(report(&heard(&facts, &State::Well)).findings.is_empty());
-    assert_eq!(only(&heard(&facts, &State::OneWay), "ufw").severity, Severity::Broken);
+    assert_eq!(
+        only(&heard(&facts, &State::OneWay), "ufw").severity,
+        Severity::Broken
+    );
 }
 
 #[test]
 fn tunnel_is_opened_only_where_this_host_is_seen_to_refuse_it() {
     let of = |lines: &str, state: State| {
-        let facts = heard(&behind(Firewalls { tables: vec![read(lines)], ..Firewalls::default() }), &state);
+        let facts = heard(
+            &behind(Firewalls {
+                tables: vec![read(lines)],
+                ..Firewalls::default()
+            }),
+            &state,
+        );
         only(&facts, "encap-blocked").remedy
     };
-    let rule = |number: &str| format!("iptables -I INPUT {number}-i eth0 -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT");
-    assert_eq!(of("-A INPUT -i lo -j ACCEPT\n-A INPUT -p udp --dport 8472 -j DROP", State::OneWay).commands[0], rule("2 "));
-    assert_eq!(of("-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A INPUT -j REJECT", State::OneWay).commands[0], rule("2 "));
+    let rule = |number: &str| {
+        format!("iptables -I INPUT {number}-i eth0 -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT")
+    };
+    assert_eq!(
+        of(
+            "-A INPUT -i lo -j ACCEPT\n-A INPUT -p udp --dport 8472 -j DROP",
+            State::OneWay
+        )
+        .commands[0],
+        rule("2 ")
+    );
+    assert_eq!(
+        of(
+            "-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A INPUT -j REJECT",
+            State::OneWay
+        )
+        .commands[0],
+        rule("2 ")
+    );
     assert_eq!(of("-P INPUT DROP", State::OneWay).commands[0], rule(""));
     // Another interface's, another protocol's, none at all: somebody else drops them.
-    for lines in ["-A INPUT -i eth9 -j DROP", "-A INPUT -p tcp --dport 8472 -j DROP", "-A INPUT -s 203.0.113.5 -j DROP", "-P INPUT ACCEPT"] {
+    for lines in [
+        "-A INPUT -i eth9 -j DROP",
+        "-A INPUT -p tcp --dport 8472 -j DROP",
+        "-A INPUT -s 203.0.113.5 -j DROP",
+        "-P INPUT ACCEPT",
+    ] {
         let remedy = of(lines, State::OverlayCut);
-        assert_eq!(remedy.commands, ["flannelctl doctor", "tcpdump -c 5 -ni any udp port 8472"], "{lines}");
+        assert_eq!(
+            remedy.commands,
+            ["flannelctl doctor", "tcpdump -c 5 -ni any udp port 8472"],
+            "{lines}"
+        );
     }
 }
 
 #[test]
 fn peers_with_another_vni_are_no_firewalls_fault() {
     let mut facts = heard(&healthy(), &State::OverlayCut);
-    let Fact::Known(peers) = &mut facts.leases.peers else { panic!("no peers") };
+    let Fact::Known(peers) = &mut facts.leases.peers else {
+        panic!("no peers")
+    };
     peers.iter_mut().for_each(|peer| peer.vni = Some(5));
     let found = only(&facts, "encap-blocked");
     assert_eq!(
         (found.what.as_str(), found.remedy.commands.as_slice()),
-        (said("encap-blocked", "this node uses VNI 1, its peers use VNI 5").as_str(), &["systemctl restart flanneld".to_owned()][..])
+        (
+            said("encap-blocked", "this node uses VNI 1, its peers use VNI 5").as_str(),
+            &["systemctl restart flanneld".to_owned()][..]
+        )
     );
 }
 
 #[test]
 fn peers_outside_the_underlays_network_are_named_one_by_one() {
     let mut facts = healthy();
-    CASES.iter().filter(|(id, _)| *id == "ufw").for_each(|(_, spoil)| spoil(&mut facts));
-    let Fact::Known(peers) = &mut facts.leases.peers else { panic!("no peers") };
+    CASES
+        .iter()
+        .filter(|(id, _)| *id == "ufw")
+        .for_each(|(_, spoil)| spoil(&mut facts));
+    let Fact::Known(peers) = &mut facts.leases.peers else {
+        panic!("no peers")
+    };
     peers[1].public = Some(Dual::V4([198, 18, 7, 9].into()));
     assert_eq!(
         only(&facts, "ufw").remedy.commands,
-        ["192.0.2.0/24", "198.18.7.9/32"].map(|net| format!("ufw allow in on eth0 from {net} to any port 8472 proto udp"))
+        ["192.0.2.0/24", "198.18.7.9/32"]
+            .map(|net| format!("ufw allow in on eth0 from {net} to any port 8472 proto udp"))
     );
     // Where no other node and no address is known, no command is right.
     facts.daemon.choice = Fact::Absent;
@@ -318,7 +639,13 @@ fn peers_outside_the_underlays_network_are_named_one_by_one() {
 #[test]
 fn probes_are_let_in_beside_the_overlay_and_through_it() {
     let mut facts = healthy();
-    CASES.iter().filter(|(id, _)| *id == "probe-filtered").for_each(|(_, spoil)| spoil(&mut facts));
+    CASES
+        .iter()
+        .filter(|(id, _)| *id == "probe-filtered")
+        .for_each(|(_, spoil)| spoil(&mut facts));
     let commands = only(&facts, "probe-filtered").remedy.commands;
-    assert_eq!(commands[0], "iptables -I INPUT -s 192.0.2.0/24,10.244.0.0/16 -p udp --dport 8473 -j ACCEPT");
+    assert_eq!(
+        commands[0],
+        "iptables -I INPUT -s 192.0.2.0/24,10.244.0.0/16 -p udp --dport 8473 -j ACCEPT"
+    );
 }

@@ -16,8 +16,14 @@ use types::problem::{PortPurpose, StoreCause};
 
 /// What ends the second node.
 fn refused() -> Fact<ExitReport> {
-    let (address, holder) = (Some("10.0.2.15".parse().unwrap()), "node h1 (id 4d), which holds 10.244.9.0/24".to_owned());
-    exit_report(Detail::AddressInUse { address, holder }, "the address is taken. Nodes that share")
+    let (address, holder) = (
+        Some("10.0.2.15".parse().unwrap()),
+        "node h1 (id 4d), which holds 10.244.9.0/24".to_owned(),
+    );
+    exit_report(
+        Detail::AddressInUse { address, holder },
+        "the address is taken. Nodes that share",
+    )
 }
 
 /// The trap, with these verdicts of the probes.
@@ -26,7 +32,9 @@ fn trap(state: &State, underlay: bool) -> Facts {
     behind_nat(&mut facts);
     facts.kubernetes = Fact::Absent;
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths.iter_mut().for_each(|path| (path.verdict.state, path.underlay) = (*state, underlay));
+        mesh.paths
+            .iter_mut()
+            .for_each(|path| (path.verdict.state, path.underlay) = (*state, underlay));
     }
     facts
 }
@@ -36,9 +44,19 @@ fn it_is_named_with_the_way_out() {
     let facts = trap(&State::CutOff, false);
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
-    assert_eq!(finding.remedy.commands, [r"printf '\n%s\n' FLANNELD_IFACE=eth1 >> /etc/default/flanneld", "systemctl restart flanneld"]);
+    assert_eq!(
+        finding.remedy.commands,
+        [
+            r"printf '\n%s\n' FLANNELD_IFACE=eth1 >> /etc/default/flanneld",
+            "systemctl restart flanneld"
+        ]
+    );
     assert_eq!(finding.remedy.on, "every node");
-    let seen: Vec<&str> = finding.evidence.iter().map(|seen| seen.text.as_str()).collect();
+    let seen: Vec<&str> = finding
+        .evidence
+        .iter()
+        .map(|seen| seen.text.as_str())
+        .collect();
     assert_eq!(
         seen,
         [
@@ -48,7 +66,13 @@ fn it_is_named_with_the_way_out() {
         ]
         .map(|text| said("wrong-interface", text))
     );
-    assert!(report(&facts).findings.iter().skip(1).all(|finding| finding.explained_by.as_deref() == Some("wrong-interface")));
+    assert!(
+        report(&facts)
+            .findings
+            .iter()
+            .skip(1)
+            .all(|finding| finding.explained_by.as_deref() == Some("wrong-interface"))
+    );
 }
 
 #[test]
@@ -65,15 +89,27 @@ fn without_a_store_elsewhere_the_marks_are_enough() {
     let finding = only(&facts, "wrong-interface");
     assert!(
         finding.remedy.commands.is_empty()
-            && finding.evidence.iter().any(|seen| seen.text.starts_with(&said("wrong-interface", "eth2 has 203.0.113.1"))),
+            && finding.evidence.iter().any(|seen| seen
+                .text
+                .starts_with(&said("wrong-interface", "eth2 has 203.0.113.1"))),
         "{finding:?}"
     );
 }
 
 #[test]
 fn it_is_no_trap_once_a_peer_answers() {
-    for (state, underlay) in [(State::Well, true), (State::OverlayCut, true), (State::SmallMtu, true)] {
-        assert!(!report(&trap(&state, underlay)).findings.iter().any(|finding| finding.check.ends_with("-interface")), "{state:?}");
+    for (state, underlay) in [
+        (State::Well, true),
+        (State::OverlayCut, true),
+        (State::SmallMtu, true),
+    ] {
+        assert!(
+            !report(&trap(&state, underlay))
+                .findings
+                .iter()
+                .any(|finding| finding.check.ends_with("-interface")),
+            "{state:?}"
+        );
     }
     // Nobody was asked yet: not before somebody was.
     assert_eq!(causes(&trap(&State::Unknown, false)), ["nat-interface"]);
@@ -93,14 +129,26 @@ fn a_peer_that_was_moved_does_not_hide_it() {
         only(&facts, "wrong-interface")
             .evidence
             .iter()
-            .any(|seen| seen.text == said("wrong-interface", "node-3 at 192.0.2.3 answers nothing, ping neither"))
+            .any(|seen| seen.text
+                == said(
+                    "wrong-interface",
+                    "node-3 at 192.0.2.3 answers nothing, ping neither"
+                ))
     );
     // Right after the start the others were not asked yet.
     facts.daemon.young = true;
-    assert!(!causes(&facts).contains(&"wrong-interface".to_owned()), "{:?}", causes(&facts));
+    assert!(
+        !causes(&facts).contains(&"wrong-interface".to_owned()),
+        "{:?}",
+        causes(&facts)
+    );
     facts.daemon.young = false;
     first(&mut facts, State::OneWay);
-    assert!(!causes(&facts).contains(&"wrong-interface".to_owned()), "{:?}", causes(&facts));
+    assert!(
+        !causes(&facts).contains(&"wrong-interface".to_owned()),
+        "{:?}",
+        causes(&facts)
+    );
 }
 
 #[test]
@@ -116,19 +164,26 @@ fn a_nat_network_joins_its_machines() {
 fn the_refused_node_is_told_without_a_daemon() {
     let mut facts = trap(&State::Unknown, false);
     let no = "flanneld does not run";
-    (facts.mesh, facts.leases.peers, facts.leases.own) = (Fact::unavailable(no), Fact::unavailable(no), Fact::unavailable(no));
+    (facts.mesh, facts.leases.peers, facts.leases.own) = (
+        Fact::unavailable(no),
+        Fact::unavailable(no),
+        Fact::unavailable(no),
+    );
     facts.daemon.running = Fact::Known(false);
     facts.daemon.exit_report = refused();
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
     assert!(
-        finding
-            .evidence
-            .iter()
-            .any(|seen| seen.text.starts_with(&said("wrong-interface", "the public address 10.0.2.15")) && !seen.text.contains("Nodes that")),
+        finding.evidence.iter().any(|seen| seen
+            .text
+            .starts_with(&said("wrong-interface", "the public address 10.0.2.15"))
+            && !seen.text.contains("Nodes that")),
         "{finding:?}"
     );
-    assert_eq!(only(&facts, "not-running").explained_by.as_deref(), Some("wrong-interface"));
+    assert_eq!(
+        only(&facts, "not-running").explained_by.as_deref(),
+        Some("wrong-interface")
+    );
     // Where nothing marks the interface, the address is what is known.
     facts.host.interfaces = healthy().host.interfaces;
     facts.host.ways = Fact::Known(Vec::new());
@@ -143,7 +198,13 @@ fn before_there_is_a_peer_it_is_a_risk() {
         peers.clear();
     }
     assert_eq!(causes(&facts), ["nat-interface"]);
-    assert_eq!((only(&facts, "nat-interface").severity, only(&facts, "nat-interface").remedy.commands.len()), (Severity::Risk, 2));
+    assert_eq!(
+        (
+            only(&facts, "nat-interface").severity,
+            only(&facts, "nat-interface").remedy.commands.len()
+        ),
+        (Severity::Risk, 2)
+    );
     // A Go node came with the same address.
     facts.leases.refused = Fact::Known(vec![Refused {
         lease: "10.244.9.0/24".to_owned(),
@@ -167,30 +228,66 @@ fn another_interface_that_leads_to_the_store_is_named_where_all_are_silent() {
 #[test]
 fn an_interface_by_which_a_peer_was_heard_is_right_though_all_are_off_now() {
     let mut facts = trap(&State::CutOff, false);
-    assert!(causes(&facts).iter().any(|check| check == "wrong-interface"));
+    assert!(
+        causes(&facts)
+            .iter()
+            .any(|check| check == "wrong-interface")
+    );
     if let Fact::Known(mesh) = &mut facts.mesh {
         mesh.paths[0].ever = true;
     }
-    assert!(report(&facts).findings.iter().all(|finding| finding.check != "wrong-interface"));
+    assert!(
+        report(&facts)
+            .findings
+            .iter()
+            .all(|finding| finding.check != "wrong-interface")
+    );
 }
 
 #[test]
 fn in_a_cluster_the_daemonset_is_told() {
     let mut facts = trap(&State::CutOff, false);
-    facts.daemon.launch = Launch::Kubernetes { namespace: "flannel-system".to_owned(), assumed: false };
+    facts.daemon.launch = Launch::Kubernetes {
+        namespace: "flannel-system".to_owned(),
+        assumed: false,
+    };
     let finding = only(&facts, "wrong-interface");
     let set = "kubectl -n flannel-system set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_IFACE=eth1";
-    assert_eq!((finding.remedy.commands.as_slice(), finding.remedy.on.as_str()), ([set.to_owned()].as_slice(), "a node with kubectl"));
-    assert!(finding.evidence.iter().all(|seen| !seen.text.contains("namespace")), "{finding:?}");
+    assert_eq!(
+        (
+            finding.remedy.commands.as_slice(),
+            finding.remedy.on.as_str()
+        ),
+        ([set.to_owned()].as_slice(), "a node with kubectl")
+    );
+    assert!(
+        finding
+            .evidence
+            .iter()
+            .all(|seen| !seen.text.contains("namespace")),
+        "{finding:?}"
+    );
     // A variable that named it is set anew.
     let chosen = |flag: &str| Fact::Known(named_by(flag));
     facts.daemon.choice = chosen("--iface=eth0");
     assert_eq!(only(&facts, "wrong-interface").remedy.commands, [set]);
     // The argument that named the NAT interface has to go: it beats the variable.
-    let arguments = |words: &[&str]| Argument::find(words.iter().map(|word| (*word).to_owned()), |flag| flag.starts_with("iface"));
+    let arguments = |words: &[&str]| {
+        Argument::find(words.iter().map(|word| (*word).to_owned()), |flag| {
+            flag.starts_with("iface")
+        })
+    };
     for (why, words, script) in [
-        ("--iface=eth0", &["--ip-masq", "--iface=eth0"][..], r#"s|"--iface=eth0"|"--iface=eth1"|"#),
-        ("--iface=eth0", &["-iface=eth7", "-iface=eth0"], r#"s|"-iface=eth0"|"--iface=eth1"|"#),
+        (
+            "--iface=eth0",
+            &["--ip-masq", "--iface=eth0"][..],
+            r#"s|"--iface=eth0"|"--iface=eth1"|"#,
+        ),
+        (
+            "--iface=eth0",
+            &["-iface=eth7", "-iface=eth0"],
+            r#"s|"-iface=eth0"|"--iface=eth1"|"#,
+        ),
         (
             "--iface-cidr=10.0.2.0/24",
             &["--iface-cidr", "10.0.2.0/24"],
@@ -204,9 +301,17 @@ fn in_a_cluster_the_daemonset_is_told() {
         assert_eq!(only(&facts, "wrong-interface").remedy.commands, [want]);
     }
     // Who guesses the namespace says so.
-    facts.daemon.launch = Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: true };
+    facts.daemon.launch = Launch::Kubernetes {
+        namespace: "kube-flannel".to_owned(),
+        assumed: true,
+    };
     let finding = only(&facts, "wrong-interface");
-    assert!(finding.evidence.iter().any(|seen| seen.text.starts_with("nothing on this node tells flannel's namespace")), "{finding:?}");
+    assert!(
+        finding.evidence.iter().any(|seen| seen
+            .text
+            .starts_with("nothing on this node tells flannel's namespace")),
+        "{finding:?}"
+    );
 }
 
 #[test]
@@ -215,41 +320,107 @@ fn an_argument_in_the_unit_beats_the_options_file() {
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     // What the command does, a test of its own types.
     let is_edit = |commands: &[String], script: &str| {
-        assert!(commands[0].contains(&format!(" | sed -E '{script}') && [ -n \"$lines\" ] && printf ")), "{commands:?}");
-        assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl restart flanneld"]);
+        assert!(
+            commands[0].contains(&format!(
+                " | sed -E '{script}') && [ -n \"$lines\" ] && printf "
+            )),
+            "{commands:?}"
+        );
+        assert_eq!(
+            commands[1..],
+            ["systemctl daemon-reload", "systemctl restart flanneld"]
+        );
     };
     for (words, script) in [
         (&["--iface=eth0"][..], "s|--iface=eth0|--iface=eth1|"),
         (&["-iface", "eth0"], "s|-iface eth0|--iface eth1|"),
-        (&["--iface=(eth|ens).*"], r"s|--iface=\(eth.ens\)\.\*|--iface=eth1|"),
+        (
+            &["--iface=(eth|ens).*"],
+            r"s|--iface=\(eth.ens\)\.\*|--iface=eth1|",
+        ),
     ] {
-        facts.daemon.arguments = Argument::find(words.iter().map(|word| (*word).to_owned()), is_edited);
+        facts.daemon.arguments =
+            Argument::find(words.iter().map(|word| (*word).to_owned()), is_edited);
         is_edit(&only(&facts, "wrong-interface").remedy.commands, script);
     }
     // A port, and an identity.
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
-    facts.daemon.arguments = Argument::find(["--status-port=8474", "--node-id", "image"].map(str::to_owned), is_edited);
-    facts.host.ports = Fact::Known(vec![Port { number: 8474, udp: false, purpose: PortPurpose::Api, owner: None }]);
-    is_edit(&only(&facts, "port-taken").remedy.commands, "s|--status-port=8474|--status-port=8574|");
-    facts.daemon.arguments.iter_mut().filter(|argument| argument.flag == "status-port").for_each(|argument| argument.flag = "page-port".to_owned());
-    is_edit(&only(&facts, "port-taken").remedy.commands, "s|--page-port=8474|--status-port=8574|");
+    facts.daemon.arguments = Argument::find(
+        ["--status-port=8474", "--node-id", "image"].map(str::to_owned),
+        is_edited,
+    );
+    facts.host.ports = Fact::Known(vec![Port {
+        number: 8474,
+        udp: false,
+        purpose: PortPurpose::Api,
+        owner: None,
+    }]);
+    is_edit(
+        &only(&facts, "port-taken").remedy.commands,
+        "s|--status-port=8474|--status-port=8574|",
+    );
+    facts
+        .daemon
+        .arguments
+        .iter_mut()
+        .filter(|argument| argument.flag == "status-port")
+        .for_each(|argument| argument.flag = "page-port".to_owned());
+    is_edit(
+        &only(&facts, "port-taken").remedy.commands,
+        "s|--page-port=8474|--status-port=8574|",
+    );
     (facts.daemon.running, facts.daemon.id_given) = (Fact::Known(false), true);
-    facts.daemon.exit_report = exit_report(Detail::IdentityInUse { holder: "n2".to_owned() }, "another machine is this one");
-    is_edit(&only(&facts, "clone").remedy.commands, "s|--node-id image|--node-id '\"$(cat /proc/sys/kernel/random/uuid)\"'|");
+    facts.daemon.exit_report = exit_report(
+        Detail::IdentityInUse {
+            holder: "n2".to_owned(),
+        },
+        "another machine is this one",
+    );
+    is_edit(
+        &only(&facts, "clone").remedy.commands,
+        "s|--node-id image|--node-id '\"$(cat /proc/sys/kernel/random/uuid)\"'|",
+    );
 }
 
 #[test]
 fn the_health_port_of_a_daemonset_moves_with_the_kubelets_questions() {
     let mut facts = healthy();
-    facts.daemon.launch = Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: false };
-    let port = |number, purpose| Port { number, udp: false, purpose, owner: None };
-    facts.host.ports = Fact::Known(vec![port(8081, PortPurpose::Health), port(8474, PortPurpose::Api)]);
+    facts.daemon.launch = Launch::Kubernetes {
+        namespace: "kube-flannel".to_owned(),
+        assumed: false,
+    };
+    let port = |number, purpose| Port {
+        number,
+        udp: false,
+        purpose,
+        owner: None,
+    };
+    facts.host.ports = Fact::Known(vec![
+        port(8081, PortPurpose::Health),
+        port(8474, PortPurpose::Api),
+    ]);
     let report = report(&facts);
-    let commands: Vec<&str> = report.causes().flat_map(|finding| &finding.remedy.commands).map(String::as_str).collect();
-    assert!(commands[0].contains(r"s/(healthz-port=|[pP]ort") && commands[0].contains(r"8081\b/\18181/"), "{commands:?}");
-    assert_eq!(commands[1], "kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_STATUS_PORT=8574");
-    assert!(report.causes().all(|finding| finding.remedy.on == "a node with kubectl"), "{report:?}");
+    let commands: Vec<&str> = report
+        .causes()
+        .flat_map(|finding| &finding.remedy.commands)
+        .map(String::as_str)
+        .collect();
+    assert!(
+        commands[0].contains(r"s/(healthz-port=|[pP]ort")
+            && commands[0].contains(r"8081\b/\18181/"),
+        "{commands:?}"
+    );
+    assert_eq!(
+        commands[1],
+        "kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_STATUS_PORT=8574"
+    );
+    assert!(
+        report
+            .causes()
+            .all(|finding| finding.remedy.on == "a node with kubectl"),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -257,24 +428,58 @@ fn what_kubernetes_refuses_is_granted_or_named() {
     let mut facts = healthy();
     let refused = |facts: &mut Facts, detail| {
         if let Fact::Known(kubernetes) = &mut facts.kubernetes {
-            kubernetes.refusal = Some(problem(detail, "the Kubernetes API refused a request to list Nodes"));
+            kubernetes.refusal = Some(problem(
+                detail,
+                "the Kubernetes API refused a request to list Nodes",
+            ));
         }
         let finding = only(facts, "rbac");
         (finding.what, finding.remedy.commands)
     };
-    let watch = |user: &str| Detail::Forbidden { user: user.to_owned(), verb: "watch".to_owned(), resource: "nodes".to_owned() };
-    let status = |cause, status| Detail::Store { cause, status: Some(status), server: None };
+    let watch = |user: &str| Detail::Forbidden {
+        user: user.to_owned(),
+        verb: "watch".to_owned(),
+        resource: "nodes".to_owned(),
+    };
+    let status = |cause, status| Detail::Store {
+        cause,
+        status: Some(status),
+        server: None,
+    };
     let (what, commands) = refused(&mut facts, watch("system:serviceaccount:net:flannel"));
-    assert_eq!(what, said("rbac", "flanneld may not watch nodes: its account lacks the right"));
-    assert!(commands[0].ends_with("| kubectl auth reconcile -f -") && commands[0].contains(r#""namespace":"net""#), "{commands:?}");
-    facts.daemon.launch = Launch::Kubernetes { namespace: "net".to_owned(), assumed: false };
+    assert_eq!(
+        what,
+        said(
+            "rbac",
+            "flanneld may not watch nodes: its account lacks the right"
+        )
+    );
+    assert!(
+        commands[0].ends_with("| kubectl auth reconcile -f -")
+            && commands[0].contains(r#""namespace":"net""#),
+        "{commands:?}"
+    );
+    facts.daemon.launch = Launch::Kubernetes {
+        namespace: "net".to_owned(),
+        assumed: false,
+    };
     let (_, commands) = refused(&mut facts, status(StoreCause::User, 401));
-    assert_eq!(commands, ["kubectl -n net delete pod -l app=flannel --field-selector spec.nodeName=node-1"]);
+    assert_eq!(
+        commands,
+        ["kubectl -n net delete pod -l app=flannel --field-selector spec.nodeName=node-1"]
+    );
     // Nobody grants rights to everybody.
     let (what, commands) = refused(&mut facts, watch("system:anonymous"));
-    assert!(what.contains(&said("rbac", "does not know the credentials")) && commands[0].contains(" delete pod "), "{commands:?}");
+    assert!(
+        what.contains(&said("rbac", "does not know the credentials"))
+            && commands[0].contains(" delete pod "),
+        "{commands:?}"
+    );
     let (_, commands) = refused(&mut facts, watch("system:serviceaccount:net:default"));
     assert_eq!(commands, ["kubectl describe clusterrole flannel"]);
     let (_, commands) = refused(&mut facts, status(StoreCause::Role, 403));
-    assert!(commands[0].contains(r#""name":"flannel","namespace":"net""#), "{commands:?}");
+    assert!(
+        commands[0].contains(r#""name":"flannel","namespace":"net""#),
+        "{commands:?}"
+    );
 }

@@ -15,7 +15,9 @@ use crate::ledger::Ledger;
 fn node(peers: Vec<Silent>, states: [State; 2]) -> Facts {
     let mut facts = healthy();
     tunnels(&mut facts, peers);
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("no mesh")
+    };
     for (path, state) in mesh.paths.iter_mut().zip(states) {
         path.underlay = state != State::CutOff;
         path.verdict.state = state;
@@ -24,27 +26,51 @@ fn node(peers: Vec<Silent>, states: [State; 2]) -> Facts {
 }
 
 fn seen(finding: &Finding) -> String {
-    finding.evidence.iter().map(|seen| format!("{}\n", seen.text)).collect()
+    finding
+        .evidence
+        .iter()
+        .map(|seen| format!("{}\n", seen.text))
+        .collect()
 }
 
 fn change(facts: &mut Facts, change: impl Fn(&mut Wireguard)) {
-    let Fact::Known(known) = &mut facts.wireguard else { panic!("another backend") };
+    let Fact::Known(known) = &mut facts.wireguard else {
+        panic!("another backend")
+    };
     change(known);
 }
 
 #[test]
 fn a_silent_peer_is_told_with_what_shows_it() {
-    let finding = only(&node(vec![silent("node-2", 2)], [State::OverlayCut, State::Well]), "wireguard-silent");
-    assert_eq!((finding.about.as_str(), finding.remedy.on.as_str()), ("node-2 10.244.2.0/24 and fd10:244:0:2::/64", "this node and node-2"));
+    let finding = only(
+        &node(vec![silent("node-2", 2)], [State::OverlayCut, State::Well]),
+        "wireguard-silent",
+    );
+    assert_eq!(
+        (finding.about.as_str(), finding.remedy.on.as_str()),
+        (
+            "node-2 10.244.2.0/24 and fd10:244:0:2::/64",
+            "this node and node-2"
+        )
+    );
     let text = seen(&finding);
     for part in [
         "flannel-wg, UDP port 51820, has sent to 192.0.2.2:51821 for 40 s",
         "no handshake was ever completed",
         "8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=",
     ] {
-        assert!(text.contains(&said("wireguard-silent", part)), "{part}: {text}");
+        assert!(
+            text.contains(&said("wireguard-silent", part)),
+            "{part}: {text}"
+        );
     }
-    assert!(finding.why.starts_with(&said("wireguard-silent", "UDP port 51821 is filtered, ")), "{}", finding.why);
+    assert!(
+        finding
+            .why
+            .starts_with(&said("wireguard-silent", "UDP port 51821 is filtered, ")),
+        "{}",
+        finding.why
+    );
     let commands = [
         "wg show flannel-wg",
         "wg show flannel-wg preshared-keys | cut -f2 | sort -u | sha256sum",
@@ -54,75 +80,170 @@ fn a_silent_peer_is_told_with_what_shows_it() {
         "flannelctl doctor",
     ];
     assert_eq!(finding.remedy.commands, commands);
-    let mut facts = node(vec![Silent { handshake: Some(400), ..silent("node-2", 2) }], [State::OverlayCut, State::Well]);
+    let mut facts = node(
+        vec![Silent {
+            handshake: Some(400),
+            ..silent("node-2", 2)
+        }],
+        [State::OverlayCut, State::Well],
+    );
     change(&mut facts, |known| known.has_tool = false);
     let finding = only(&facts, "wireguard-silent");
-    assert!(seen(&finding).contains(&said("wireguard-silent", "the last handshake was completed 6 min ago")));
-    assert_eq!(finding.remedy.commands, commands[2..], "no command of a program that is not there");
+    assert!(seen(&finding).contains(&said(
+        "wireguard-silent",
+        "the last handshake was completed 6 min ago"
+    )));
+    assert_eq!(
+        finding.remedy.commands,
+        commands[2..],
+        "no command of a program that is not there"
+    );
 }
 
 #[test]
 fn likely_causes_follow_from_what_is_known() {
     let why = |facts: &Facts| only(facts, "wireguard-silent").why;
-    let initiates = Silent { initiates: true, ..silent("node-2", 2) };
-    assert!(why(&node(vec![initiates], [State::OverlayCut, State::Well])).starts_with("their preshared keys differ"));
-    assert!(why(&node(vec![silent("node-2", 2)], [State::CutOff, State::Well])).starts_with("that machine may be off"));
+    let initiates = Silent {
+        initiates: true,
+        ..silent("node-2", 2)
+    };
+    assert!(
+        why(&node(vec![initiates], [State::OverlayCut, State::Well]))
+            .starts_with("their preshared keys differ")
+    );
+    assert!(
+        why(&node(
+            vec![silent("node-2", 2)],
+            [State::CutOff, State::Well]
+        ))
+        .starts_with("that machine may be off")
+    );
     let mut facts = node(vec![silent("node-2", 2)], [State::OverlayCut, State::Well]);
     change(&mut facts, |known| known.clock_behind = Some(900));
-    assert!(why(&facts).contains("clock was set back: peers refuse its handshakes as repeated ones until 15 min have passed"));
-    assert!(seen(&only(&facts, "wireguard-silent")).contains("the clock of this node was set back by 15 min"));
+    assert!(why(&facts).contains(
+        "clock was set back: peers refuse its handshakes as repeated ones until 15 min have passed"
+    ));
+    assert!(
+        seen(&only(&facts, "wireguard-silent"))
+            .contains("the clock of this node was set back by 15 min")
+    );
 }
 
 #[test]
 fn it_explains_its_own_peer_alone() {
-    let facts = node(vec![silent("node-2", 2)], [State::OverlayCut, State::OneWay]);
-    assert_eq!(causes(&facts), ["wireguard-silent", "one-way"], "node-3 has another trouble");
+    let facts = node(
+        vec![silent("node-2", 2)],
+        [State::OverlayCut, State::OneWay],
+    );
+    assert_eq!(
+        causes(&facts),
+        ["wireguard-silent", "one-way"],
+        "node-3 has another trouble"
+    );
     let facts = node(vec![silent("node-2", 2)], [State::CutOff, State::Well]);
     assert_eq!(causes(&facts), ["wireguard-silent"]);
-    assert_eq!(only(&facts, "peer-cut").explained_by.as_deref(), Some("wireguard-silent"));
+    assert_eq!(
+        only(&facts, "peer-cut").explained_by.as_deref(),
+        Some("wireguard-silent")
+    );
     // A node cannot hide another one by the name that it gives itself.
-    let mut facts = node(vec![silent("10.244.3.0/24", 2)], [State::OverlayCut, State::OverlayCut]);
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    let mut facts = node(
+        vec![silent("10.244.3.0/24", 2)],
+        [State::OverlayCut, State::OverlayCut],
+    );
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("no mesh")
+    };
     mesh.paths[1].verdict.ping_only = true;
     assert_eq!(causes(&facts), ["wireguard-silent", "overlay-cut"]);
 }
 
 #[test]
 fn a_firewall_of_this_host_explains_it() {
-    let mut facts = node(vec![silent("node-2", 2), silent("node-3", 3)], [State::OverlayCut, State::OverlayCut]);
-    assert_eq!(causes(&facts), ["wireguard-silent", "wireguard-silent"], "all keys may be wrong");
-    let Fact::Known(firewalls) = &mut facts.host.firewalls else { panic!("no firewalls") };
-    firewalls.tables.push(Table { input: Some(block("INPUT", None)), ..table("iptables") });
+    let mut facts = node(
+        vec![silent("node-2", 2), silent("node-3", 3)],
+        [State::OverlayCut, State::OverlayCut],
+    );
+    assert_eq!(
+        causes(&facts),
+        ["wireguard-silent", "wireguard-silent"],
+        "all keys may be wrong"
+    );
+    let Fact::Known(firewalls) = &mut facts.host.firewalls else {
+        panic!("no firewalls")
+    };
+    firewalls.tables.push(Table {
+        input: Some(block("INPUT", None)),
+        ..table("iptables")
+    });
     assert_eq!(causes(&facts), ["encap-blocked"]);
     // Once the port is open it is told, though it is not new.
     let mut ledger = Ledger::default();
-    assert!(ledger.enter(&mut report(&facts)).came.iter().any(|finding| finding.check == "wireguard-silent" && finding.explained_by.is_some()));
-    let Fact::Known(firewalls) = &mut facts.host.firewalls else { panic!("no firewalls") };
+    assert!(
+        ledger
+            .enter(&mut report(&facts))
+            .came
+            .iter()
+            .any(|finding| finding.check == "wireguard-silent" && finding.explained_by.is_some())
+    );
+    let Fact::Known(firewalls) = &mut facts.host.firewalls else {
+        panic!("no firewalls")
+    };
     firewalls.tables[0].input = None;
     let news = ledger.enter(&mut report(&facts));
-    assert_eq!(news.came.iter().filter(|finding| finding.check == "wireguard-silent").count(), 2);
+    assert_eq!(
+        news.came
+            .iter()
+            .filter(|finding| finding.check == "wireguard-silent")
+            .count(),
+        2
+    );
     assert_eq!(ledger.enter(&mut report(&facts)).came, []);
 }
 
 #[test]
 fn a_machine_that_is_gone_has_a_finding_of_its_own() {
     let mut facts = node(vec![silent("node-2", 2)], [State::CutOff, State::Well]);
-    let Fact::Known(peers) = &mut facts.leases.peers else { panic!("no peers") };
+    let Fact::Known(peers) = &mut facts.leases.peers else {
+        panic!("no peers")
+    };
     peers[0].silent = Some(900);
-    let Fact::Known(mesh) = &mut facts.mesh else { panic!("no mesh") };
+    let Fact::Known(mesh) = &mut facts.mesh else {
+        panic!("no mesh")
+    };
     mesh.paths[1].subnet = "10.244.3.0/24".parse().unwrap();
     assert_eq!(causes(&facts), ["silent-node"]);
 }
 
 #[test]
 fn sixteen_are_told_and_the_rest_is_counted() {
-    let peers = (10..30).map(|number| silent(&format!("node-{number}"), number)).collect();
+    let peers = (10..30)
+        .map(|number| silent(&format!("node-{number}"), number))
+        .collect();
     let facts = node(peers, [State::OverlayCut, State::Well]);
     let report = report(&facts);
-    let told: Vec<&Finding> = report.findings.iter().filter(|finding| finding.check == "wireguard-silent").collect();
-    assert_eq!((told.len(), told[16].what.as_str()), (17, said("wireguard-silent", "the same is so for 4 more peers").as_str()));
-    assert!(seen(told[16]).contains(&said("wireguard-silent", "20 of 40 peers complete no handshake")));
-    assert!(report.causes().all(|finding| finding.check == "wireguard-silent"), "a peer that is not told by name is among the others");
+    let told: Vec<&Finding> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.check == "wireguard-silent")
+        .collect();
+    assert_eq!(
+        (told.len(), told[16].what.as_str()),
+        (
+            17,
+            said("wireguard-silent", "the same is so for 4 more peers").as_str()
+        )
+    );
+    assert!(seen(told[16]).contains(&said(
+        "wireguard-silent",
+        "20 of 40 peers complete no handshake"
+    )));
+    assert!(
+        report
+            .causes()
+            .all(|finding| finding.check == "wireguard-silent"),
+        "a peer that is not told by name is among the others"
+    );
 }
 
 #[test]

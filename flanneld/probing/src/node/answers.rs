@@ -12,8 +12,17 @@ use types::Family;
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Node {
-    pub(super) fn answer_echo(&mut self, now: Now, datagram: &Datagram<'_>, header: &Header, body: &Echo) -> Option<Vec<u8>> {
-        let Some((key, who, known)) = self.asker(datagram, header.from).map(|peer| (peer.target.subnet, peer.who, peer.target.id.is_some())) else {
+    pub(super) fn answer_echo(
+        &mut self,
+        now: Now,
+        datagram: &Datagram<'_>,
+        header: &Header,
+        body: &Echo,
+    ) -> Option<Vec<u8>> {
+        let Some((key, who, known)) = self
+            .asker(datagram, header.from)
+            .map(|peer| (peer.target.subnet, peer.who, peer.target.id.is_some()))
+        else {
             self.traffic.strangers += 1;
             return None;
         };
@@ -23,7 +32,9 @@ impl Node {
         // A flood in the name of a peer leaves answers for the peer itself.
         let sure = is_peer && peer.tokens.take(body);
         let spare = !sure;
-        if !self.answers.1.take(datagram.from, now.at, spare) || !self.answers.0.take_one(now.at, spare) {
+        if !self.answers.1.take(datagram.from, now.at, spare)
+            || !self.answers.0.take_one(now.at, spare)
+        {
             self.traffic.limited += 1;
             return None;
         }
@@ -41,29 +52,49 @@ impl Node {
         if is_peer && counts {
             peer.heard_at = heard;
             if peer.answers_at.is_none() {
-                peer.answers_at = body.answers_at.filter(|ip| peer.target.overlay_addresses().contains(ip));
+                peer.answers_at = body
+                    .answers_at
+                    .filter(|ip| peer.target.overlay_addresses().contains(ip));
             }
         }
         if is_peer {
             // It learns the token by what is asked.
             self.look_into(now, key);
         }
-        let age = |at: Option<Duration>| at.map(|at| u32::try_from(now.at.saturating_sub(at).as_millis()).unwrap_or(u32::MAX - 1));
+        let age = |at: Option<Duration>| {
+            at.map(|at| {
+                u32::try_from(now.at.saturating_sub(at).as_millis()).unwrap_or(u32::MAX - 1)
+            })
+        };
         let answer = Echo {
             heard_overlay_ms: age(heard.0.map(Duration::from)),
             heard_underlay_ms: age(heard.1.map(Duration::from)),
-            held_us: u32::try_from(now.at.saturating_sub(datagram.at).as_micros()).unwrap_or(u32::MAX),
+            held_us: u32::try_from(now.at.saturating_sub(datagram.at).as_micros())
+                .unwrap_or(u32::MAX),
             wall_ms: now.wall_ms,
             answers_at: self.local.overlay(family),
             up_ms: age(Some(self.began)).unwrap_or(u32::MAX),
             ..Echo::default()
         };
-        let header = Header { kind: Kind::EchoAnswer, from: own, to: header.from, ..*header };
+        let header = Header {
+            kind: Kind::EchoAnswer,
+            from: own,
+            to: header.from,
+            ..*header
+        };
         (datagram.bytes.len() >= ECHO).then(|| echo(&header, &answer, ECHO))
     }
 
-    pub(super) fn answer_row(&mut self, now: Now, datagram: &Datagram<'_>, header: &Header) -> Option<Vec<u8>> {
-        let Some(key) = self.asker(datagram, header.from).map(|peer| peer.target.subnet) else {
+    pub(super) fn answer_row(
+        &mut self,
+        now: Now,
+        datagram: &Datagram<'_>,
+        header: &Header,
+    ) -> Option<Vec<u8>> {
+        let Some(key) = self
+            .asker(datagram, header.from)
+            .map(|peer| peer.target.subnet)
+        else {
             self.traffic.strangers += 1;
             return None;
         };
@@ -73,10 +104,21 @@ impl Node {
         }
         let own = self.local.who(key.into())?;
         self.traffic.questions += 1;
-        let header = Header { kind: Kind::RowAnswer, from: own, to: header.from, ..*header };
-        if self.row.as_ref().is_none_or(|(at, _)| now.at.saturating_sub(*at) >= FRESH) {
+        let header = Header {
+            kind: Kind::RowAnswer,
+            from: own,
+            to: header.from,
+            ..*header
+        };
+        if self
+            .row
+            .as_ref()
+            .is_none_or(|(at, _)| now.at.saturating_sub(*at) >= FRESH)
+        {
             self.row = Some((now.at, rows::write(&self.body(now))));
         }
-        self.row.as_ref().and_then(|(_, row)| row_answer(&header, row))
+        self.row
+            .as_ref()
+            .and_then(|(_, row)| row_answer(&header, row))
     }
 }

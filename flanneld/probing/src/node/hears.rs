@@ -16,8 +16,12 @@ impl Node {
     /// Takes a datagram. Returns the answer to it, if it is a question that gets one.
     pub fn hear(&mut self, now: Now, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         match parse(datagram.bytes) {
-            Some(Message::Echo(header, body)) if header.kind == Kind::EchoQuestion => self.answer_echo(now, &datagram, &header, &body),
-            Some(Message::Row(header, _)) if header.kind == Kind::RowQuestion => self.answer_row(now, &datagram, &header),
+            Some(Message::Echo(header, body)) if header.kind == Kind::EchoQuestion => {
+                self.answer_echo(now, &datagram, &header, &body)
+            }
+            Some(Message::Row(header, _)) if header.kind == Kind::RowQuestion => {
+                self.answer_row(now, &datagram, &header)
+            }
             Some(Message::Echo(header, body)) => {
                 match self.awaited(header.nonce, datagram.way, datagram.from, &header) {
                     Some(waiting) => self.heard_echo(now, waiting, datagram.at, &header, &body),
@@ -43,7 +47,8 @@ impl Node {
     fn awaited(&mut self, nonce: u64, way: Path, from: IpAddr, header: &Header) -> Option<Waiting> {
         let waiting = *self.waiting.get(&nonce)?;
         let is_row = header.kind == Kind::RowAnswer;
-        let asked = waiting.way == way && waiting.to == from && (waiting.what == What::Row) == is_row;
+        let asked =
+            waiting.way == way && waiting.to == from && (waiting.what == What::Row) == is_row;
         if !asked || Some(header.to) != self.local.who(waiting.key.into()) {
             return None;
         }
@@ -51,8 +56,17 @@ impl Node {
         Some(waiting)
     }
 
-    fn heard_echo(&mut self, now: Now, waiting: Waiting, at: Duration, header: &Header, body: &Echo) {
-        let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
+    fn heard_echo(
+        &mut self,
+        now: Now,
+        waiting: Waiting,
+        at: Duration,
+        header: &Header,
+        body: &Echo,
+    ) {
+        let Some(peer) = self.peers.get_mut(&waiting.key) else {
+            return;
+        };
         if peer.target.id.is_some() && header.from != peer.who {
             if is_same_node(header.from, peer.who) {
                 // The daemon of another network there.
@@ -65,7 +79,11 @@ impl Node {
             {
                 session.other = Some(header.from);
             }
-            if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round) {
+            if let Some(round) = peer
+                .round
+                .as_mut()
+                .filter(|round| round.number == waiting.round)
+            {
                 round.evidence.other = true;
             }
             return;
@@ -74,13 +92,27 @@ impl Node {
         peer.refuses = false;
         let there_and_back = at.saturating_sub(waiting.at);
         let rtt = there_and_back.saturating_sub(Duration::from_micros(body.held_us.into()));
-        peer.said = Some(PeerClaim { at: at.into(), overlay_ms: body.heard_overlay_ms, underlay_ms: body.heard_underlay_ms });
-        peer.history.began(at.saturating_sub(Duration::from_millis(body.up_ms.into())));
+        peer.said = Some(PeerClaim {
+            at: at.into(),
+            overlay_ms: body.heard_overlay_ms,
+            underlay_ms: body.heard_underlay_ms,
+        });
+        peer.history
+            .began(at.saturating_sub(Duration::from_millis(body.up_ms.into())));
         let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        let then = i64::try_from(now.wall_ms).unwrap_or(i64::MAX).saturating_sub(ms(now.at.saturating_sub(at))).saturating_sub(ms(rtt / 2));
-        peer.clock_offset_ms = Some(i64::try_from(body.wall_ms).unwrap_or(i64::MAX).saturating_sub(then));
+        let then = i64::try_from(now.wall_ms)
+            .unwrap_or(i64::MAX)
+            .saturating_sub(ms(now.at.saturating_sub(at)))
+            .saturating_sub(ms(rtt / 2));
+        peer.clock_offset_ms = Some(
+            i64::try_from(body.wall_ms)
+                .unwrap_or(i64::MAX)
+                .saturating_sub(then),
+        );
         // Only addresses of its own subnet are asked.
-        peer.answers_at = body.answers_at.filter(|ip| overlay_addresses(&waiting.key).contains(ip));
+        peer.answers_at = body
+            .answers_at
+            .filter(|ip| overlay_addresses(&waiting.key).contains(ip));
         if waiting.way == Path::Overlay {
             peer.history.round_trip(rtt);
         }
@@ -90,16 +122,27 @@ impl Node {
     /// Takes the answer to a ping.
     pub fn pong(&mut self, now: Now, way: Path, from: IpAddr, nonce: u64, at: Duration) {
         let is_ping = |what: What| match what {
-            What::Ping | What::BridgePing | What::FullPing | What::UnderlayPing | What::SizePing(_) => true,
+            What::Ping
+            | What::BridgePing
+            | What::FullPing
+            | What::UnderlayPing
+            | What::SizePing(_) => true,
             What::Session(_, kind) => kind.is_ping(),
             _ => false,
         };
-        let asked = self.waiting.get(&nonce).copied().filter(|waiting| waiting.way == way && waiting.to == from && is_ping(waiting.what));
+        let asked =
+            self.waiting.get(&nonce).copied().filter(|waiting| {
+                waiting.way == way && waiting.to == from && is_ping(waiting.what)
+            });
         let Some(waiting) = asked else { return };
         self.waiting.remove(&nonce);
         self.traffic.answered += 1;
         let rtt = at.saturating_sub(waiting.at);
-        if let Some(peer) = self.peers.get_mut(&waiting.key).filter(|peer| peer.standing.present.ping_only && waiting.way == Path::Overlay) {
+        if let Some(peer) = self
+            .peers
+            .get_mut(&waiting.key)
+            .filter(|peer| peer.standing.present.ping_only && waiting.way == Path::Overlay)
+        {
             peer.history.round_trip(rtt);
         }
         self.answered(now, waiting, at, rtt, None);
@@ -107,7 +150,11 @@ impl Node {
 
     /// Takes an error by which the host that was asked refuses a question: as good as an answer to a ping.
     pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
-        let asked = self.waiting.get(&nonce).copied().filter(|waiting| waiting.to == from);
+        let asked = self
+            .waiting
+            .get(&nonce)
+            .copied()
+            .filter(|waiting| waiting.to == from);
         let Some(waiting) = asked else { return };
         let what = match waiting.what {
             What::Full => What::FullPing,
@@ -123,13 +170,18 @@ impl Node {
             _ => return,
         };
         self.waiting.remove(&nonce);
-        let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
+        let Some(peer) = self.peers.get_mut(&waiting.key) else {
+            return;
+        };
         match waiting.way {
             Path::Overlay => peer.through_at = Some(at.into()),
             Path::Underlay => peer.underlay_at = Some(at.into()),
         }
         // The question itself stays unanswered: the round is not over because of this.
-        if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round)
+        if let Some(round) = peer
+            .round
+            .as_mut()
+            .filter(|round| round.number == waiting.round)
             && let Some(heard) = part(&mut round.evidence, what)
         {
             *heard = ProbeResult::Answered;
@@ -139,8 +191,17 @@ impl Node {
     }
 
     /// An answer from whom it was expected.
-    fn answered(&mut self, now: Now, waiting: Waiting, at: Duration, rtt: Duration, hears_us_ms: Option<u32>) {
-        let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
+    fn answered(
+        &mut self,
+        now: Now,
+        waiting: Waiting,
+        at: Duration,
+        rtt: Duration,
+        hears_us_ms: Option<u32>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&waiting.key) else {
+            return;
+        };
         match waiting.way {
             Path::Overlay => peer.through_at = Some(at.into()),
             Path::Underlay => peer.underlay_at = Some(at.into()),
@@ -162,8 +223,14 @@ impl Node {
     }
 
     fn count(&mut self, now: Now, waiting: Waiting, what: What, hears_us_ms: Option<u32>) {
-        let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
-        let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round) else {
+        let Some(peer) = self.peers.get_mut(&waiting.key) else {
+            return;
+        };
+        let Some(round) = peer
+            .round
+            .as_mut()
+            .filter(|round| round.number == waiting.round)
+        else {
             if matches!(what, What::Full | What::Small) {
                 peer.history.came_late();
             }
@@ -192,12 +259,21 @@ impl Node {
             Path::Overlay => {
                 // Subnets of leases in force do not overlap: the address is of the last one that begins at or before it, or of none.
                 let (key, peer) = self.peers.range(..=IpNet::from(address)).next_back()?;
-                (key.contains(&address) && overlay_addresses(key).contains(&address)).then_some(peer)
+                (key.contains(&address) && overlay_addresses(key).contains(&address))
+                    .then_some(peer)
             }
             Path::Underlay => {
                 let first = self.addresses.partition_point(|(at, _)| *at < address);
-                let peers = || self.addresses.iter().skip(first).take_while(|(at, _)| *at == address).filter_map(|(_, key)| self.peers.get(key));
-                peers().find(|peer| peer.who == from).or_else(|| peers().next())
+                let peers = || {
+                    self.addresses
+                        .iter()
+                        .skip(first)
+                        .take_while(|(at, _)| *at == address)
+                        .filter_map(|(_, key)| self.peers.get(key))
+                };
+                peers()
+                    .find(|peer| peer.who == from)
+                    .or_else(|| peers().next())
             }
         }
         .map(Box::as_ref)

@@ -4,7 +4,9 @@ use super::message::{COST, LocalNode, Notice, Now, Send, Waiting};
 use super::peer::Peer;
 use super::session::Session;
 use super::viewer::Viewer;
-use crate::limits::{ANSWERS, ANSWERS_AN_ADDRESS, Bucket, Buckets, RETRIES, ROW_QUESTIONS, ROWS, ROWS_AN_ADDRESS};
+use crate::limits::{
+    ANSWERS, ANSWERS_AN_ADDRESS, Bucket, Buckets, RETRIES, ROW_QUESTIONS, ROWS, ROWS_AN_ADDRESS,
+};
 use crate::schedule::{FullSize, Walk};
 use crate::target::{Path, Target};
 use crate::view::{Own, Traffic};
@@ -51,7 +53,11 @@ pub struct Node {
 
 impl Node {
     /// A node without peers. `random` makes nonces: whoever can guess them can forge answers.
-    pub fn new(local: LocalNode, now: Duration, random: impl FnMut() -> u64 + std::marker::Send + 'static) -> Self {
+    pub fn new(
+        local: LocalNode,
+        now: Duration,
+        random: impl FnMut() -> u64 + std::marker::Send + 'static,
+    ) -> Self {
         let own = local.who_v4.or(local.who_v6).unwrap_or(0);
         Self {
             local,
@@ -85,7 +91,10 @@ impl Node {
     }
 
     /// Which ways are open: what cannot be asked proves nothing. By way, family (IPv6?), and ping or not.
-    pub fn set_sockets(&mut self, can: impl Fn(Path, Family, bool) -> bool + std::marker::Send + 'static) {
+    pub fn set_sockets(
+        &mut self,
+        can: impl Fn(Path, Family, bool) -> bool + std::marker::Send + 'static,
+    ) {
         self.can = Box::new(can);
     }
 
@@ -114,7 +123,9 @@ impl Node {
         let mut new = Vec::new();
         for target in targets {
             let key = target.subnet;
-            let known = before.remove(&key).filter(|known| known.is_same_node(&target));
+            let known = before
+                .remove(&key)
+                .filter(|known| known.is_same_node(&target));
             if known.is_none() {
                 new.push((key, target.who().unwrap_or(0)));
             }
@@ -142,13 +153,21 @@ impl Node {
         // Room for all of them, and no more.
         self.addresses = Vec::new();
         self.addresses.reserve_exact(self.peers.len());
-        self.addresses.extend(self.peers.iter().map(|(key, peer)| (peer.target.address, *key)));
+        self.addresses.extend(
+            self.peers
+                .iter()
+                .map(|(key, peer)| (peer.target.address, *key)),
+        );
         self.addresses.sort_unstable();
     }
 
     /// Does what is due. Returns when it wants to be called again.
     pub fn wake(&mut self, now: Now) -> Duration {
-        while self.forget.front().is_some_and(|(until, _)| *until <= now.at) {
+        while self
+            .forget
+            .front()
+            .is_some_and(|(until, _)| *until <= now.at)
+        {
             if let Some((_, nonce)) = self.forget.pop_front() {
                 self.waiting.remove(&nonce);
             }
@@ -169,8 +188,16 @@ impl Node {
         let mtu_search = first(&self.mtu_searches);
         let sessions = self.sessions.values().map(|session| session.next).min();
         // What is only to be forgotten waits for the next turn: to wake for it would cost as much as a question.
-        let due = [again, mtu_search, first(&self.closes), sessions, self.viewer.next(now.at)];
-        due.into_iter().flatten().fold(self.walk.next(), Duration::min)
+        let due = [
+            again,
+            mtu_search,
+            first(&self.closes),
+            sessions,
+            self.viewer.next(now.at),
+        ];
+        due.into_iter()
+            .flatten()
+            .fold(self.walk.next(), Duration::min)
     }
 
     /// Whether nothing is asked beyond the usual turns: nobody waits for an answer.
@@ -180,12 +207,22 @@ impl Node {
 
     /// The program did not run for so long: nothing is lost because nobody looked.
     pub fn stalled(&mut self, by: Duration) {
-        let later = |set: &mut BTreeSet<(Duration, IpNet)>| *set = std::mem::take(set).into_iter().map(|(at, key)| (at + by, key)).collect();
+        let later = |set: &mut BTreeSet<(Duration, IpNet)>| {
+            *set = std::mem::take(set)
+                .into_iter()
+                .map(|(at, key)| (at + by, key))
+                .collect()
+        };
         later(&mut self.closes);
         later(&mut self.mtu_searches);
-        self.peers.values_mut().filter_map(|peer| peer.round.as_mut()).for_each(|round| round.closes += by);
+        self.peers
+            .values_mut()
+            .filter_map(|peer| peer.round.as_mut())
+            .for_each(|round| round.closes += by);
         self.forget.iter_mut().for_each(|(until, _)| *until += by);
-        self.sessions.values_mut().for_each(|session| session.delay(by));
+        self.sessions
+            .values_mut()
+            .for_each(|session| session.delay(by));
         self.walk.delay(by);
     }
 

@@ -131,7 +131,11 @@ impl What {
     /// Whether it is asked by ping.
     pub fn is_ping(self) -> bool {
         match self {
-            What::Ping | What::BridgePing | What::FullPing | What::UnderlayPing | What::SizePing(_) => true,
+            What::Ping
+            | What::BridgePing
+            | What::FullPing
+            | What::UnderlayPing
+            | What::SizePing(_) => true,
             What::Session(_, kind) => kind.is_ping(),
             What::Full | What::Small | What::Underlay | What::Size(_) | What::Row => false,
         }
@@ -175,7 +179,10 @@ impl Asked {
     }
 
     pub fn is_full(self) -> bool {
-        matches!(self, Asked::Overlay { full: true } | Asked::OverlayPing { full: true })
+        matches!(
+            self,
+            Asked::Overlay { full: true } | Asked::OverlayPing { full: true }
+        )
     }
 
     pub fn is_overlay(self) -> bool {

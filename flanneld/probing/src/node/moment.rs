@@ -9,7 +9,10 @@ pub struct Moment(NonZeroU64);
 
 impl From<Duration> for Moment {
     fn from(at: Duration) -> Self {
-        Self(NonZeroU64::new(u64::try_from(at.as_micros()).unwrap_or(u64::MAX)).unwrap_or(NonZeroU64::MIN))
+        Self(
+            NonZeroU64::new(u64::try_from(at.as_micros()).unwrap_or(u64::MAX))
+                .unwrap_or(NonZeroU64::MIN),
+        )
     }
 }
 
@@ -26,9 +29,18 @@ mod tests {
     #[test]
     fn moment_keeps_microseconds_and_is_half_a_duration() {
         for at in [1, 999_999, 1_000_000, 86_400_000_000].map(Duration::from_micros) {
-            assert_eq!(Duration::from(Moment::from(at + Duration::from_nanos(999))), at);
+            assert_eq!(
+                Duration::from(Moment::from(at + Duration::from_nanos(999))),
+                at
+            );
         }
-        assert_eq!(Duration::from(Moment::from(Duration::ZERO)), Duration::from_micros(1));
-        assert_eq!(size_of::<Option<Moment>>() * 2, size_of::<Option<Duration>>());
+        assert_eq!(
+            Duration::from(Moment::from(Duration::ZERO)),
+            Duration::from_micros(1)
+        );
+        assert_eq!(
+            size_of::<Option<Moment>>() * 2,
+            size_of::<Option<Duration>>()
+        );
     }
 }

@@ -16,7 +16,11 @@ pub struct MtuSearch {
 
 impl MtuSearch {
     pub fn new(family: Family, mtu: u16, by_ping: bool) -> Self {
-        Self { search: Search::new(least(family), mtu), by_ping, asked: None }
+        Self {
+            search: Search::new(least(family), mtu),
+            by_ping,
+            asked: None,
+        }
     }
 
     pub fn answered(&mut self, size: u16) {

@@ -9,7 +9,12 @@ use std::time::Duration;
 impl Node {
     /// Takes the next step of the searches that are due.
     pub(super) fn step_mtu_searches(&mut self, now: Now) {
-        while let Some((at, key)) = self.mtu_searches.first().copied().filter(|(at, _)| *at <= now.at) {
+        while let Some((at, key)) = self
+            .mtu_searches
+            .first()
+            .copied()
+            .filter(|(at, _)| *at <= now.at)
+        {
             self.mtu_searches.remove(&(at, key));
             if let Some(next) = self.step(now, key) {
                 self.mtu_searches.insert((next, key));
@@ -20,7 +25,10 @@ impl Node {
     /// One step; returns when the next one is due, unless the search is over.
     fn step(&mut self, now: Now, key: IpNet) -> Option<Duration> {
         let peer = self.peers.get_mut(&key)?;
-        let rtt = peer.history.rtt_us().map(|us| Duration::from_micros(us.into()));
+        let rtt = peer
+            .history
+            .rtt_us()
+            .map(|us| Duration::from_micros(us.into()));
         let mtu_search = peer.mtu_search.as_mut()?;
         if let Some((size, until)) = mtu_search.asked {
             if now.at < until {
@@ -36,11 +44,19 @@ impl Node {
         }
         let size = mtu_search.search.next()?;
         if !self.retries.take(now.at, 1) {
-            return Some(self.retries.ready_at(now.at, 1).max(now.at + Duration::from_millis(1)));
+            return Some(
+                self.retries
+                    .ready_at(now.at, 1)
+                    .max(now.at + Duration::from_millis(1)),
+            );
         }
         let until = now.at + Search::wait(rtt);
         mtu_search.asked = Some((size, until));
-        let what = if mtu_search.by_ping { What::SizePing(size) } else { What::Size(size) };
+        let what = if mtu_search.by_ping {
+            What::SizePing(size)
+        } else {
+            What::Size(size)
+        };
         // Where it cannot be asked, that shows when the time is over.
         self.ask(now, key, what, 0);
         Some(until)

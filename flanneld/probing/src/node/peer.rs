@@ -167,7 +167,10 @@ impl History {
 
     /// The peer listens since then only: what it did not hear before was not lost on the way.
     pub fn began(&mut self, began: Duration) {
-        if self.last_loss.is_some_and(|loss| loss <= Moment::from(began + WAIT)) {
+        if self
+            .last_loss
+            .is_some_and(|loss| loss <= Moment::from(began + WAIT))
+        {
             self.lost = 0;
             self.pending = 0;
         }
@@ -203,7 +206,11 @@ impl History {
     /// median of few too; what is slow on its way is never fast.
     pub fn fastest_us(&self) -> Option<u32> {
         let known = self.rtts.get(..usize::from(self.known.min(8)))?;
-        if self.known < SETTLED { None } else { known.iter().min().copied() }
+        if self.known < SETTLED {
+            None
+        } else {
+            known.iter().min().copied()
+        }
     }
 }
 
@@ -256,6 +263,9 @@ mod tests {
         for us in 100..140 {
             history.round_trip(Duration::from_micros(us));
         }
-        assert_eq!((history.rtt_us(), history.fastest_us()), (Some(136), Some(132)));
+        assert_eq!(
+            (history.rtt_us(), history.fastest_us()),
+            (Some(136), Some(132))
+        );
     }
 }

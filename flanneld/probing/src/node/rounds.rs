@@ -27,8 +27,15 @@ impl Node {
         loop {
             let peers = &self.peers;
             let paths = peers.len();
-            let Some(key) = self.walk.turn(now.at, || peers.iter().map(|(key, peer)| (*key, peer.who))) else { return };
-            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            let Some(key) = self
+                .walk
+                .turn(now.at, || peers.iter().map(|(key, peer)| (*key, peer.who)))
+            else {
+                return;
+            };
+            let Some(peer) = self.peers.get_mut(&key) else {
+                continue;
+            };
             peer.turns = peer.turns.wrapping_add(1);
             peer.rounds = 0;
             let (present, turn, who) = (peer.standing.present, peer.turns, peer.who);
@@ -42,7 +49,11 @@ impl Node {
                     self.mtu_search(now, key, present.ping_only);
                 }
             } else if present.ping_only {
-                let mut whats = vec![if through { What::Ping } else { What::UnderlayPing }];
+                let mut whats = vec![if through {
+                    What::Ping
+                } else {
+                    What::UnderlayPing
+                }];
                 if through && turn.is_multiple_of(LONG_PING_EVERY) {
                     whats.push(What::FullPing);
                 }
@@ -53,11 +64,23 @@ impl Node {
             } else {
                 let mut whats = Vec::with_capacity(2);
                 if through && (ways.overlay || present.state == State::Unknown) {
-                    let waits = |round: u32| self.peers.iter().any(|(other, peer)| *other != key && peer.full_done != round && peer.is_asked_long());
-                    whats.push(if self.full.turn(now.at, &mut done, waits) { What::Full } else { What::Small });
+                    let waits = |round: u32| {
+                        self.peers.iter().any(|(other, peer)| {
+                            *other != key && peer.full_done != round && peer.is_asked_long()
+                        })
+                    };
+                    whats.push(if self.full.turn(now.at, &mut done, waits) {
+                        What::Full
+                    } else {
+                        What::Small
+                    });
                 }
                 if ways.underlay || !through {
-                    whats.push(if self.local.clear { What::Underlay } else { What::UnderlayPing });
+                    whats.push(if self.local.clear {
+                        What::Underlay
+                    } else {
+                        What::UnderlayPing
+                    });
                 }
                 self.round(now, key, &whats, false);
             }
@@ -84,7 +107,11 @@ impl Node {
         if self.local.device {
             whats.push(What::BridgePing);
         }
-        if self.peers.get(&key).is_some_and(|peer| peer.standing.present.ping_only) {
+        if self
+            .peers
+            .get(&key)
+            .is_some_and(|peer| peer.standing.present.ping_only)
+        {
             whats.push(What::FullPing);
         }
         whats.extend([What::Underlay, What::UnderlayPing]);
@@ -114,7 +141,16 @@ impl Node {
         self.closes.insert((closes, key));
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.rounds = peer.rounds.saturating_add(1);
-            peer.round = Some(Box::new(Round { number, evidence, whole, began: now.at, closes, open, refused: false, ponged: false }));
+            peer.round = Some(Box::new(Round {
+                number,
+                evidence,
+                whole,
+                began: now.at,
+                closes,
+                open,
+                refused: false,
+                ponged: false,
+            }));
         }
     }
 
@@ -124,8 +160,12 @@ impl Node {
             self.closes.remove(&(at, key));
             let typical = self.typical(now.at);
             let mtu = self.local.mtu(key.into());
-            let Some(peer) = self.peers.get_mut(&key) else { continue };
-            let Some(round) = peer.round.take() else { continue };
+            let Some(peer) = self.peers.get_mut(&key) else {
+                continue;
+            };
+            let Some(round) = peer.round.take() else {
+                continue;
+            };
             let mut evidence = round.evidence;
             // Kernels limit how often they refuse (icmp_ratelimit): that a long question was not refused says nothing.
             if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
@@ -134,21 +174,36 @@ impl Node {
             let present = peer.standing.present;
             let verdict = judge(&evidence);
             peer.sample(&evidence, verdict, now.at);
-            if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
+            if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered)
+                && !evidence.other
+            {
                 peer.carries = Some(mtu);
             }
-            if evidence.underlay == ProbeResult::Answered || round.whole && verdict != Verdict::of(State::Well) {
+            if evidence.underlay == ProbeResult::Answered
+                || round.whole && verdict != Verdict::of(State::Well)
+            {
                 peer.tunnel_only = false;
             } else if round.whole && evidence.underlay == ProbeResult::Lost {
                 peer.tunnel_only = true;
             }
-            let underlay = if peer.tunnel_only && evidence.underlay == ProbeResult::Lost { ProbeResult::NotAsked } else { evidence.underlay };
-            let looked_into = round.whole || present.state == State::Unknown && verdict.state == State::Well;
+            let underlay = if peer.tunnel_only && evidence.underlay == ProbeResult::Lost {
+                ProbeResult::NotAsked
+            } else {
+                evidence.underlay
+            };
+            let looked_into =
+                round.whole || present.state == State::Unknown && verdict.state == State::Well;
             let (mut changed, mut again) = (false, false);
             if looked_into {
                 changed = peer.standing.take(verdict, peer.history.lost() >= LOSES);
                 again = peer.standing.is_undecided();
-            } else if !expected(present, &Evidence { underlay, ..evidence }) {
+            } else if !expected(
+                present,
+                &Evidence {
+                    underlay,
+                    ..evidence
+                },
+            ) {
                 again = true;
             }
             if changed && verdict.ping_only != present.ping_only || round.refused {
@@ -166,7 +221,11 @@ impl Node {
                 }
             }
             if again && peer.rounds < ROUNDS {
-                let next = if round.whole { now.at.max(round.began + WAIT) } else { now.at };
+                let next = if round.whole {
+                    now.at.max(round.began + WAIT)
+                } else {
+                    now.at
+                };
                 self.again.insert((next, key));
             }
             self.tell(now, key, typical);
@@ -184,9 +243,13 @@ impl Node {
 
     /// Grades the verdict, and tells what changed.
     fn tell(&mut self, now: Now, key: IpNet, typical: Option<u32>) {
-        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
         let is = match peer.standing.present {
-            Verdict { state: State::Well, .. } => grade(peer.history.lost(), peer.history.fastest_us(), typical),
+            Verdict {
+                state: State::Well, ..
+            } => grade(peer.history.lost(), peer.history.fastest_us(), typical),
             Verdict { state, .. } => state,
         };
         if is != State::SmallMtu {
@@ -198,15 +261,23 @@ impl Node {
             if is.impact() == Impact::All {
                 peer.carries = None;
             }
-            self.notices.push(Notice { target: peer.target.clone(), was, is });
+            self.notices.push(Notice {
+                target: peer.target.clone(),
+                was,
+                is,
+            });
         }
     }
 
     /// A question of a peer came in whose state does not let one expect that: it is asked at once.
     pub(super) fn look_into(&mut self, now: Now, key: IpNet) {
-        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
         let present = peer.standing.present;
-        let lately = peer.looked_at.is_some_and(|at| now.at.saturating_sub(at.into()) < SHORTEST);
+        let lately = peer
+            .looked_at
+            .is_some_and(|at| now.at.saturating_sub(at.into()) < SHORTEST);
         let waits = peer.round.is_some() || self.again.iter().any(|(_, other)| *other == key);
         if !lately && !waits && (present.ping_only || present.state.impact() == Impact::All) {
             peer.looked_at = Some(now.at.into());
@@ -224,7 +295,11 @@ impl Node {
     }
 
     pub(super) fn median_us(&self) -> Option<u32> {
-        let mut all: Vec<u32> = self.peers.values().filter_map(|peer| peer.history.rtt_us()).collect();
+        let mut all: Vec<u32> = self
+            .peers
+            .values()
+            .filter_map(|peer| peer.history.rtt_us())
+            .collect();
         let middle = all.len().checked_sub(1)? / 2;
         Some(*all.select_nth_unstable(middle).1)
     }
@@ -232,7 +307,11 @@ impl Node {
     /// Searches how large a packet the way carries.
     fn mtu_search(&mut self, now: Now, key: IpNet, by_ping: bool) {
         let mtu = self.local.mtu(key.into());
-        if let Some(peer) = self.peers.get_mut(&key).filter(|peer| peer.mtu_search.is_none()) {
+        if let Some(peer) = self
+            .peers
+            .get_mut(&key)
+            .filter(|peer| peer.mtu_search.is_none())
+        {
             peer.mtu_search = Some(Box::new(MtuSearch::new(key.into(), mtu, by_ping)));
             self.mtu_searches.insert((now.at, key));
         }
@@ -248,12 +327,20 @@ impl Peer {
 
     /// Notes what was lost through the overlay network. Long questions are not lost by chance where the MTU is too small.
     fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) {
-        let small = verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
+        let small =
+            verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
         let by_ping = self.standing.present.ping_only;
         let parts = if by_ping {
             [evidence.ping, ProbeResult::NotAsked]
         } else {
-            [evidence.small, if small { ProbeResult::NotAsked } else { evidence.full }]
+            [
+                evidence.small,
+                if small {
+                    ProbeResult::NotAsked
+                } else {
+                    evidence.full
+                },
+            ]
         };
         for heard in parts {
             match heard {

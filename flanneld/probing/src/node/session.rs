@@ -26,7 +26,13 @@ pub struct Session {
 
 impl Session {
     pub fn new(key: IpNet, next: Duration) -> Self {
-        Self { key, next, done: 0, other: None, counts: Default::default() }
+        Self {
+            key,
+            next,
+            done: 0,
+            other: None,
+            counts: Default::default(),
+        }
     }
 
     pub fn delay(&mut self, by: Duration) {
@@ -44,7 +50,11 @@ impl Session {
     }
 
     pub fn answered(&mut self, kind: Asked, rtt: Duration) {
-        self.count(kind, |count| count.rtts.push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX)));
+        self.count(kind, |count| {
+            count
+                .rtts
+                .push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX))
+        });
     }
 
     pub fn refused(&mut self, kind: Asked) {
@@ -53,12 +63,26 @@ impl Session {
 
     /// Whether there is nothing to wait for any more.
     pub fn is_complete(&self) -> bool {
-        self.counts.iter().all(|count| usize::from(count.asked) <= count.rtts.len() + usize::from(count.refused))
+        self.counts
+            .iter()
+            .all(|count| usize::from(count.asked) <= count.rtts.len() + usize::from(count.refused))
     }
 
     pub fn tally(&self, kind: Asked) -> Tally {
-        let Some(Count { asked, refused, mut rtts }) = self.counts.get(kind.place()).cloned() else { return Tally::default() };
+        let Some(Count {
+            asked,
+            refused,
+            mut rtts,
+        }) = self.counts.get(kind.place()).cloned()
+        else {
+            return Tally::default();
+        };
         rtts.sort_unstable();
-        Tally { asked, answered: u8::try_from(rtts.len()).unwrap_or(u8::MAX), refused, rtt_us: rtts.get(rtts.len() / 2).copied() }
+        Tally {
+            asked,
+            answered: u8::try_from(rtts.len()).unwrap_or(u8::MAX),
+            refused,
+            rtt_us: rtts.get(rtts.len() / 2).copied(),
+        }
     }
 }

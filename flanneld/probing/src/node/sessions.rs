@@ -29,7 +29,9 @@ impl Node {
 
     /// The result, once it is there; the session is over then.
     pub fn end_session(&mut self, now: Now, number: u64) -> Option<Probe> {
-        let is_over = |session: &Session| session.done > TIMES || session.done == TIMES && session.is_complete();
+        let is_over = |session: &Session| {
+            session.done > TIMES || session.done == TIMES && session.is_complete()
+        };
         if !self.sessions.get(&number).is_some_and(is_over) {
             return None;
         }
@@ -52,8 +54,12 @@ impl Node {
     }
 
     pub(super) fn step_sessions(&mut self, now: Now) {
-        let due: Vec<u64> =
-            self.sessions.iter().filter(|(_, session)| session.done <= TIMES && session.next <= now.at).map(|(number, _)| *number).collect();
+        let due: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.done <= TIMES && session.next <= now.at)
+            .map(|(number, _)| *number)
+            .collect();
         for number in due {
             let Some((key, step)) = self.sessions.get_mut(&number).map(|session| {
                 let step = session.done;

@@ -43,25 +43,48 @@ impl Node {
 
     fn show_rows(&self, now: Now) -> Vec<view::Row> {
         let looked = !self.viewer.rows.is_empty();
-        let subnets: HashMap<u32, IpNet> = self.peers.iter().filter(|_| looked).map(|(subnet, peer)| (peer.short, *subnet)).collect();
-        self.viewer.rows.iter().filter_map(|(key, row)| self.show_row(now, key, row, &subnets)).collect()
+        let subnets: HashMap<u32, IpNet> = self
+            .peers
+            .iter()
+            .filter(|_| looked)
+            .map(|(subnet, peer)| (peer.short, *subnet))
+            .collect();
+        self.viewer
+            .rows
+            .iter()
+            .filter_map(|(key, row)| self.show_row(now, key, row, &subnets))
+            .collect()
     }
 
-    fn show_peers<T>(&self, now: Now, rows: &[view::Row], mut of: impl FnMut(view::Peer) -> T) -> Vec<T> {
+    fn show_peers<T>(
+        &self,
+        now: Now,
+        rows: &[view::Row],
+        mut of: impl FnMut(view::Peer) -> T,
+    ) -> Vec<T> {
         let mut said: HashMap<IpNet, Vec<PeerOpinion>> = HashMap::new();
         for row in rows {
-            let by = row.name.as_deref().map_or_else(|| row.subnet.to_string(), str::to_owned);
+            let by = row
+                .name
+                .as_deref()
+                .map_or_else(|| row.subnet.to_string(), str::to_owned);
             for cell in &row.peers {
                 let about = said.entry(cell.subnet).or_default();
                 if about.len() < QUOTED && cell.state != State::Unknown {
-                    about.push(PeerOpinion { by: by.clone(), state: cell.state, age_ms: row.said_age_ms.unwrap_or(0) });
+                    about.push(PeerOpinion {
+                        by: by.clone(),
+                        state: cell.state,
+                        age_ms: row.said_age_ms.unwrap_or(0),
+                    });
                 }
             }
         }
         // Room for all of them, and no more: there may be ten thousand.
         let mut peers = Vec::with_capacity(self.peers.len());
         for key in self.peers.keys() {
-            let Some(mut peer) = self.show_peer(now, key) else { continue };
+            let Some(mut peer) = self.show_peer(now, key) else {
+                continue;
+            };
             if peer.state.impact() >= Impact::Some {
                 peer.others = said.remove(key).unwrap_or_default();
             }
@@ -84,7 +107,11 @@ impl Node {
         let target = &peer.target;
         let since = |at: Option<Moment>| at.map(|at| age(now, at));
         // What it said then is older now.
-        let by_it = |ms: fn(&PeerClaim) -> Option<u32>| peer.said.as_ref().and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)));
+        let by_it = |ms: fn(&PeerClaim) -> Option<u32>| {
+            peer.said
+                .as_ref()
+                .and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)))
+        };
         Some(view::Peer {
             id: target.id.clone(),
             name: target.name.clone(),
@@ -115,15 +142,30 @@ impl Node {
 
     /// A node by its number: its name, else the number.
     pub(super) fn name_of(&self, who: u64) -> String {
-        let known = self.peers.values().find(|peer| peer.target.id.is_some() && peer.who == who);
+        let known = self
+            .peers
+            .values()
+            .find(|peer| peer.target.id.is_some() && peer.who == who);
         match known {
-            Some(peer) => peer.target.name.as_deref().map_or_else(|| peer.target.subnet.to_string(), str::to_owned),
-            None if [self.local.who_v4, self.local.who_v6].contains(&Some(who)) => "this node".to_owned(),
+            Some(peer) => peer
+                .target
+                .name
+                .as_deref()
+                .map_or_else(|| peer.target.subnet.to_string(), str::to_owned),
+            None if [self.local.who_v4, self.local.who_v6].contains(&Some(who)) => {
+                "this node".to_owned()
+            }
             None => format!("{who:016x}"),
         }
     }
 
-    fn show_row(&self, now: Now, key: &IpNet, row: &Row, subnets: &HashMap<u32, IpNet>) -> Option<view::Row> {
+    fn show_row(
+        &self,
+        now: Now,
+        key: &IpNet,
+        row: &Row,
+        subnets: &HashMap<u32, IpNet>,
+    ) -> Option<view::Row> {
         let target = &self.peers.get(key)?.target;
         let body = row.body();
         let (own, body) = match body {
@@ -132,8 +174,22 @@ impl Node {
         };
         let cell = |wire: &Wire| {
             let subnet = *subnets.get(&wire.subnet)?;
-            let Wire { state, ping_only, rtt_us, lost, asked_age_ms, .. } = *wire;
-            Some(Cell { subnet, state, ping_only, rtt_us, lost, asked_age_ms })
+            let Wire {
+                state,
+                ping_only,
+                rtt_us,
+                lost,
+                asked_age_ms,
+                ..
+            } = *wire;
+            Some(Cell {
+                subnet,
+                state,
+                ping_only,
+                rtt_us,
+                lost,
+                asked_age_ms,
+            })
         };
         Some(view::Row {
             id: target.id.clone(),
@@ -162,6 +218,11 @@ impl Node {
         if !fit(cells.len()) {
             cells.sort_by_cached_key(Wire::rank);
         }
-        Body { own: self.own.clone(), counts: self.counts(), rtt_us: self.median_us(), cells }
+        Body {
+            own: self.own.clone(),
+            counts: self.counts(),
+            rtt_us: self.median_us(),
+            cells,
+        }
     }
 }

@@ -17,7 +17,11 @@ impl Tokens {
     /// `random` makes the own one: whoever can guess it can use up the peer's answers.
     pub fn new(random: u64) -> Self {
         // The remainder is less than the divisor, which means none.
-        Self { own: u32::try_from(random % u64::from(NONE)).unwrap_or(0), sure: None, last: None }
+        Self {
+            own: u32::try_from(random % u64::from(NONE)).unwrap_or(0),
+            sure: None,
+            last: None,
+        }
     }
 
     /// Takes those of a question. Returns whether it is the peer's, beyond doubt.
@@ -46,7 +50,11 @@ mod tests {
     use super::*;
 
     fn question(from: &Tokens, nonce: u64) -> Echo {
-        Echo { token: Some(from.own), repeats: from.repeated(nonce), ..Echo::default() }
+        Echo {
+            token: Some(from.own),
+            repeats: from.repeated(nonce),
+            ..Echo::default()
+        }
     }
 
     #[test]
@@ -55,7 +63,11 @@ mod tests {
         assert!(!b.take(&question(&a, 0)), "nothing was sent to it yet");
         assert!(a.take(&question(&b, 0)) && b.take(&question(&a, 0)));
         // Forged questions come in between, and the peer is still itself.
-        let forged = Echo { token: Some(7), repeats: Some(8), ..Echo::default() };
+        let forged = Echo {
+            token: Some(7),
+            repeats: Some(8),
+            ..Echo::default()
+        };
         assert!(!a.take(&forged) && b.take(&question(&a, 2)) && a.take(&question(&b, 2)));
         a = Tokens::new(3);
         assert!(!a.take(&forged) && !b.take(&question(&a, 0)));
@@ -68,6 +80,10 @@ mod tests {
     fn no_token_is_the_sign_for_none() {
         assert_eq!(Tokens::new(u64::from(NONE)).own, 0);
         let mut tokens = Tokens::new(5);
-        assert!(!tokens.take(&Echo::default()) && tokens.repeated(0).is_none() && tokens.repeated(1).is_none());
+        assert!(
+            !tokens.take(&Echo::default())
+                && tokens.repeated(0).is_none()
+                && tokens.repeated(1).is_none()
+        );
     }
 }

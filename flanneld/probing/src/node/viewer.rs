@@ -49,7 +49,15 @@ pub struct Viewer {
 
 impl Viewer {
     pub fn new(budget: Bucket) -> Self {
-        Self { budget, until: None, queue: VecDeque::new(), filled_at: None, troubled_at: None, wants_witnesses: false, rows: BTreeMap::new() }
+        Self {
+            budget,
+            until: None,
+            queue: VecDeque::new(),
+            filled_at: None,
+            troubled_at: None,
+            wants_witnesses: false,
+            rows: BTreeMap::new(),
+        }
     }
 
     /// Leaves out nodes that are gone.
@@ -60,7 +68,10 @@ impl Viewer {
 
     /// A peer is in trouble: some others are asked what they see.
     pub fn trouble(&mut self, now: Duration) {
-        if self.troubled_at.is_none_or(|at| now.saturating_sub(at) >= TROUBLE_EVERY) {
+        if self
+            .troubled_at
+            .is_none_or(|at| now.saturating_sub(at) >= TROUBLE_EVERY)
+        {
             self.troubled_at = Some(now);
             self.wants_witnesses = true;
         }
@@ -68,7 +79,9 @@ impl Viewer {
 
     /// Whether the next question to a node goes beside the overlay network.
     pub fn goes_over_underlay(&self, key: &IpNet) -> bool {
-        self.rows.get(key).is_none_or(|row| row.attempts.is_multiple_of(2))
+        self.rows
+            .get(key)
+            .is_none_or(|row| row.attempts.is_multiple_of(2))
     }
 
     pub fn looks(&self, now: Duration) -> bool {
@@ -81,11 +94,18 @@ impl Viewer {
             return Some(now);
         }
         if !self.queue.is_empty() {
-            return Some(self.budget.ready_at(now, 1).max(now + Duration::from_millis(1)));
+            return Some(
+                self.budget
+                    .ready_at(now, 1)
+                    .max(now + Duration::from_millis(1)),
+            );
         }
         let old = self.rows.values().map(Row::until).min();
         let refill = self.filled_at.map_or(now, |at| at + EVERY);
-        let refill = self.until.filter(|until| now < *until && refill < *until).map(|_| refill);
+        let refill = self
+            .until
+            .filter(|until| now < *until && refill < *until)
+            .map(|_| refill);
         refill.into_iter().chain(old).min()
     }
 }

@@ -25,16 +25,38 @@ impl Node {
     pub(super) fn ask_rows(&mut self, now: Now) {
         if std::mem::take(&mut self.viewer.wants_witnesses) && self.viewer.queue.is_empty() {
             // Those that answer, from a place that differs between nodes.
-            let skip = usize::try_from((self.random)() % 997).unwrap_or(0) % self.peers.len().max(1);
+            let skip =
+                usize::try_from((self.random)() % 997).unwrap_or(0) % self.peers.len().max(1);
             let well = |key: &&IpNet| {
-                self.peers.get(key).is_some_and(|peer| peer.target.primary && peer.shown.impact() < Impact::All && peer.shown != State::Unknown)
+                self.peers.get(key).is_some_and(|peer| {
+                    peer.target.primary
+                        && peer.shown.impact() < Impact::All
+                        && peer.shown != State::Unknown
+                })
             };
-            let found = self.peers.keys().cycle().skip(skip).take(self.peers.len()).filter(well).take(WITNESSES).copied().collect();
+            let found = self
+                .peers
+                .keys()
+                .cycle()
+                .skip(skip)
+                .take(self.peers.len())
+                .filter(well)
+                .take(WITNESSES)
+                .copied()
+                .collect();
             self.viewer.queue = found;
         }
-        if self.viewer.looks(now.at) && self.viewer.queue.is_empty() && self.viewer.filled_at.is_none_or(|at| now.at >= at + EVERY) {
+        if self.viewer.looks(now.at)
+            && self.viewer.queue.is_empty()
+            && self.viewer.filled_at.is_none_or(|at| now.at >= at + EVERY)
+        {
             self.viewer.filled_at = Some(now.at);
-            self.viewer.queue = self.peers.iter().filter(|(_, peer)| peer.target.primary).map(|(key, _)| *key).collect();
+            self.viewer.queue = self
+                .peers
+                .iter()
+                .filter(|(_, peer)| peer.target.primary)
+                .map(|(key, _)| *key)
+                .collect();
         }
         self.viewer.rows.retain(|_, row| now.at < row.until());
         while let Some(key) = self.viewer.queue.front().copied() {
@@ -50,7 +72,9 @@ impl Node {
     }
 
     pub(super) fn heard_row(&mut self, now: Now, waiting: Waiting, header: &Header, bytes: &[u8]) {
-        let Some(peer) = self.peers.get_mut(&waiting.key) else { return };
+        let Some(peer) = self.peers.get_mut(&waiting.key) else {
+            return;
+        };
         if peer.target.id.is_some() && header.from != peer.who {
             self.traffic.junk += 1;
             return;
@@ -60,7 +84,11 @@ impl Node {
             return;
         };
         self.traffic.answered += 1;
-        let rows = if self.viewer.looks(now.at) { self.peers.len() } else { WITNESSES };
+        let rows = if self.viewer.looks(now.at) {
+            self.peers.len()
+        } else {
+            WITNESSES
+        };
         let most = (CELLS / rows.max(1)).max(1);
         if body.cells.len() > most {
             body.cells.sort_by_cached_key(Wire::rank);

@@ -22,7 +22,10 @@ const WAIT: Duration = Duration::from_secs(1);
 /// There is no socket for it: it needs CAP_NET_RAW.
 pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tally> {
     let family = Family::from(to);
-    let any = family.pick(IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    let any = family.pick(
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    );
     let id = rand::rng().random();
     let socket = Registered::pings(from.unwrap_or(any), id)?;
     let mut buffer = vec![0; 2048];
@@ -47,7 +50,10 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
             () = sleep_until(next) => {}
         }
         while let Some(read) = socket.read(&mut buffer) {
-            let nonce = buffer.get(..read.length).filter(|_| read.from == to).and_then(|bytes| ping::reply(family, id, bytes));
+            let nonce = buffer
+                .get(..read.length)
+                .filter(|_| read.from == to)
+                .and_then(|bytes| ping::reply(family, id, bytes));
             if let Some(sent) = nonce.and_then(|nonce| open.remove(&nonce)) {
                 let rtt = sent.elapsed().saturating_sub(read.age);
                 rtts.push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX));

@@ -29,23 +29,36 @@ impl Log {
             }
             if now.saturating_sub(self.since) >= WINDOW {
                 if self.left_out > 0 {
-                    warn!("the state of peers changed {} more times; `flannelctl peers` shows all of them", self.left_out);
+                    warn!(
+                        "the state of peers changed {} more times; `flannelctl peers` shows all of them",
+                        self.left_out
+                    );
                 }
-                *self = Self { since: now, ..Self::default() };
+                *self = Self {
+                    since: now,
+                    ..Self::default()
+                };
             }
             if self.lines >= LINES {
                 self.left_out += 1;
                 continue;
             }
             self.lines += 1;
-            if notice.is.impact() >= Impact::Some { warn!("{}", text(notice)) } else { info!("{}", text(notice)) }
+            if notice.is.impact() >= Impact::Some {
+                warn!("{}", text(notice))
+            } else {
+                info!("{}", text(notice))
+            }
         }
     }
 }
 
 fn text(notice: &Notice) -> String {
     let target = &notice.target;
-    let name = target.name.as_deref().map_or_else(String::new, |name| format!("{} ", printable::value(name)));
+    let name = target
+        .name
+        .as_deref()
+        .map_or_else(String::new, |name| format!("{} ", printable::value(name)));
     let meaning = match notice.is {
         State::Unknown => "nothing is known of it",
         State::Well => "packets arrive there, and answers come back",
@@ -53,11 +66,16 @@ fn text(notice: &Notice) -> String {
         State::LosesSome => "some probes get no answer",
         State::SmallMtu => "packets as large as the MTU of pods do not arrive there",
         State::OneWay => "it hears us, but its answers through the overlay network do not arrive",
-        State::OverlayCut => "it answers, but what we send through the overlay network does not arrive there",
+        State::OverlayCut => {
+            "it answers, but what we send through the overlay network does not arrive there"
+        }
         State::CutOff => "it answers nothing, through the overlay network or beside it",
         State::WrongNode => "another node answers at its address",
     };
-    format!("peer {name}({}, {}): {}, was {}: {meaning}", target.subnet, target.address, notice.is, notice.was)
+    format!(
+        "peer {name}({}, {}): {}, was {}: {meaning}",
+        target.subnet, target.address, notice.is, notice.was
+    )
 }
 
 #[cfg(test)]
@@ -68,15 +86,42 @@ mod tests {
     #[test]
     fn a_line_names_the_peer_and_what_it_means() {
         let name = Some("node\n-3".into());
-        let target = Target { id: None, name, subnet: "10.5.3.0/24".parse().unwrap(), address: "192.0.2.3".parse().unwrap(), primary: true };
-        let line = text(&Notice { target, was: State::Well, is: State::CutOff });
-        assert!(!line.contains('\n') && line.contains("(10.5.3.0/24, 192.0.2.3): cut-off, was well: it answers nothing"), "{line}");
+        let target = Target {
+            id: None,
+            name,
+            subnet: "10.5.3.0/24".parse().unwrap(),
+            address: "192.0.2.3".parse().unwrap(),
+            primary: true,
+        };
+        let line = text(&Notice {
+            target,
+            was: State::Well,
+            is: State::CutOff,
+        });
+        assert!(
+            !line.contains('\n')
+                && line.contains("(10.5.3.0/24, 192.0.2.3): cut-off, was well: it answers nothing"),
+            "{line}"
+        );
     }
 
     #[test]
     fn a_storm_is_a_few_lines() {
-        let target = Target { id: None, name: None, subnet: "10.5.3.0/24".parse().unwrap(), address: "192.0.2.3".parse().unwrap(), primary: true };
-        let notices = vec![Notice { target, was: State::Well, is: State::CutOff }; 1000];
+        let target = Target {
+            id: None,
+            name: None,
+            subnet: "10.5.3.0/24".parse().unwrap(),
+            address: "192.0.2.3".parse().unwrap(),
+            primary: true,
+        };
+        let notices = vec![
+            Notice {
+                target,
+                was: State::Well,
+                is: State::CutOff
+            };
+            1000
+        ];
         let mut log = Log::default();
         log.tell(Duration::from_secs(100), &notices);
         assert_eq!((log.lines, log.left_out), (LINES, 990));

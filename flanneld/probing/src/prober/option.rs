@@ -10,11 +10,21 @@ use tokio::io::unix::AsyncFd;
 use types::Family;
 
 /// Sets an option whose value is one int.
-fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+fn set(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let size = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
     // SAFETY: the option's value is one int, which lives until the call returns.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), size) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), size) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Registers a socket with the runtime.
@@ -26,8 +36,18 @@ pub fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
 /// Does not fragment, and does not believe what was once learned about the path: what it carries is to be found.
 pub fn do_not_fragment(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
     if family.is_v6() {
-        set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+        set(
+            fd,
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_PROBE,
+        )?;
         return set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
     }
-    set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+    set(
+        fd,
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        libc::IP_PMTUDISC_PROBE,
+    )
 }

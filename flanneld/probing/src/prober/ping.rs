@@ -47,7 +47,10 @@ pub fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
     // Of a host: its port is closed, or its firewall says no. Errors of routers on the way mean nothing here.
-    let refuses = family.pick(matches!(head, [3, 3 | 9 | 10 | 13, ..]), matches!(head, [1, 1 | 4..=6, ..]));
+    let refuses = family.pick(
+        matches!(head, [3, 3 | 9 | 10 | 13, ..]),
+        matches!(head, [1, 1 | 4..=6, ..]),
+    );
     let ip = family.pick(usize::from(question.first()? & 0xf) * 4, IPV6);
     let is_udp = family.pick(question.get(9), question.get(6)) == Some(&17);
     let udp = question.get(ip..)?;
@@ -57,7 +60,9 @@ pub fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     // The magic stands before the nonce.
     let message = udp.get(8..)?;
     let nonce = message.get(8..16)?.first_chunk::<8>()?;
-    message.starts_with(b"flpr").then(|| u64::from_be_bytes(*nonce))
+    message
+        .starts_with(b"flpr")
+        .then(|| u64::from_be_bytes(*nonce))
 }
 
 /// The checksum of the Internet (RFC 1071).
@@ -88,13 +93,34 @@ mod tests {
 
     #[test]
     fn a_refusal_has_the_nonce_of_its_question() {
-        for (family, kind, code, is) in [(V4, 3, 3, true), (V4, 3, 1, false), (V4, 11, 0, false), (V6, 1, 4, true), (V6, 1, 0, false)] {
-            let udp = [&1u16.to_be_bytes()[..], &8473u16.to_be_bytes(), &[0; 4], b"flpr\x01\x01\0\x48", &7u64.to_be_bytes()].concat();
+        for (family, kind, code, is) in [
+            (V4, 3, 3, true),
+            (V4, 3, 1, false),
+            (V4, 11, 0, false),
+            (V6, 1, 4, true),
+            (V6, 1, 0, false),
+        ] {
+            let udp = [
+                &1u16.to_be_bytes()[..],
+                &8473u16.to_be_bytes(),
+                &[0; 4],
+                b"flpr\x01\x01\0\x48",
+                &7u64.to_be_bytes(),
+            ]
+            .concat();
             let mut ip = family.pick([vec![0x45], vec![0; 19]].concat(), vec![0; IPV6]);
             ip[family.pick(9, 6)] = 17;
             let error = [vec![kind, code, 0, 0, 0, 0, 0, 0], ip, udp].concat();
-            let packet = if family.is_v6() { error } else { [[0x45; 20].to_vec(), error].concat() };
-            assert_eq!(refusal(family, 8473, &packet), is.then_some(7), "{kind} {code}");
+            let packet = if family.is_v6() {
+                error
+            } else {
+                [[0x45; 20].to_vec(), error].concat()
+            };
+            assert_eq!(
+                refusal(family, 8473, &packet),
+                is.then_some(7),
+                "{kind} {code}"
+            );
             assert_eq!(refusal(family, 8472, &packet), None);
             for length in 0..packet.len() {
                 assert_eq!(refusal(family, 8473, &packet[..length]), None);
@@ -106,14 +132,24 @@ mod tests {
     fn a_reply_has_the_nonce_of_its_request() {
         for family in Family::ALL {
             let mut packet = request(family, 0xabcd, 0x0102_0304_0506_0708, 100);
-            assert!(family.is_v6() || checksum(&packet) == 0, "with its checksum it adds up");
+            assert!(
+                family.is_v6() || checksum(&packet) == 0,
+                "with its checksum it adds up"
+            );
             packet[0] = family.pick(0, 129);
-            let packet = if family.is_v6() { packet } else { [[0x45; 20].to_vec(), packet].concat() };
+            let packet = if family.is_v6() {
+                packet
+            } else {
+                [[0x45; 20].to_vec(), packet].concat()
+            };
             assert_eq!(reply(family, 0xabcd, &packet), Some(0x0102_0304_0506_0708));
             assert_eq!(reply(family, 0xabce, &packet), None);
             for length in 0..packet.len() {
                 // What is cut short is no reply, and never a panic.
-                assert!(reply(family, 0xabcd, &packet[..length]).is_none_or(|nonce| nonce == 0x0102_0304_0506_0708));
+                assert!(
+                    reply(family, 0xabcd, &packet[..length])
+                        .is_none_or(|nonce| nonce == 0x0102_0304_0506_0708)
+                );
             }
         }
     }

@@ -34,18 +34,29 @@ pub enum Why {
 impl Unusable {
     /// A socket that the kernel refuses.
     pub fn refused(place: Place, address: SocketAddr, error: &io::Error) -> Self {
-        Self { place, address, why: Why::Refused(error.kind(), error.to_string()) }
+        Self {
+            place,
+            address,
+            why: Why::Refused(error.kind(), error.to_string()),
+        }
     }
 
     /// Whether another program has the port.
     fn is_taken(&self) -> bool {
-        matches!(self.why, Why::Lent(_) | Why::Refused(io::ErrorKind::AddrInUse, _))
+        matches!(
+            self.why,
+            Why::Lent(_) | Why::Refused(io::ErrorKind::AddrInUse, _)
+        )
     }
 
     /// As the API carries it.
     pub fn shown(&self) -> view::Problem {
         let (_, _, is_ping) = self.place;
-        view::Problem { address: (!is_ping).then_some(self.address), taken: self.is_taken(), what: self.to_string() }
+        view::Problem {
+            address: (!is_ping).then_some(self.address),
+            taken: self.is_taken(),
+            what: self.to_string(),
+        }
     }
 }
 
@@ -60,7 +71,11 @@ impl Coded for Unusable {
 
     fn detail(&self) -> Detail {
         match self.is_taken() {
-            true => Detail::PortTaken { number: self.address.port(), udp: true, purpose: PortPurpose::Probes },
+            true => Detail::PortTaken {
+                number: self.address.port(),
+                udp: true,
+                purpose: PortPurpose::Probes,
+            },
             false => Detail::None,
         }
     }
@@ -72,7 +87,11 @@ impl fmt::Display for Unusable {
             write!(f, "probes cannot use {}: ", name(&self.place, self.address))?;
             match &self.why {
                 Why::Lent(owner) => {
-                    write!(f, "another flanneld on this host uses the port for its tunnel ({owner}); {}", other_port("one of the two networks"))
+                    write!(
+                        f,
+                        "another flanneld on this host uses the port for its tunnel ({owner}); {}",
+                        other_port("one of the two networks")
+                    )
                 }
                 Why::Refused(io::ErrorKind::AddrInUse, error) => write!(
                     f,
@@ -80,7 +99,9 @@ impl fmt::Display for Unusable {
                     self.address.port(),
                     other_port("the network")
                 ),
-                Why::Refused(io::ErrorKind::PermissionDenied, error) => write!(f, "{error}; it needs CAP_NET_RAW"),
+                Why::Refused(io::ErrorKind::PermissionDenied, error) => {
+                    write!(f, "{error}; it needs CAP_NET_RAW")
+                }
                 Why::Refused(_, error) => write!(f, "{error}; it is tried again"),
             }
         })
@@ -95,7 +116,11 @@ fn other_port(whose: &str) -> String {
 
 /// The name of a socket, for a line.
 pub fn name((_, family, is_ping): &Place, address: SocketAddr) -> String {
-    if *is_ping { format!("ping over {family} from {}", address.ip()) } else { format!("UDP {address}") }
+    if *is_ping {
+        format!("ping over {family} from {}", address.ip())
+    } else {
+        format!("UDP {address}")
+    }
 }
 
 #[cfg(test)]
@@ -105,15 +130,45 @@ mod tests {
     #[test]
     fn taken_port_is_told_by_its_number() {
         let address: SocketAddr = "192.0.2.1:8473".parse().unwrap();
-        let unusable = |kind: io::ErrorKind| Unusable::refused((Path::Underlay, Family::V4, false), address, &kind.into());
+        let unusable = |kind: io::ErrorKind| {
+            Unusable::refused((Path::Underlay, Family::V4, false), address, &kind.into())
+        };
         let taken = unusable(io::ErrorKind::AddrInUse);
-        assert_eq!(taken.detail(), Detail::PortTaken { number: 8473, udp: true, purpose: PortPurpose::Probes });
-        assert_eq!((taken.shown().address, taken.shown().taken), (Some(address), true));
-        assert!(types::problem::MUTE || taken.shown().what.contains("`ss -lunp sport = :8473`"), "{taken}");
-        let lent = Unusable { why: Why::Lent("flannel.1".to_owned()), ..taken };
-        assert_eq!((lent.code(), lent.shown().taken), ("probe-port-taken", true));
-        let ping = Unusable { place: (Path::Underlay, Family::V4, true), ..unusable(io::ErrorKind::PermissionDenied) };
-        assert_eq!((ping.code(), ping.shown().address, ping.shown().taken), ("probe-not-permitted", None, false));
-        assert_eq!(unusable(io::ErrorKind::AddrNotAvailable).code(), "probe-socket");
+        assert_eq!(
+            taken.detail(),
+            Detail::PortTaken {
+                number: 8473,
+                udp: true,
+                purpose: PortPurpose::Probes
+            }
+        );
+        assert_eq!(
+            (taken.shown().address, taken.shown().taken),
+            (Some(address), true)
+        );
+        assert!(
+            types::problem::MUTE || taken.shown().what.contains("`ss -lunp sport = :8473`"),
+            "{taken}"
+        );
+        let lent = Unusable {
+            why: Why::Lent("flannel.1".to_owned()),
+            ..taken
+        };
+        assert_eq!(
+            (lent.code(), lent.shown().taken),
+            ("probe-port-taken", true)
+        );
+        let ping = Unusable {
+            place: (Path::Underlay, Family::V4, true),
+            ..unusable(io::ErrorKind::PermissionDenied)
+        };
+        assert_eq!(
+            (ping.code(), ping.shown().address, ping.shown().taken),
+            ("probe-not-permitted", None, false)
+        );
+        assert_eq!(
+            unusable(io::ErrorKind::AddrNotAvailable).code(),
+            "probe-socket"
+        );
     }
 }

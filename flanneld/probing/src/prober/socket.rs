@@ -1,7 +1,9 @@
 //! One socket: for questions and answers, or for ping. What it reads has the time of the kernel.
 
 use super::option::{do_not_fragment, register};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
+};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -55,7 +57,11 @@ impl Registered {
     /// A socket for questions and answers. The address may be assigned later. `hosts` are the bits of a sender's address, its last 32 at most,
     /// that make it the first or the second one of its subnet; none where anybody may send.
     pub fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM.nonblocking().cloexec(),
+            Some(Protocol::UDP),
+        )?;
         socket.attach_filter(&senders(address, hosts))?;
         Self::open(socket, address)
     }
@@ -68,8 +74,16 @@ impl Registered {
     /// A socket for pings with this identifier.
     pub fn pings(address: IpAddr, id: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
-        let protocol = if address.is_ipv6() { Protocol::ICMPV6 } else { Protocol::ICMPV4 };
-        let socket = Socket::new(Domain::for_address(address), Type::RAW.nonblocking().cloexec(), Some(protocol))?;
+        let protocol = if address.is_ipv6() {
+            Protocol::ICMPV6
+        } else {
+            Protocol::ICMPV4
+        };
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::RAW.nonblocking().cloexec(),
+            Some(protocol),
+        )?;
         // Answers to our own pings, and errors, alone: every raw socket of a host gets all of ICMP.
         if address.is_ipv6() {
             let (refused, answer, id) = (1, 129, u32::from(id));
@@ -116,7 +130,11 @@ impl Registered {
         }
         socket.bind(&address.into())?;
         let told = Some(register(socket.try_clone()?)?);
-        Ok(Self { socket, told, address })
+        Ok(Self {
+            socket,
+            told,
+            address,
+        })
     }
 
     /// Whether the program is to be woken for what comes in. False where it is not, even if it should be.
@@ -130,8 +148,13 @@ impl Registered {
     }
 
     /// Whether something may have come in since the last call.
-    pub fn poll_readable(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<io::Result<()>> {
-        let Some(told) = &self.told else { return std::task::Poll::Pending };
+    pub fn poll_readable(
+        &self,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<io::Result<()>> {
+        let Some(told) = &self.told else {
+            return std::task::Poll::Pending;
+        };
         told.poll_read_ready(context).map(|ready| {
             // Everything is read after this; what comes later is reported anew.
             ready.map(|mut ready| ready.clear_ready())
@@ -143,23 +166,53 @@ impl Registered {
         let mut control = nix::cmsg_space!(libc::timespec);
         loop {
             let mut pieces = [IoSliceMut::new(buffer)];
-            let read = recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut pieces, Some(&mut control), MsgFlags::MSG_DONTWAIT);
+            let read = recvmsg::<SockaddrStorage>(
+                self.socket.as_raw_fd(),
+                &mut pieces,
+                Some(&mut control),
+                MsgFlags::MSG_DONTWAIT,
+            );
             let message = match read {
                 Ok(message) => message,
                 // An error that a datagram of ours caused stands in the way once.
-                Err(nix::Error::EINTR | nix::Error::ECONNREFUSED | nix::Error::EHOSTUNREACH | nix::Error::ENETUNREACH) => continue,
+                Err(
+                    nix::Error::EINTR
+                    | nix::Error::ECONNREFUSED
+                    | nix::Error::EHOSTUNREACH
+                    | nix::Error::ENETUNREACH,
+                ) => continue,
                 Err(_) => return None,
             };
             let stamp = message.cmsgs().ok().and_then(|mut all| {
-                all.find_map(|one| if let ControlMessageOwned::ScmTimestampns(time) = one { Some(Duration::from(time)) } else { None })
+                all.find_map(|one| {
+                    if let ControlMessageOwned::ScmTimestampns(time) = one {
+                        Some(Duration::from(time))
+                    } else {
+                        None
+                    }
+                })
             });
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let age = stamp.map(|stamp| now.saturating_sub(stamp)).unwrap_or_default();
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
+            let age = stamp
+                .map(|stamp| now.saturating_sub(stamp))
+                .unwrap_or_default();
             let from = message.address.and_then(|from| {
-                let v4 = from.as_sockaddr_in().map(|from| SocketAddr::from((from.ip(), from.port())));
-                v4.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddr::from((from.ip(), from.port()))))
+                let v4 = from
+                    .as_sockaddr_in()
+                    .map(|from| SocketAddr::from((from.ip(), from.port())));
+                v4.or_else(|| {
+                    from.as_sockaddr_in6()
+                        .map(|from| SocketAddr::from((from.ip(), from.port())))
+                })
             })?;
-            return Some(Read { from: from.ip(), port: from.port(), length: message.bytes, age });
+            return Some(Read {
+                from: from.ip(),
+                port: from.port(),
+                length: message.bytes,
+                age,
+            });
         }
     }
 
@@ -173,13 +226,31 @@ impl Registered {
 /// from the first or the second address of a subnet, which pods have not.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.
-    let port = [SockFilter::new(LOAD_HALF, 0, 0, 0), SockFilter::new(IF_EQUAL, 1, 0, own.port().into()), drop_it()];
-    let magic = [SockFilter::new(LOAD_WORD, 0, 0, 8), SockFilter::new(IF_EQUAL, 1, 0, MAGIC), drop_it()];
+    let port = [
+        SockFilter::new(LOAD_HALF, 0, 0, 0),
+        SockFilter::new(IF_EQUAL, 1, 0, own.port().into()),
+        drop_it(),
+    ];
+    let magic = [
+        SockFilter::new(LOAD_WORD, 0, 0, 8),
+        SockFilter::new(IF_EQUAL, 1, 0, MAGIC),
+        drop_it(),
+    ];
     let last_word = IP + if own.is_ipv6() { 20 } else { 12 };
-    let place =
-        |hosts| [SockFilter::new(LOAD_WORD, 0, 0, last_word), SockFilter::new(AND, 0, 0, hosts), SockFilter::new(IF_GREATER, 0, 1, 1), drop_it()];
+    let place = |hosts| {
+        [
+            SockFilter::new(LOAD_WORD, 0, 0, last_word),
+            SockFilter::new(AND, 0, 0, hosts),
+            SockFilter::new(IF_GREATER, 0, 1, 1),
+            drop_it(),
+        ]
+    };
     let place = hosts.map(place);
-    port.into_iter().chain(magic).chain(place.into_iter().flatten()).chain([take()]).collect()
+    port.into_iter()
+        .chain(magic)
+        .chain(place.into_iter().flatten())
+        .chain([take()])
+        .collect()
 }
 
 fn take() -> SockFilter {
@@ -196,9 +267,18 @@ mod tests {
     use std::net::UdpSocket;
 
     /// What comes through when this is sent from each of these ports, own or another, and addresses.
-    fn read_of(hosts: Option<u32>, anew: Option<u32>, own: &str, senders: &[(&str, bool, &[u8])]) -> Vec<IpAddr> {
+    fn read_of(
+        hosts: Option<u32>,
+        anew: Option<u32>,
+        own: &str,
+        senders: &[(&str, bool, &[u8])],
+    ) -> Vec<IpAddr> {
         let own: IpAddr = own.parse().unwrap();
-        let port = UdpSocket::bind((own, 0)).unwrap().local_addr().unwrap().port();
+        let port = UdpSocket::bind((own, 0))
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let receiver = Registered::datagrams((own, port).into(), hosts).unwrap();
         if anew.is_some() {
             receiver.let_send(anew).unwrap();
@@ -224,11 +304,28 @@ mod tests {
             ("127.0.0.7", true, message),
             ("127.0.1.0", true, message),
         ];
-        let came = |hosts, anew| read_of(hosts, anew, "127.0.0.9", &senders).iter().map(IpAddr::to_string).collect::<Vec<_>>();
-        assert_eq!(came(Some(0xff), None), ["127.0.0.1", "127.0.1.0"], "the first two addresses of a subnet");
-        assert_eq!(came(None, None), ["127.0.0.1", "127.0.0.7", "127.0.1.0"], "beside the overlay network");
+        let came = |hosts, anew| {
+            read_of(hosts, anew, "127.0.0.9", &senders)
+                .iter()
+                .map(IpAddr::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            came(Some(0xff), None),
+            ["127.0.0.1", "127.0.1.0"],
+            "the first two addresses of a subnet"
+        );
+        assert_eq!(
+            came(None, None),
+            ["127.0.0.1", "127.0.0.7", "127.0.1.0"],
+            "beside the overlay network"
+        );
         assert_eq!(came(Some(0xff), Some(0x3)), ["127.0.0.1", "127.0.1.0"]);
         assert_eq!(came(Some(0xff), Some(0x6)), ["127.0.0.1", "127.0.1.0"]);
-        assert_eq!(came(Some(0xff), Some(0)), ["127.0.0.1", "127.0.0.7", "127.0.1.0"], "subnets of one address");
+        assert_eq!(
+            came(Some(0xff), Some(0)),
+            ["127.0.0.1", "127.0.0.7", "127.0.1.0"],
+            "subnets of one address"
+        );
     }
 }

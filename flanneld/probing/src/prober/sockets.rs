@@ -18,7 +18,12 @@ const AT_ONCE: usize = 64;
 /// What came in.
 pub enum Incoming<'a> {
     /// A datagram, with the port it came from.
-    Datagram { way: Path, from: IpAddr, port: u16, bytes: &'a [u8] },
+    Datagram {
+        way: Path,
+        from: IpAddr,
+        port: u16,
+        bytes: &'a [u8],
+    },
     /// An answer to a ping.
     Pong { way: Path, from: IpAddr, nonce: u64 },
     /// A question was refused by the host that it went to.
@@ -47,7 +52,14 @@ pub struct Sockets {
 impl Sockets {
     /// None yet. `id` is the identifier of pings.
     pub fn new(port: u16, id: u16) -> Self {
-        Self { port, id, open: BTreeMap::new(), problems: BTreeMap::new(), hosts: None, buffer: vec![0; LARGEST] }
+        Self {
+            port,
+            id,
+            open: BTreeMap::new(),
+            problems: BTreeMap::new(),
+            hosts: None,
+            buffer: vec![0; LARGEST],
+        }
     }
 
     /// Which sockets are open.
@@ -58,9 +70,17 @@ impl Sockets {
     /// Opens and closes what it takes to have exactly these addresses. `hosts` are the bits by which a node's address in the overlay network
     /// differs from those of its pods: IPv4, and IPv6. `clear` tells whether questions go beside the overlay network, `yields_to` whose tunnel
     /// has the port.
-    pub fn follow(&mut self, wanted: &[(Path, IpAddr)], hosts: (u32, u32), clear: bool, yields_to: Option<&str>) {
+    pub fn follow(
+        &mut self,
+        wanted: &[(Path, IpAddr)],
+        hosts: (u32, u32),
+        clear: bool,
+        yields_to: Option<&str>,
+    ) {
         let others = self.hosts.replace(hosts) != Some(hosts);
-        let hosts = |(way, family, _): &Place| (*way == Path::Overlay).then_some(family.pick(hosts.0, hosts.1));
+        let hosts = |(way, family, _): &Place| {
+            (*way == Path::Overlay).then_some(family.pick(hosts.0, hosts.1))
+        };
         let mut places: BTreeMap<Place, SocketAddr> = BTreeMap::new();
         for (way, address) in wanted {
             let family = Family::from(address);
@@ -69,7 +89,9 @@ impl Sockets {
             }
             places.insert((*way, family, true), SocketAddr::new(*address, 0));
         }
-        self.open.retain(|place, socket| places.get(place) == Some(&socket.address) && (yields_to.is_none() || place.2));
+        self.open.retain(|place, socket| {
+            places.get(place) == Some(&socket.address) && (yields_to.is_none() || place.2)
+        });
         self.problems.retain(|place, _| places.contains_key(place));
         for (place, address) in places {
             let (_, _, is_ping) = place;
@@ -84,10 +106,18 @@ impl Sockets {
             }
             if let Some(owner) = yields_to.filter(|_| !is_ping) {
                 // Without it the kernel refuses that tunnel its port, and with it all packets of its pods.
-                self.problem(Unusable { place, address, why: Why::Lent(owner.to_owned()) });
+                self.problem(Unusable {
+                    place,
+                    address,
+                    why: Why::Lent(owner.to_owned()),
+                });
                 continue;
             }
-            let opened = if is_ping { Registered::pings(address.ip(), self.id) } else { Registered::datagrams(address, hosts(&place)) };
+            let opened = if is_ping {
+                Registered::pings(address.ip(), self.id)
+            } else {
+                Registered::datagrams(address, hosts(&place))
+            };
             match opened {
                 Ok(socket) => {
                     if self.problems.remove(&place).is_some() {
@@ -128,27 +158,55 @@ impl Sockets {
             for socket in self.open.values() {
                 ready |= socket.poll_readable(context).is_ready();
             }
-            if ready { Poll::Ready(()) } else { Poll::Pending }
+            if ready {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
         .await;
     }
 
     /// Reads what came in. `take` gets each, with its age, and returns an answer.
-    pub fn drain(&mut self, mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>) -> Drained {
-        let mut drained = Drained { count: 0, more: false };
+    pub fn drain(
+        &mut self,
+        mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>,
+    ) -> Drained {
+        let mut drained = Drained {
+            count: 0,
+            more: false,
+        };
         for ((way, family, is_ping), socket) in &self.open {
             let mut rest = AT_ONCE;
             while rest > 0 {
-                let Some(read) = socket.read(&mut self.buffer) else { break };
+                let Some(read) = socket.read(&mut self.buffer) else {
+                    break;
+                };
                 rest -= 1;
                 let bytes = self.buffer.get(..read.length).unwrap_or_default();
                 let incoming = if *is_ping {
-                    let pong = ping::reply(*family, self.id, bytes).map(|nonce| Incoming::Pong { way: *way, from: read.from, nonce });
-                    let refusal = || ping::refusal(*family, self.port, bytes).map(|nonce| Incoming::Refusal { from: read.from, nonce });
-                    let Some(incoming) = pong.or_else(refusal) else { continue };
+                    let pong = ping::reply(*family, self.id, bytes).map(|nonce| Incoming::Pong {
+                        way: *way,
+                        from: read.from,
+                        nonce,
+                    });
+                    let refusal = || {
+                        ping::refusal(*family, self.port, bytes).map(|nonce| Incoming::Refusal {
+                            from: read.from,
+                            nonce,
+                        })
+                    };
+                    let Some(incoming) = pong.or_else(refusal) else {
+                        continue;
+                    };
                     incoming
                 } else {
-                    Incoming::Datagram { way: *way, from: read.from, port: read.port, bytes }
+                    Incoming::Datagram {
+                        way: *way,
+                        from: read.from,
+                        port: read.port,
+                        bytes,
+                    }
                 };
                 if let Some(answer) = take(incoming, read.age) {
                     socket.send(SocketAddr::new(read.from, read.port), &answer);
@@ -168,9 +226,17 @@ impl Sockets {
                     socket.send(SocketAddr::new(*to, self.port), bytes);
                 }
             }
-            Send::Ping { way, to, nonce, length } => {
+            Send::Ping {
+                way,
+                to,
+                nonce,
+                length,
+            } => {
                 if let Some(socket) = self.open.get(&(*way, (*to).into(), true)) {
-                    socket.send(SocketAddr::new(*to, 0), &ping::request((*to).into(), self.id, *nonce, *length));
+                    socket.send(
+                        SocketAddr::new(*to, 0),
+                        &ping::request((*to).into(), self.id, *nonce, *length),
+                    );
                 }
             }
         }

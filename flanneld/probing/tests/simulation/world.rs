@@ -24,7 +24,13 @@ pub struct Link {
 
 impl Default for Link {
     fn default() -> Self {
-        Self { overlay: [true; 2], underlay: [true; 2], mtu: [9000; 2], lost: 0, delay: Duration::from_micros(500) }
+        Self {
+            overlay: [true; 2],
+            underlay: [true; 2],
+            mtu: [9000; 2],
+            lost: 0,
+            delay: Duration::from_micros(500),
+        }
     }
 }
 
@@ -43,8 +49,17 @@ pub struct Count {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Wake,
-    Arrives { from: usize, way: Path, bytes: Vec<u8> },
-    Pong { from: usize, way: Path, address: IpAddr, nonce: u64 },
+    Arrives {
+        from: usize,
+        way: Path,
+        bytes: Vec<u8>,
+    },
+    Pong {
+        from: usize,
+        way: Path,
+        address: IpAddr,
+        nonce: u64,
+    },
 }
 
 pub struct World {
@@ -76,17 +91,28 @@ pub struct World {
 }
 
 fn subnet(node: usize) -> ipnet::IpNet {
-    format!("10.{}.{}.0/24", 5 + node / 250, node % 250).parse().unwrap()
+    format!("10.{}.{}.0/24", 5 + node / 250, node % 250)
+        .parse()
+        .unwrap()
 }
 
 fn address(node: usize) -> IpAddr {
-    IpAddr::from([192, 0, u8::try_from(node / 250).unwrap(), u8::try_from(node % 250).unwrap() + 1])
+    IpAddr::from([
+        192,
+        0,
+        u8::try_from(node / 250).unwrap(),
+        u8::try_from(node % 250).unwrap() + 1,
+    ])
 }
 
 fn node_at(ip: IpAddr) -> usize {
     let IpAddr::V4(v4) = ip else { panic!("{ip}") };
     let [first, second, third, fourth] = v4.octets();
-    if first == 192 { usize::from(third) * 250 + usize::from(fourth) - 1 } else { (usize::from(second) - 5) * 250 + usize::from(third) }
+    if first == 192 {
+        usize::from(third) * 250 + usize::from(fourth) - 1
+    } else {
+        (usize::from(second) - 5) * 250 + usize::from(third)
+    }
 }
 
 fn target(node: usize) -> Target {
@@ -113,7 +139,10 @@ impl World {
     }
 
     pub fn with_seed(count: usize, seed: u64) -> Self {
-        let now = Now { at: Duration::from_secs(1000), wall_ms: 1_700_000_000_000 };
+        let now = Now {
+            at: Duration::from_secs(1000),
+            wall_ms: 1_700_000_000_000,
+        };
         let mut world = Self {
             now,
             notices: Vec::new(),
@@ -159,8 +188,17 @@ impl World {
             state
         };
         let mut started = Node::new(local, self.now.at, random);
-        started.set_own(Own { ready: true, ..Own::default() });
-        started.set_targets((0..count).filter(|other| *other != node).map(target).collect(), self.now.at);
+        started.set_own(Own {
+            ready: true,
+            ..Own::default()
+        });
+        started.set_targets(
+            (0..count)
+                .filter(|other| *other != node)
+                .map(target)
+                .collect(),
+            self.now.at,
+        );
         started
     }
 
@@ -227,12 +265,24 @@ impl World {
 
     /// The verdict of a node on another one.
     pub fn state(&self, node: usize, on: usize) -> State {
-        self.view(node).peers.iter().find(|peer| peer.subnet == subnet(on)).unwrap().state
+        self.view(node)
+            .peers
+            .iter()
+            .find(|peer| peer.subnet == subnet(on))
+            .unwrap()
+            .state
     }
 
     /// How many rows are asked for in half a minute because peers are in trouble.
     pub fn rows_of_trouble(&self) -> usize {
-        16 * (0..self.nodes.len()).filter(|node| self.view(*node).peers.iter().any(|peer| peer.state != State::Well)).count()
+        16 * (0..self.nodes.len())
+            .filter(|node| {
+                self.view(*node)
+                    .peers
+                    .iter()
+                    .any(|peer| peer.state != State::Well)
+            })
+            .count()
     }
 
     /// Counts from now on.
@@ -242,17 +292,25 @@ impl World {
 
     pub fn run(&mut self, time: Duration) {
         let end = self.now.at + time;
-        while let Some(Reverse((at, _, node, _))) = self.events.peek().filter(|Reverse((at, ..))| *at <= end) {
+        while let Some(Reverse((at, _, node, _))) =
+            self.events.peek().filter(|Reverse((at, ..))| *at <= end)
+        {
             let (at, node) = (*at, *node);
             self.set_time(at);
-            let Some(Reverse((.., event))) = self.events.pop() else { return };
+            let Some(Reverse((.., event))) = self.events.pop() else {
+                return;
+            };
             self.happens(node, event);
         }
         self.set_time(end);
     }
 
     /// Runs until the condition holds; none if it does not in time.
-    pub fn until(&mut self, deadline: Duration, holds: impl Fn(&World) -> bool) -> Option<Duration> {
+    pub fn until(
+        &mut self,
+        deadline: Duration,
+        holds: impl Fn(&World) -> bool,
+    ) -> Option<Duration> {
         let start = self.now.at;
         while !holds(self) {
             if self.now.at - start >= deadline {
@@ -273,7 +331,8 @@ impl World {
     fn set_time(&mut self, at: Duration) {
         self.now.at = at;
         // The wall clock has no more than milliseconds.
-        self.now.wall_ms = 1_700_000_000_000 + u64::try_from((at - Duration::from_secs(1000)).as_millis()).unwrap();
+        self.now.wall_ms = 1_700_000_000_000
+            + u64::try_from((at - Duration::from_secs(1000)).as_millis()).unwrap();
     }
 
     fn push(&mut self, at: Duration, node: usize, event: Event) {
@@ -282,7 +341,12 @@ impl World {
     }
 
     fn happens(&mut self, node: usize, event: Event) {
-        if let Some(until) = self.stalled.get(&node).copied().filter(|until| self.now.at < *until) {
+        if let Some(until) = self
+            .stalled
+            .get(&node)
+            .copied()
+            .filter(|until| self.now.at < *until)
+        {
             // The kernel keeps what came in, with the time; the daemon sees it later.
             if !matches!(event, Event::Wake) {
                 self.push(until, node, event);
@@ -293,7 +357,12 @@ impl World {
             Event::Wake if self.wakes[node] != self.now.at => {}
             Event::Wake => self.wake(node),
             Event::Arrives { from, way, bytes } => self.arrives(node, from, way, &bytes),
-            Event::Pong { way, address, nonce, .. } => {
+            Event::Pong {
+                way,
+                address,
+                nonce,
+                ..
+            } => {
                 self.nodes[node].pong(self.now, way, address, nonce, self.now.at);
                 self.wake(node);
             }
@@ -308,13 +377,23 @@ impl World {
             Path::Overlay => subnet(from).network(),
             Path::Underlay => address(from),
         };
-        if matches!(parse(bytes), Some(Message::Echo(header, _)) if header.kind == Kind::EchoQuestion) {
+        if matches!(parse(bytes), Some(Message::Echo(header, _)) if header.kind == Kind::EchoQuestion)
+        {
             let second = self.now.at.as_secs();
             let count = &mut self.counts[node];
-            count.heard = if count.heard.0 == second { (second, count.heard.1 + 1) } else { (second, 1) };
+            count.heard = if count.heard.0 == second {
+                (second, count.heard.1 + 1)
+            } else {
+                (second, 1)
+            };
             count.most_heard_in_a_second = count.most_heard_in_a_second.max(count.heard.1);
         }
-        let datagram = Datagram { way, from: address, at: self.now.at, bytes };
+        let datagram = Datagram {
+            way,
+            from: address,
+            at: self.now.at,
+            bytes,
+        };
         let mut answer = self.nodes[node].hear(self.now, datagram);
         if let (Some(written), true) = (&answer, self.liar == Some(node))
             && let Some(Message::Row(header, _)) = parse(written)
@@ -322,7 +401,10 @@ impl World {
             answer = row_answer(&Header { ..header }, &lies());
         }
         if let Some(answer) = answer {
-            assert!(answer.len() <= bytes.len(), "an answer is never longer than its question");
+            assert!(
+                answer.len() <= bytes.len(),
+                "an answer is never longer than its question"
+            );
             // A node that has taken another one's address answers from it.
             let as_whom = self
                 .holders
@@ -354,14 +436,23 @@ impl World {
                             let count = &mut self.counts[node];
                             count.questions += 1;
                             count.asked.insert(to);
-                            count.second = if count.second.0 == second { (second, count.second.1 + 1) } else { (second, 1) };
+                            count.second = if count.second.0 == second {
+                                (second, count.second.1 + 1)
+                            } else {
+                                (second, 1)
+                            };
                             count.most_in_a_second = count.most_in_a_second.max(count.second.1);
                         }
                     }
                     self.counts[node].bytes += u64::try_from(bytes.len()).unwrap() + 28;
                     self.transmit(node, to, way, bytes);
                 }
-                Send::Ping { way, to, nonce, length } => self.ping(node, to, way, nonce, length),
+                Send::Ping {
+                    way,
+                    to,
+                    nonce,
+                    length,
+                } => self.ping(node, to, way, nonce, length),
             }
         }
         for notice in self.nodes[node].take_notices() {
@@ -376,7 +467,11 @@ impl World {
 
     /// Whether a packet of this length passes, and when it arrives.
     fn passes(&mut self, from: usize, to: usize, way: Path, length: usize) -> Option<Duration> {
-        let link = self.links.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
+        let link = self
+            .links
+            .get(&(from.min(to), from.max(to)))
+            .copied()
+            .unwrap_or_default();
         let place = usize::from(from > to);
         let open = match way {
             Path::Overlay => link.overlay[place],
@@ -384,7 +479,8 @@ impl World {
         };
         self.number += 1;
         let unlucky = mix([self.seed, self.number, 7]) % 1000 < link.lost;
-        (open && !unlucky && length <= usize::from(link.mtu[place])).then(|| self.now.at + link.delay)
+        (open && !unlucky && length <= usize::from(link.mtu[place]))
+            .then(|| self.now.at + link.delay)
     }
 
     fn transmit(&mut self, from: usize, to: usize, way: Path, bytes: Vec<u8>) {
@@ -406,7 +502,16 @@ impl World {
             return;
         }
         if let Some(at) = self.passes(to, node, way, length) {
-            self.push(at + (at - self.now.at), node, Event::Pong { from: to, way, address, nonce });
+            self.push(
+                at + (at - self.now.at),
+                node,
+                Event::Pong {
+                    from: to,
+                    way,
+                    address,
+                    nonce,
+                },
+            );
         }
     }
 }

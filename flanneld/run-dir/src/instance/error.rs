@@ -84,7 +84,9 @@ impl Resource {
             // Names of numbered devices end with the VNI: `flannel.1`.
             Self::Device(name) if name.contains('.') => VNI,
             Self::Device(_) => "choose another Backend for one of them",
-            Self::Port(_) => "set another Port (ListenPort with wireguard) in the Backend of one network configuration",
+            Self::Port(_) => {
+                "set another Port (ListenPort with wireguard) in the Backend of one network configuration"
+            }
         }
     }
 }
@@ -103,7 +105,11 @@ impl fmt::Display for Resource {
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Network { network, backend } => write!(f, "binding the abstract socket of {network} ({})", named(backend)),
+            Self::Network { network, backend } => write!(
+                f,
+                "binding the abstract socket of {network} ({})",
+                named(backend)
+            ),
             Self::Resource(resource) => write!(f, "binding the abstract socket of {resource}"),
             Self::Guard => f.write_str("binding the abstract socket of the port's guard"),
             Self::Lock(file) => write!(f, "locking {}", file.display()),
@@ -113,7 +119,11 @@ impl fmt::Display for Claim {
 
 /// A backend type for people.
 fn named(backend: &str) -> &str {
-    if backend.is_empty() { "no backend" } else { backend }
+    if backend.is_empty() {
+        "no backend"
+    } else {
+        backend
+    }
 }
 
 impl Coded for InstanceError {
@@ -133,7 +143,14 @@ impl Coded for InstanceError {
 
     fn detail(&self) -> Detail {
         match self {
-            Self::Taken { resource: Resource::Port(number), .. } => Detail::PortTaken { number: *number, udp: true, purpose: PortPurpose::Tunnel },
+            Self::Taken {
+                resource: Resource::Port(number),
+                ..
+            } => Detail::PortTaken {
+                number: *number,
+                udp: true,
+                purpose: PortPurpose::Tunnel,
+            },
             _ => Detail::None,
         }
     }
@@ -142,19 +159,34 @@ impl Coded for InstanceError {
 impl fmt::Display for InstanceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            Self::Network { network, backend, holder } => write!(
+            Self::Network {
+                network,
+                backend,
+                holder,
+            } => write!(
                 f,
                 "another flanneld already serves {network} ({}) on this host ({holder}): two daemons would undo each other's work; stop the other one first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)",
                 named(backend)
             ),
             Self::SubnetFile { file, holder } => {
-                write!(f, "another flanneld already writes {} ({holder}): stop it, or give this one its own --subnet-file", file.display())
+                write!(
+                    f,
+                    "another flanneld already writes {} ({holder}): stop it, or give this one its own --subnet-file",
+                    file.display()
+                )
             }
             Self::Taken { resource, holder } => {
-                write!(f, "another flanneld on this host already uses {resource} ({holder}): {}, or stop the other one", resource.remedy())
+                write!(
+                    f,
+                    "another flanneld on this host already uses {resource} ({holder}): {}, or stop the other one",
+                    resource.remedy()
+                )
             }
             Self::Host { claim, why } => {
-                write!(f, "cannot ensure that only one flanneld runs: {claim}: {why}; check the permissions there, or choose another --subnet-file")
+                write!(
+                    f,
+                    "cannot ensure that only one flanneld runs: {claim}: {why}; check the permissions there, or choose another --subnet-file"
+                )
             }
         })
     }

@@ -12,7 +12,11 @@ use std::os::unix::net::UnixListener;
 /// The socket cannot be created.
 pub fn borrow(port: u16) -> io::Result<UnixListener> {
     let name = format!("{LENT}{port}/{}", std::process::id());
-    let listener = hold(&name, "which would have kept tunnels from asking for the port").map_err(|denied| match denied {
+    let listener = hold(
+        &name,
+        "which would have kept tunnels from asking for the port",
+    )
+    .map_err(|denied| match denied {
         Denied::Held(_) => io::ErrorKind::AddrInUse.into(),
         Denied::Host(why) => why,
     })?;
@@ -22,7 +26,10 @@ pub fn borrow(port: u16) -> io::Result<UnixListener> {
 
 /// Tells those who use a port in this way that a tunnel wants it.
 pub(super) fn ask_back(port: u16) {
-    for name in named(&format!("{LENT}{port}/"), "which would have been asked for its port") {
+    for name in named(
+        &format!("{LENT}{port}/"),
+        "which would have been asked for its port",
+    ) {
         // Connecting is all there is to say.
         let _ = peer(name.raw.as_bytes());
     }
@@ -30,5 +37,10 @@ pub(super) fn ask_back(port: u16) {
 
 /// Describes the daemon in this network namespace whose tunnel has a UDP port, and its network.
 pub fn tunnel_on(port: u16) -> Option<String> {
-    named(&format!("{TAKEN}port/{port}/"), "which would have stopped probes").first().map(|name| owner(name).to_string())
+    named(
+        &format!("{TAKEN}port/{port}/"),
+        "which would have stopped probes",
+    )
+    .first()
+    .map(|name| owner(name).to_string())
 }

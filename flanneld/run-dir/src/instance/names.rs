@@ -3,7 +3,10 @@
 //! Any user can bind any name. A name that neither root nor this user made proves nothing.
 
 use super::peer::peer;
-use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
+    socket,
+};
 use nix::sys::time::TimeVal;
 use std::collections::BTreeSet;
 use std::io;
@@ -45,19 +48,26 @@ pub struct Name {
 impl Name {
     /// The name without what made it unique.
     pub fn base(&self) -> &str {
-        self.raw.rsplit_once(MARK).map_or(self.raw.as_str(), |(base, _)| base)
+        self.raw
+            .rsplit_once(MARK)
+            .map_or(self.raw.as_str(), |(base, _)| base)
     }
 
     /// The user who made the socket. Where unix_diag does not tell, the socket as a file of its process does. A connection would tell, too, but
     /// nobody accepts it, and when the queue is full there is no answer any more.
     fn user(&self) -> Option<u32> {
-        self.uid.or_else(|| std::fs::metadata(open_file(self.inode)?.1).ok().map(|socket| socket.uid()))
+        self.uid.or_else(|| {
+            std::fs::metadata(open_file(self.inode)?.1)
+                .ok()
+                .map(|socket| socket.uid())
+        })
     }
 
     /// Whether root or the user of this process made it. A user that this user namespace does not map is neither. A name whose user cannot be
     /// told counts: two daemons would do more harm than one that does not start.
     fn is_ours(&self) -> bool {
-        self.user().is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
+        self.user()
+            .is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
     }
 
     /// Logs once that this name of another user has no effect, and which one it would have had.
@@ -67,20 +77,42 @@ impl Name {
         if logged.len() >= LOGGED || !logged.insert(self.raw.clone()) {
             return;
         }
-        let pid = peer(self.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0).or_else(|| Some(open_file(self.inode)?.0));
+        let pid = peer(self.raw.as_bytes())
+            .map(|peer| peer.pid())
+            .filter(|pid| *pid > 0)
+            .or_else(|| Some(open_file(self.inode)?.0));
         let program = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-        let (name, program, uid) = (self.raw.as_str(), program.as_deref().map(str::trim), self.user());
-        tracing::warn!(name, pid, program, uid, "ignoring an abstract socket of another user, {effect}");
+        let (name, program, uid) = (
+            self.raw.as_str(),
+            program.as_deref().map(str::trim),
+            self.user(),
+        );
+        tracing::warn!(
+            name,
+            pid,
+            program,
+            uid,
+            "ignoring an abstract socket of another user, {effect}"
+        );
     }
 }
 
 /// A process that has a socket open, and the file by which it has it.
 fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     let target = format!("socket:[{inode}]");
-    let pids = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let pids = std::fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let file = |pid: i32| {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().map(|file| file.path());
-        let is = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|file| file.as_os_str() == target.as_str());
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|file| file.path());
+        let is = |path: &PathBuf| {
+            std::fs::read_link(path).is_ok_and(|file| file.as_os_str() == target.as_str())
+        };
         Some((pid, { files }.find(is)?))
     };
     { pids }.find_map(file)
@@ -130,9 +162,13 @@ pub fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
 /// The socket of another daemon with this name.
 fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
     let is = |held: &Name| held.base() == name && Some(held.raw.as_str()) != own;
-    let (ours, others): (Vec<Name>, Vec<Name>) = all(name).into_iter().filter(is).partition(Name::is_ours);
+    let (ours, others): (Vec<Name>, Vec<Name>) =
+        all(name).into_iter().filter(is).partition(Name::is_ours);
     // A unique name of another user stops nobody.
-    others.iter().filter(|held| held.raw == name).for_each(|held| held.ignore(effect));
+    others
+        .iter()
+        .filter(|held| held.raw == name)
+        .for_each(|held| held.ignore(effect));
     ours.into_iter().next()
 }
 
@@ -146,10 +182,19 @@ pub fn all(start: &str) -> Vec<Name> {
 
 /// The kernel's answer to a dump of all sockets (sock_diag(7)).
 fn dump(start: &str) -> io::Result<Vec<Name>> {
-    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)?;
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkSockDiag,
+    )?;
     bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
     // The kernel answers at once, or not at all.
-    nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::ReceiveTimeout, &TimeVal::new(2, 0))?;
+    nix::sys::socket::setsockopt(
+        &socket,
+        nix::sys::socket::sockopt::ReceiveTimeout,
+        &TimeVal::new(2, 0),
+    )?;
     let mut request = Vec::with_capacity(40);
     request.extend(40u32.to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
@@ -157,10 +202,21 @@ fn dump(start: &str) -> io::Result<Vec<Name>> {
     request.extend([0; 8]);
     // The family, the protocol and padding; then all states, any inode, what to show, any cookie.
     request.extend([1, 0, 0, 0]);
-    for word in [u32::MAX, 0, UDIAG_SHOW_NAME | UDIAG_SHOW_UID, u32::MAX, u32::MAX] {
+    for word in [
+        u32::MAX,
+        0,
+        UDIAG_SHOW_NAME | UDIAG_SHOW_UID,
+        u32::MAX,
+        u32::MAX,
+    ] {
         request.extend(word.to_ne_bytes());
     }
-    sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    sendto(
+        socket.as_raw_fd(),
+        &request,
+        &NetlinkAddr::new(0, 0),
+        MsgFlags::empty(),
+    )?;
     let mut names = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -185,13 +241,22 @@ fn name_in(message: &[u8], start: &str) -> Option<Name> {
     while let Some((kind, body, after)) = item(rest, 2, 4) {
         match kind {
             // Abstract names begin with a zero, paths do not.
-            UNIX_DIAG_NAME => raw = body.strip_prefix(&[0]).and_then(|name| std::str::from_utf8(name).ok()).filter(|name| name.starts_with(start)),
+            UNIX_DIAG_NAME => {
+                raw = body
+                    .strip_prefix(&[0])
+                    .and_then(|name| std::str::from_utf8(name).ok())
+                    .filter(|name| name.starts_with(start))
+            }
             UNIX_DIAG_UID => uid = body.try_into().ok().map(u32::from_ne_bytes),
             _ => {}
         }
         rest = after;
     }
-    Some(Name { raw: raw?.to_owned(), uid, inode })
+    Some(Name {
+        raw: raw?.to_owned(),
+        uid,
+        inode,
+    })
 }
 
 /// The kind, the body and what follows of a message (whose length has four bytes) or an attribute (two).
@@ -212,8 +277,17 @@ fn table(start: &str) -> Vec<Name> {
     let name = |line: &str| {
         let (head, rest) = line.split_once(&format!(" @{start}"))?;
         // A connection that nobody accepted is no socket of a process yet.
-        let inode = head.split_whitespace().next_back()?.parse().ok().filter(|inode| *inode != 0)?;
-        Some(Name { raw: format!("{start}{rest}"), uid: None, inode })
+        let inode = head
+            .split_whitespace()
+            .next_back()?
+            .parse()
+            .ok()
+            .filter(|inode| *inode != 0)?;
+        Some(Name {
+            raw: format!("{start}{rest}"),
+            uid: None,
+            inode,
+        })
     };
     table.lines().filter_map(name).collect()
 }
@@ -224,9 +298,20 @@ mod tests {
 
     #[test]
     fn base_of_a_unique_name_is_the_plain_name_with_a_backend_and_without() {
-        for plain in ["flannel-rs/10.244.0.0/16/vxlan", "flannel-rs/10.244.0.0/16/"] {
+        for plain in [
+            "flannel-rs/10.244.0.0/16/vxlan",
+            "flannel-rs/10.244.0.0/16/",
+        ] {
             for raw in [plain.to_owned(), format!("{plain}{MARK}0123456789abcdef")] {
-                assert_eq!(Name { raw, uid: None, inode: 0 }.base(), plain);
+                assert_eq!(
+                    Name {
+                        raw,
+                        uid: None,
+                        inode: 0
+                    }
+                    .base(),
+                    plain
+                );
             }
         }
     }
@@ -234,12 +319,23 @@ mod tests {
     #[test]
     fn names_are_the_same_by_both_tables() {
         let start = format!("flannel-rs.test/{}/", std::process::id());
-        let _held: Vec<UnixListener> = ["a", "b and c"].iter().map(|name| hold(&format!("{start}{name}"), "x").unwrap()).collect();
+        let _held: Vec<UnixListener> = ["a", "b and c"]
+            .iter()
+            .map(|name| hold(&format!("{start}{name}"), "x").unwrap())
+            .collect();
         let (by_dump, by_table) = (dump(&start).unwrap(), table(&start));
-        let raw = |names: &[Name]| names.iter().map(|name| (name.raw.clone(), name.inode)).collect::<BTreeSet<_>>();
+        let raw = |names: &[Name]| {
+            names
+                .iter()
+                .map(|name| (name.raw.clone(), name.inode))
+                .collect::<BTreeSet<_>>()
+        };
         assert_eq!(raw(&by_dump), raw(&by_table));
         assert_eq!(by_dump.len(), 2);
-        assert!(by_dump.iter().chain(&by_table).all(Name::is_ours), "{by_dump:?}");
+        assert!(
+            by_dump.iter().chain(&by_table).all(Name::is_ours),
+            "{by_dump:?}"
+        );
     }
 
     /// Nobody accepts the connections to these sockets: a look that connected would be told less each time, and in the end nothing.
@@ -249,10 +345,17 @@ mod tests {
         let held = hold(&name, "x").unwrap();
         nix::sys::socket::listen(&held, nix::sys::socket::Backlog::new(4).unwrap()).unwrap();
         for look in 0..40 {
-            assert!(matches!(table(&name).as_slice(), [only] if only.is_ours()), "look {look}");
+            assert!(
+                matches!(table(&name).as_slice(), [only] if only.is_ours()),
+                "look {look}"
+            );
         }
         held.set_nonblocking(true).unwrap();
-        assert_eq!(held.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "a look connected");
+        assert_eq!(
+            held.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock,
+            "a look connected"
+        );
     }
 
     #[test]
@@ -263,7 +366,10 @@ mod tests {
         let name = format!("flannel-rs.test/nobody/{}", std::process::id());
         let _squat = super::super::tests::held_by_nobody(&[&name]);
         let found = table(&name);
-        assert!(matches!(found.as_slice(), [only] if only.user() == Some(65534) && !only.is_ours()), "{found:?}");
+        assert!(
+            matches!(found.as_slice(), [only] if only.user() == Some(65534) && !only.is_ours()),
+            "{found:?}"
+        );
     }
 
     /// The end of a connection that waits to be accepted has the listener's name, and no user yet.
@@ -274,24 +380,45 @@ mod tests {
         }
         let start = format!("flannel-rs.test/queued/{}/", std::process::id());
         let names: Vec<String> = (0..40).map(|number| format!("{start}{number}")).collect();
-        let _squat = super::super::tests::held_by_nobody(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        let connect = |name: &String| std::os::unix::net::UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+        let _squat = super::super::tests::held_by_nobody(
+            &names.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
+        let connect = |name: &String| {
+            std::os::unix::net::UnixStream::connect_addr(
+                &SocketAddr::from_abstract_name(name).unwrap(),
+            )
+            .unwrap()
+        };
         let _queued: Vec<_> = names.iter().map(connect).collect();
         for found in [dump(&start).unwrap(), table(&start)] {
-            assert!(found.len() == names.len() && !found.iter().any(Name::is_ours), "{found:?}");
+            assert!(
+                found.len() == names.len() && !found.iter().any(Name::is_ours),
+                "{found:?}"
+            );
         }
     }
 
     #[test]
     fn name_whose_user_nobody_tells_is_ours() {
         // No process has this socket open.
-        let untold = Name { raw: "flannel-rs.test/untold".to_owned(), uid: None, inode: u32::MAX };
+        let untold = Name {
+            raw: "flannel-rs.test/untold".to_owned(),
+            uid: None,
+            inode: u32::MAX,
+        };
         assert!(untold.is_ours());
     }
 
     #[test]
     fn answers_of_the_kernel_are_read_without_panic_whatever_their_lengths() {
-        let answer: Vec<u8> = [36u32.to_ne_bytes().as_slice(), &20u16.to_ne_bytes(), &[0; 10], &[1; 16], &[8, 0, 7, 0, 1, 0, 0, 0]].concat();
+        let answer: Vec<u8> = [
+            36u32.to_ne_bytes().as_slice(),
+            &20u16.to_ne_bytes(),
+            &[0; 10],
+            &[1; 16],
+            &[8, 0, 7, 0, 1, 0, 0, 0],
+        ]
+        .concat();
         for length in 0..answer.len() {
             for value in [0, 1, 3, 255] {
                 let mut damaged = answer.get(..length).unwrap().to_vec();

@@ -1,7 +1,9 @@
 //! Who listens on an abstract socket.
 
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, getsockopt};
+use nix::sys::socket::{
+    self, AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, getsockopt,
+};
 use std::os::fd::AsRawFd;
 
 /// The process and the user of the listener. No connection is ever accepted: with a full backlog, a blocking call would wait forever.

@@ -17,7 +17,10 @@ use std::path::Path;
 
 /// The networks served by our daemons in this network namespace: one set per daemon.
 pub fn served() -> Vec<BTreeSet<IpNet>> {
-    sockets().iter().map(|name| networks_of(name.base())).collect()
+    sockets()
+        .iter()
+        .map(|name| networks_of(name.base()))
+        .collect()
 }
 
 /// The resources of the daemons in this network namespace that serve none of the given networks.
@@ -40,14 +43,28 @@ pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
     // A resource whose owner's pid cannot be read may be theirs: it stays.
     let pid = |name: &Name| peer(name.raw.as_bytes()).map(|peer| peer.pid());
     let pids: BTreeSet<i32> = sockets.iter().filter_map(pid).collect();
-    let theirs = |names: Vec<Name>| names.into_iter().filter(|name| pid(name).is_none_or(|pid| pids.contains(&pid))).collect::<Vec<_>>();
+    let theirs = |names: Vec<Name>| {
+        names
+            .into_iter()
+            .filter(|name| pid(name).is_none_or(|pid| pids.contains(&pid)))
+            .collect::<Vec<_>>()
+    };
     let start = format!("{TAKEN}device/");
     let devices = theirs(names::named(&start, "which would have kept a device"));
     Beside {
-        networks: sockets.iter().flat_map(|name| networks_of(name.base())).collect(),
-        devices: devices.iter().filter_map(|name| Some(name.base().strip_prefix(&start)?.to_owned())).collect(),
+        networks: sockets
+            .iter()
+            .flat_map(|name| networks_of(name.base()))
+            .collect(),
+        devices: devices
+            .iter()
+            .filter_map(|name| Some(name.base().strip_prefix(&start)?.to_owned()))
+            .collect(),
         guards: theirs(guards()).iter().filter_map(number).collect(),
-        who: sockets.iter().map(|name| listener(name).to_string()).collect(),
+        who: sockets
+            .iter()
+            .map(|name| listener(name).to_string())
+            .collect(),
     }
 }
 
@@ -58,26 +75,37 @@ pub fn holder(subnet_file: &Path) -> Option<String> {
     // The holder is only needed for the message.
     let _ = file.read_to_string(&mut text);
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Err((_, Errno::EWOULDBLOCK)) => Some(
-            text.trim()
-                .parse()
-                .map_or_else(|_| format!("a process that holds {}", lock_path(subnet_file).display()), |pid| Holder::of(pid).to_string()),
-        ),
+        Err((_, Errno::EWOULDBLOCK)) => Some(text.trim().parse().map_or_else(
+            |_| format!("a process that holds {}", lock_path(subnet_file).display()),
+            |pid| Holder::of(pid).to_string(),
+        )),
         _ => None,
     }
 }
 
 /// The networks in the name of a daemon's socket.
 fn networks_of(name: &str) -> BTreeSet<IpNet> {
-    let text = name.strip_prefix(SOCKETS).and_then(|rest| rest.rsplit_once('/')).map_or("", |(networks, _)| networks);
-    text.split(" and ").filter_map(|net| net.parse().ok()).collect()
+    let text = name
+        .strip_prefix(SOCKETS)
+        .and_then(|rest| rest.rsplit_once('/'))
+        .map_or("", |(networks, _)| networks);
+    text.split(" and ")
+        .filter_map(|net| net.parse().ok())
+        .collect()
 }
 
 /// Describes the daemons that run in this network namespace: ours found by socket and lock, Go flannel's by process name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
-    let mut found: Vec<String> = sockets().iter().map(|name| listener(name).to_string()).collect();
+    let mut found: Vec<String> = sockets()
+        .iter()
+        .map(|name| listener(name).to_string())
+        .collect();
     found.extend(holder(subnet_file));
-    found.extend(named_so().into_iter().map(|pid| Holder::of(pid).to_string()));
+    found.extend(
+        named_so()
+            .into_iter()
+            .map(|pid| Holder::of(pid).to_string()),
+    );
     found.sort();
     found.dedup();
     found
@@ -87,19 +115,39 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
 pub fn foreign_flanneld() -> bool {
     let ours: BTreeSet<u32> = sockets().iter().map(|name| name.inode).collect();
     let has = |pid: &i32| {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-        targets.filter_map(|target| target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).any(|inode| ours.contains(&inode))
+        targets
+            .filter_map(|target| {
+                target
+                    .to_str()?
+                    .strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .parse()
+                    .ok()
+            })
+            .any(|inode| ours.contains(&inode))
     };
     // The files of a daemon with keys in its memory are hidden from programs without CAP_SYS_PTRACE.
-    let listening: BTreeSet<i32> = sockets().iter().filter_map(|name| peer(name.raw.as_bytes())).map(|peer| peer.pid()).collect();
-    named_so().iter().any(|pid| !listening.contains(pid) && !has(pid))
+    let listening: BTreeSet<i32> = sockets()
+        .iter()
+        .filter_map(|name| peer(name.raw.as_bytes()))
+        .map(|peer| peer.pid())
+        .collect();
+    named_so()
+        .iter()
+        .any(|pid| !listening.contains(pid) && !has(pid))
 }
 
 /// Other processes of root or of this user in this network namespace whose program is called flanneld.
 fn named_so() -> Vec<i32> {
     // The same file in one network namespace only. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
-    let namespace = |process: &str| std::fs::metadata(format!("/proc/{process}/net/unix")).map(|file| file.ino());
+    let namespace = |process: &str| {
+        std::fs::metadata(format!("/proc/{process}/net/unix")).map(|file| file.ino())
+    };
     let here = namespace("thread-self").ok();
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -109,11 +157,22 @@ fn named_so() -> Vec<i32> {
         let there = || namespace(&pid.to_string());
         // Any user can name a program so.
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse::<u32>().ok());
+        let user = status.lines().find_map(|line| {
+            line.strip_prefix("Uid:")?
+                .split_whitespace()
+                .next()?
+                .parse::<u32>()
+                .ok()
+        });
         comm.trim() == "flanneld"
             && user.is_some_and(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
             && here.is_some()
-            && there().map_or_else(|error| error.kind() == std::io::ErrorKind::PermissionDenied, |there| Some(there) == here)
+            && there().map_or_else(
+                |error| error.kind() == std::io::ErrorKind::PermissionDenied,
+                |there| Some(there) == here,
+            )
     };
-    pids.filter(is).filter(|pid| u32::try_from(*pid) != Ok(std::process::id())).collect()
+    pids.filter(is)
+        .filter(|pid| u32::try_from(*pid) != Ok(std::process::id()))
+        .collect()
 }

@@ -16,7 +16,10 @@ pub const GUARDS: &str = "flannel-rs.guard/";
 
 /// The sockets of our daemons in this network namespace.
 pub fn sockets() -> Vec<Name> {
-    names::named(SOCKETS, "which would have passed for a daemon of that network")
+    names::named(
+        SOCKETS,
+        "which would have passed for a daemon of that network",
+    )
 }
 
 /// The process that holds something.
@@ -40,20 +43,32 @@ pub enum Holder {
 impl Holder {
     /// The process with this id.
     pub fn of(pid: i32) -> Self {
-        let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim().to_owned());
-        Self::Process { pid, program, network: None }
+        let program = std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .ok()
+            .map(|name| name.trim().to_owned());
+        Self::Process {
+            pid,
+            program,
+            network: None,
+        }
     }
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Process { pid, program, network } => {
+            Self::Process {
+                pid,
+                program,
+                network,
+            } => {
                 write!(f, "pid {pid}")?;
                 if let Some(program) = program {
                     write!(f, ", {program}")?;
                 }
-                network.as_ref().map_or(Ok(()), |network| write!(f, ", network {network}"))
+                network
+                    .as_ref()
+                    .map_or(Ok(()), |network| write!(f, ", network {network}"))
             }
             Self::Elsewhere => f.write_str("a process in another pid namespace"),
             Self::Unknown => f.write_str("its pid cannot be read"),
@@ -72,14 +87,27 @@ pub fn listener(name: &Name) -> Holder {
 
 /// The owner of a socket, with the network it serves.
 pub fn owner(name: &Name) -> Holder {
-    let pid = |name: &Name| peer(name.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0);
-    let Some(own) = pid(name) else { return listener(name) };
-    let serves = sockets().iter().find(|socket| pid(socket) == Some(own)).and_then(|socket| {
-        let (network, _) = socket.base().strip_prefix(SOCKETS)?.rsplit_once('/')?;
-        Some(network.to_owned())
-    });
+    let pid = |name: &Name| {
+        peer(name.raw.as_bytes())
+            .map(|peer| peer.pid())
+            .filter(|pid| *pid > 0)
+    };
+    let Some(own) = pid(name) else {
+        return listener(name);
+    };
+    let serves = sockets()
+        .iter()
+        .find(|socket| pid(socket) == Some(own))
+        .and_then(|socket| {
+            let (network, _) = socket.base().strip_prefix(SOCKETS)?.rsplit_once('/')?;
+            Some(network.to_owned())
+        });
     match Holder::of(own) {
-        Holder::Process { pid, program, .. } => Holder::Process { pid, program, network: serves },
+        Holder::Process { pid, program, .. } => Holder::Process {
+            pid,
+            program,
+            network: serves,
+        },
         other => other,
     }
 }

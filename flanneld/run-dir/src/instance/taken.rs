@@ -48,8 +48,18 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     let mut bind = |resource: Resource, name: String| {
         match hold(&format!("{TAKEN}{name}"), STOPPED) {
             Ok(socket) => sockets.push(socket),
-            Err(Denied::Held(holder)) => return Err(InstanceError::Taken { resource, holder: owner(&holder) }),
-            Err(Denied::Host(why)) => return Err(InstanceError::Host { claim: Claim::Resource(resource), why }),
+            Err(Denied::Held(holder)) => {
+                return Err(InstanceError::Taken {
+                    resource,
+                    holder: owner(&holder),
+                });
+            }
+            Err(Denied::Host(why)) => {
+                return Err(InstanceError::Host {
+                    claim: Claim::Resource(resource),
+                    why,
+                });
+            }
         }
         Ok(())
     };
@@ -66,10 +76,20 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
         let alone = format!("port/{port}/alone");
         let is_alone = |held: &Name| held.base().strip_prefix(TAKEN) == Some(&alone);
         // Claim first, then check: of two daemons that start at once, at most one proceeds.
-        let name = if wants.shares_ports { format!("port/{port}/{networks}") } else { alone.clone() };
+        let name = if wants.shares_ports {
+            format!("port/{port}/{networks}")
+        } else {
+            alone.clone()
+        };
         bind(Resource::Port(*port), name)?;
-        if let Some(holder) = named(&format!("{TAKEN}port/{port}/"), STOPPED).into_iter().find(|held| is_alone(held) == wants.shares_ports) {
-            return Err(InstanceError::Taken { resource: Resource::Port(*port), holder: owner(&holder) });
+        if let Some(holder) = named(&format!("{TAKEN}port/{port}/"), STOPPED)
+            .into_iter()
+            .find(|held| is_alone(held) == wants.shares_ports)
+        {
+            return Err(InstanceError::Taken {
+                resource: Resource::Port(*port),
+                holder: owner(&holder),
+            });
         }
         lent::ask_back(*port);
     }
@@ -81,9 +101,15 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 /// # Errors
 /// The socket cannot be created.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
-    let host = |why| InstanceError::Host { claim: Claim::Guard, why };
+    let host = |why| InstanceError::Host {
+        claim: Claim::Guard,
+        why,
+    };
     for number in 0..u16::MAX {
-        match hold(&format!("{GUARDS}{number}"), "which would have taken the number of a guard") {
+        match hold(
+            &format!("{GUARDS}{number}"),
+            "which would have taken the number of a guard",
+        ) {
             Ok(_socket) => return Ok(GuardSlot { number, _socket }),
             Err(Denied::Held(_)) => {}
             Err(Denied::Host(why)) => return Err(host(why)),
@@ -120,17 +146,39 @@ mod tests {
             return;
         }
         const PORT: u16 = 61_475;
-        let wants =
-            |shares_ports| Wants { devices: vec!["fl-test.7".to_owned()], tunnels: vec!["VNI 61475".to_owned()], ports: vec![PORT], shares_ports };
+        let wants = |shares_ports| Wants {
+            devices: vec!["fl-test.7".to_owned()],
+            tunnels: vec!["VNI 61475".to_owned()],
+            ports: vec![PORT],
+            shares_ports,
+        };
         let network = Dual::V4("10.94.0.0/16".parse().unwrap());
         let taken = |name: &str| format!("{TAKEN}{name}");
-        let lent = format!("{}{PORT}/{}", super::super::sockets::LENT, std::process::id());
-        let names =
-            [taken("network/10.94.0.0/16"), taken("tunnel/VNI 61475"), taken("device/fl-test.7"), taken("port/61475/alone"), taken("port/61475/x")];
-        let names: Vec<&str> = names.iter().map(String::as_str).chain([lent.as_str()]).collect();
+        let lent = format!(
+            "{}{PORT}/{}",
+            super::super::sockets::LENT,
+            std::process::id()
+        );
+        let names = [
+            taken("network/10.94.0.0/16"),
+            taken("tunnel/VNI 61475"),
+            taken("device/fl-test.7"),
+            taken("port/61475/alone"),
+            taken("port/61475/x"),
+        ];
+        let names: Vec<&str> = names
+            .iter()
+            .map(String::as_str)
+            .chain([lent.as_str()])
+            .collect();
         let free = take_guard_slot().unwrap().number;
         let guard = format!("{GUARDS}{free}");
-        let _squat = super::super::tests::held_by_nobody(&names.into_iter().chain([guard.as_str()]).collect::<Vec<_>>());
+        let _squat = super::super::tests::held_by_nobody(
+            &names
+                .into_iter()
+                .chain([guard.as_str()])
+                .collect::<Vec<_>>(),
+        );
         assert_eq!(tunnel_on(PORT), None);
         assert!(!guard_slots().contains(&free));
         let slot = take_guard_slot().unwrap();
@@ -139,10 +187,16 @@ mod tests {
         for shares_ports in [true, false] {
             let taken = take(&network, &wants(shares_ports)).unwrap();
             listener.accept().unwrap();
-            assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
+            assert!(
+                tunnel_on(PORT)
+                    .unwrap()
+                    .contains(&format!("pid {}", std::process::id()))
+            );
             let error = take(&network, &wants(shares_ports)).unwrap_err();
             assert!(matches!(error, InstanceError::Taken { .. }), "{error}");
-            let InstanceError::Taken { resource, .. } = &error else { panic!("{error}") };
+            let InstanceError::Taken { resource, .. } = &error else {
+                panic!("{error}")
+            };
             assert_eq!(*resource, Resource::Rules("10.94.0.0/16".parse().unwrap()));
             drop(taken);
         }
@@ -154,19 +208,45 @@ mod tests {
         let listener = borrow(PORT).unwrap();
         assert!(listener.accept().is_err() && tunnel_on(PORT).is_none());
         for shares_ports in [true, false] {
-            let wants = Wants { ports: vec![PORT], shares_ports, ..Wants::default() };
+            let wants = Wants {
+                ports: vec![PORT],
+                shares_ports,
+                ..Wants::default()
+            };
             let taken = take(&Dual::V4("10.97.0.0/16".parse().unwrap()), &wants).unwrap();
             listener.accept().unwrap();
-            assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
+            assert!(
+                tunnel_on(PORT)
+                    .unwrap()
+                    .contains(&format!("pid {}", std::process::id()))
+            );
             assert!(tunnel_on(PORT - 1).is_none());
-            let other = take(&Dual::V4("10.93.0.0/16".parse().unwrap()), &Wants { ports: vec![PORT], ..Wants::default() }).unwrap_err();
-            let port = types::Detail::PortTaken { number: PORT, udp: true, purpose: types::problem::PortPurpose::Tunnel };
-            assert_eq!((other.code(), other.detail()), ("port-taken", port), "{other}");
+            let other = take(
+                &Dual::V4("10.93.0.0/16".parse().unwrap()),
+                &Wants {
+                    ports: vec![PORT],
+                    ..Wants::default()
+                },
+            )
+            .unwrap_err();
+            let port = types::Detail::PortTaken {
+                number: PORT,
+                udp: true,
+                purpose: types::problem::PortPurpose::Tunnel,
+            };
+            assert_eq!(
+                (other.code(), other.detail()),
+                ("port-taken", port),
+                "{other}"
+            );
             drop(taken);
             assert!(tunnel_on(PORT).is_none());
         }
         // Another port is none of its business.
-        let wants = Wants { ports: vec![PORT + 1], ..Wants::default() };
+        let wants = Wants {
+            ports: vec![PORT + 1],
+            ..Wants::default()
+        };
         let _taken = take(&Dual::V4("10.97.0.0/16".parse().unwrap()), &wants).unwrap();
         assert!(listener.accept().is_err());
     }

@@ -35,7 +35,9 @@ pub fn parse(bytes: &[u8]) -> Previous {
         }
         match assignment(line) {
             Some((key, value)) => out.take(key, &value),
-            None => out.warnings.push(format!("line {} is not KEY=VALUE, skipped", number + 1)),
+            None => out
+                .warnings
+                .push(format!("line {} is not KEY=VALUE, skipped", number + 1)),
         }
     }
     out
@@ -81,16 +83,26 @@ impl Previous {
     /// The only valid network of a comma-separated list. `None` if there are several, since none takes precedence.
     fn one(&mut self, key: &str, value: &str) -> Option<IpNet> {
         let mut valid = Vec::new();
-        for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        for part in value
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
             match part.parse::<IpNet>() {
                 Ok(net) => valid.push(net),
-                Err(_) => self.warnings.push(format!("{key}: {:?} is not a network, skipped", shortened(part))),
+                Err(_) => self.warnings.push(format!(
+                    "{key}: {:?} is not a network, skipped",
+                    shortened(part)
+                )),
             }
         }
         match valid.as_slice() {
             [net] => Some(*net),
             [] => None,
-            _ => self.warn(format!("{key}: {} networks where one is expected, all skipped", valid.len())),
+            _ => self.warn(format!(
+                "{key}: {} networks where one is expected, all skipped",
+                valid.len()
+            )),
         }
     }
 
@@ -102,10 +114,17 @@ impl Previous {
 
 /// Key and value of a line: `KEY=VALUE`, `export KEY=VALUE` or `KEY: VALUE`; the value may be quoted and followed by a comment.
 fn assignment(line: &str) -> Option<(&str, String)> {
-    let line = line.strip_prefix("export").filter(|rest| rest.starts_with(char::is_whitespace)).map_or(line, str::trim_start);
+    let line = line
+        .strip_prefix("export")
+        .filter(|rest| rest.starts_with(char::is_whitespace))
+        .map_or(line, str::trim_start);
     let (key, value) = line.split_once(['=', ':'])?;
     let key = key.trim();
-    if key.is_empty() || !key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.') {
+    if key.is_empty()
+        || !key
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.')
+    {
         return None;
     }
     Some((key, unquoted(value.trim())?))
@@ -117,7 +136,11 @@ fn unquoted(value: &str) -> Option<String> {
     }
     let Some(rest) = value.strip_prefix('"') else {
         // A comment starts after a blank; otherwise `#` belongs to the value.
-        let bare = value.find(" #").or_else(|| value.find("\t#")).and_then(|at| value.get(..at)).unwrap_or(value);
+        let bare = value
+            .find(" #")
+            .or_else(|| value.find("\t#"))
+            .and_then(|at| value.get(..at))
+            .unwrap_or(value);
         return Some(bare.trim_end().to_owned());
     };
     let mut out = String::new();
@@ -137,5 +160,9 @@ fn unquoted(value: &str) -> Option<String> {
 
 /// Shortens a text for a log line.
 fn shortened(text: &str) -> String {
-    if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text.to_owned() }
+    if text.chars().count() > 60 {
+        format!("{}…", text.chars().take(60).collect::<String>())
+    } else {
+        text.to_owned()
+    }
 }

@@ -5,13 +5,24 @@ use proptest::prelude::*;
 use subnet_lease::Dual;
 
 fn plain() -> SubnetEnv {
-    SubnetEnv { networks: Dual::V4("10.5.0.0/16".parse().unwrap()), subnets: Dual::V4("10.5.72.0/24".parse().unwrap()), mtu: 1450, ip_masq: false }
+    SubnetEnv {
+        networks: Dual::V4("10.5.0.0/16".parse().unwrap()),
+        subnets: Dual::V4("10.5.72.0/24".parse().unwrap()),
+        mtu: 1450,
+        ip_masq: false,
+    }
 }
 
 fn dual() -> SubnetEnv {
     SubnetEnv {
-        networks: Dual::Both("10.42.0.0/16".parse().unwrap(), "2001:cafe:42::/56".parse().unwrap()),
-        subnets: Dual::Both("10.42.0.0/24".parse().unwrap(), "2001:cafe:42::/64".parse().unwrap()),
+        networks: Dual::Both(
+            "10.42.0.0/16".parse().unwrap(),
+            "2001:cafe:42::/56".parse().unwrap(),
+        ),
+        subnets: Dual::Both(
+            "10.42.0.0/24".parse().unwrap(),
+            "2001:cafe:42::/64".parse().unwrap(),
+        ),
         mtu: 1450,
         ip_masq: true,
     }
@@ -19,13 +30,23 @@ fn dual() -> SubnetEnv {
 
 #[test]
 fn exact_bytes() {
-    assert_eq!(plain().render(), "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n");
+    assert_eq!(
+        plain().render(),
+        "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
+    );
     assert_eq!(
         dual().render(),
         "FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.0.1/24\nFLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
     );
-    let v6 = SubnetEnv { networks: Dual::V6("fc00::/48".parse().unwrap()), subnets: Dual::V6("fc00:0:0:7::/64".parse().unwrap()), ..plain() };
-    assert_eq!(v6.render(), "FLANNEL_IPV6_NETWORK=fc00::/48\nFLANNEL_IPV6_SUBNET=fc00:0:0:7::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n");
+    let v6 = SubnetEnv {
+        networks: Dual::V6("fc00::/48".parse().unwrap()),
+        subnets: Dual::V6("fc00:0:0:7::/64".parse().unwrap()),
+        ..plain()
+    };
+    assert_eq!(
+        v6.render(),
+        "FLANNEL_IPV6_NETWORK=fc00::/48\nFLANNEL_IPV6_SUBNET=fc00:0:0:7::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
+    );
 }
 
 #[test]
@@ -40,7 +61,10 @@ fn file_set_aside_is_read_until_another_is_written() {
     for _ in 0..2 {
         // The second time there is nothing to set aside, as after a restart.
         set_aside(&path).unwrap();
-        assert_eq!((read(&path), last_served(&path)), (Previous::default(), before.clone()));
+        assert_eq!(
+            (read(&path), last_served(&path)),
+            (Previous::default(), before.clone())
+        );
     }
     write(&path, &plain()).unwrap();
     assert_eq!(last_served(&path), read(&path));
@@ -51,7 +75,10 @@ fn file_set_aside_is_read_until_another_is_written() {
 fn what_was_written_is_read() {
     let previous = parse(dual().render().as_bytes());
     assert_eq!(previous.subnet, Some("10.42.0.0/24".parse().unwrap()));
-    assert_eq!(previous.v6_subnet, Some("2001:cafe:42::/64".parse().unwrap()));
+    assert_eq!(
+        previous.v6_subnet,
+        Some("2001:cafe:42::/64".parse().unwrap())
+    );
     assert_eq!((previous.mtu, previous.ip_masq), (Some(1450), Some(true)));
     assert!(previous.warnings.is_empty());
 }
@@ -74,9 +101,13 @@ fn dotenv_in_all_its_forms() {
     ] {
         assert_eq!(parse(line.as_bytes()).subnet, want, "{line}");
     }
-    for line in
-        ["FLANNEL_SUBNET=", "FLANNEL_SUBNET", "FLANNEL_SUBNET=10.5.72.1", "FLANNEL_SUBNET=10.1.0.1/24,10.2.0.1/24", "FLANNEL_SUBNET='10.5.72.1/24"]
-    {
+    for line in [
+        "FLANNEL_SUBNET=",
+        "FLANNEL_SUBNET",
+        "FLANNEL_SUBNET=10.5.72.1",
+        "FLANNEL_SUBNET=10.1.0.1/24,10.2.0.1/24",
+        "FLANNEL_SUBNET='10.5.72.1/24",
+    ] {
         assert_eq!(parse(line.as_bytes()).subnet, None, "{line}");
     }
 }
@@ -122,7 +153,10 @@ fn written_at_once_with_the_right_mode() {
     assert_eq!(mode(&path), 0o644);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     write(&path, &dual()).unwrap();
-    assert_eq!((mode(&path), std::fs::read_to_string(&path).unwrap()), (0o600, dual().render()));
+    assert_eq!(
+        (mode(&path), std::fs::read_to_string(&path).unwrap()),
+        (0o600, dual().render())
+    );
     // A link is replaced, its target left alone.
     let target = folder.path().join("target");
     std::fs::write(&target, "mine").unwrap();
@@ -132,40 +166,70 @@ fn written_at_once_with_the_right_mode() {
     assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
     // Nothing is left beside it.
-    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    assert_eq!(
+        std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
+        1
+    );
 }
 
 #[test]
 fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("subnet.env");
-    let others = [".subnet.env", ".subnet.env.lock", ".subnet.env0123456789abcde", ".subnet.env0123456789ABCDEF", ".other.env0123456789abcdef"];
+    let others = [
+        ".subnet.env",
+        ".subnet.env.lock",
+        ".subnet.env0123456789abcde",
+        ".subnet.env0123456789ABCDEF",
+        ".other.env0123456789abcdef",
+    ];
     for name in others.iter().chain(&[".subnet.env0123456789abcdef"]) {
         std::fs::write(folder.path().join(name), "").unwrap();
     }
     std::fs::create_dir(folder.path().join(".subnet.env0123456789abcdee")).unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", folder.path().join(".subnet.env0123456789abcded")).unwrap();
+    std::os::unix::fs::symlink(
+        "/etc/passwd",
+        folder.path().join(".subnet.env0123456789abcded"),
+    )
+    .unwrap();
     clear(&path);
     assert!(!folder.path().join(".subnet.env0123456789abcdef").exists());
-    for name in others.iter().chain(&[".subnet.env0123456789abcdee", ".subnet.env0123456789abcded"]) {
-        assert!(folder.path().join(name).symlink_metadata().is_ok(), "{name}");
+    for name in others
+        .iter()
+        .chain(&[".subnet.env0123456789abcdee", ".subnet.env0123456789abcded"])
+    {
+        assert!(
+            folder.path().join(name).symlink_metadata().is_ok(),
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn links_and_pipes_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, secret) = (folder.path().join("subnet.env"), folder.path().join("secret"));
+    let (path, secret) = (
+        folder.path().join("subnet.env"),
+        folder.path().join("secret"),
+    );
     std::fs::write(&secret, "secret words\n").unwrap();
     std::os::unix::fs::symlink(&secret, &path).unwrap();
     let previous = read(&path);
-    assert!(matches!(&previous.warnings[..], [warning] if warning.contains("symbolic link")), "{:?}", previous.warnings);
+    assert!(
+        matches!(&previous.warnings[..], [warning] if warning.contains("symbolic link")),
+        "{:?}",
+        previous.warnings
+    );
     std::fs::remove_file(&path).unwrap();
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
     assert!(matches!(&read(&path).warnings[..], [warning] if warning.contains("regular file")));
     // A line that cannot be read is not repeated in the log.
     std::fs::rename(&secret, &path).unwrap();
-    assert!(matches!(&read(&path).warnings[..], [warning] if !warning.contains("secret words")), "{:?}", read(&path).warnings);
+    assert!(
+        matches!(&read(&path).warnings[..], [warning] if !warning.contains("secret words")),
+        "{:?}",
+        read(&path).warnings
+    );
 }
 
 #[test]
@@ -173,12 +237,21 @@ fn a_failure_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let error = write(&file.join("subnet.env"), &plain()).unwrap_err().to_string();
-    assert!(error.contains("creating its directory") && error.contains("--subnet-file"), "{error}");
+    let error = write(&file.join("subnet.env"), &plain())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("creating its directory") && error.contains("--subnet-file"),
+        "{error}"
+    );
     // A folder in the way.
     let path = folder.path().join("subnet.env");
     std::fs::create_dir(&path).unwrap();
     let error = write(&path, &plain()).unwrap_err().to_string();
     assert!(error.contains("renaming"), "{error}");
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the temporary file is gone");
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        2,
+        "the temporary file is gone"
+    );
 }

@@ -27,12 +27,27 @@ async fn start_with(times: Times) -> Server {
         // More than a client's buffers take, and less than the kernel would by default.
         .route("/some", get(async || "x".repeat(100_000)))
         .route("/big", get(move || std::future::ready(big.clone())));
-    let listener = super::super::listen::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener = super::super::listen::tcp("127.0.0.1:0".parse().unwrap())
+        .await
+        .unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
     let served = stop.clone();
-    let task = tokio::spawn(async move { serve(Listener::Tcp(listener), router, "the test's server", times, served).await });
-    Server { address, stop, task }
+    let task = tokio::spawn(async move {
+        serve(
+            Listener::Tcp(listener),
+            router,
+            "the test's server",
+            times,
+            served,
+        )
+        .await
+    });
+    Server {
+        address,
+        stop,
+        task,
+    }
 }
 
 async fn send(address: SocketAddr, text: &str) -> TcpStream {
@@ -45,7 +60,9 @@ async fn send(address: SocketAddr, text: &str) -> TcpStream {
 async fn rest(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
     // A reset ends it, too.
-    let _ = tokio::time::timeout(LONG, stream.read_to_end(&mut text)).await.expect("the server closes the connection");
+    let _ = tokio::time::timeout(LONG, stream.read_to_end(&mut text))
+        .await
+        .expect("the server closes the connection");
     String::from_utf8_lossy(&text).into_owned()
 }
 
@@ -56,7 +73,10 @@ async fn ask(address: SocketAddr) -> String {
 impl Server {
     async fn end(self) {
         self.stop.cancel();
-        tokio::time::timeout(LONG, self.task).await.unwrap().unwrap();
+        tokio::time::timeout(LONG, self.task)
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -64,11 +84,24 @@ impl Server {
 async fn each_connection_gets_one_answer() {
     let server = start().await;
     let answer = ask(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nwell"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nwell"),
+        "{answer}"
+    );
     // Two requests at once get one answer, and the head says so.
-    let twice = rest(send(server.address, &"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2)).await).await;
+    let twice = rest(
+        send(
+            server.address,
+            &"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2),
+        )
+        .await,
+    )
+    .await;
     assert_eq!(twice.matches("HTTP/1.1 200").count(), 1, "{twice}");
-    assert!(twice.to_lowercase().contains("connection: close"), "{twice}");
+    assert!(
+        twice.to_lowercase().contains("connection: close"),
+        "{twice}"
+    );
     // A client that closes its half first is answered.
     let mut half = send(server.address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
     half.shutdown().await.unwrap();
@@ -79,11 +112,21 @@ async fn each_connection_gets_one_answer() {
 #[tokio::test]
 async fn a_long_head_is_refused() {
     let server = start().await;
-    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(2 * HEAD));
+    let long = format!(
+        "GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n",
+        "x".repeat(2 * HEAD)
+    );
     let answer = rest(send(server.address, &long).await).await;
     assert!(!answer.contains("200 OK"), "{answer}");
-    let fits = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(HEAD / 2));
-    assert!(rest(send(server.address, &fits).await).await.ends_with("well"));
+    let fits = format!(
+        "GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n",
+        "x".repeat(HEAD / 2)
+    );
+    assert!(
+        rest(send(server.address, &fits).await)
+            .await
+            .ends_with("well")
+    );
     server.end().await;
 }
 
@@ -92,13 +135,22 @@ async fn many_silent_clients_keep_nobody_out() {
     let server = start().await;
     let mut silent = Vec::new();
     for number in 0..300 {
-        silent.push(send(server.address, if number % 2 == 0 { "" } else { "GET / HT" }).await);
+        silent.push(
+            send(
+                server.address,
+                if number % 2 == 0 { "" } else { "GET / HT" },
+            )
+            .await,
+        );
     }
     assert!(ask(server.address).await.ends_with("well"));
     // The oldest was displaced, the newest waits for the rest of its request.
     assert_eq!(rest(silent.remove(0)).await, "");
     let mut newest = silent.pop().unwrap();
-    newest.write_all(b"TP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    newest
+        .write_all(b"TP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
     assert!(rest(newest).await.ends_with("well"));
     server.end().await;
 }
@@ -108,17 +160,37 @@ async fn readers_that_do_not_read_keep_nobody_out() {
     let server = start().await;
     let mut slow = Vec::new();
     for number in 0..100 {
-        slow.push(send(server.address, &format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", if number % 2 == 0 { "big" } else { "never" })).await);
+        slow.push(
+            send(
+                server.address,
+                &format!(
+                    "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n",
+                    if number % 2 == 0 { "big" } else { "never" }
+                ),
+            )
+            .await,
+        );
     }
-    assert!(tokio::time::timeout(LONG, ask(server.address)).await.unwrap().ends_with("well"));
+    assert!(
+        tokio::time::timeout(LONG, ask(server.address))
+            .await
+            .unwrap()
+            .ends_with("well")
+    );
     server.end().await;
 }
 
 #[tokio::test]
 async fn time_for_a_head_and_for_an_answer_is_limited() {
-    let times = Times { head: Duration::from_millis(100), answer: Duration::from_millis(300) };
+    let times = Times {
+        head: Duration::from_millis(100),
+        answer: Duration::from_millis(300),
+    };
     let server = start_with(times).await;
-    for (text, limit) in [("GET /", times.head), ("GET /never HTTP/1.1\r\nHost: x\r\n\r\n", times.answer)] {
+    for (text, limit) in [
+        ("GET /", times.head),
+        ("GET /never HTTP/1.1\r\nHost: x\r\n\r\n", times.answer),
+    ] {
         let begun = Instant::now();
         let stream = send(server.address, text).await;
         assert!(!rest(stream).await.contains("200"));
@@ -137,7 +209,12 @@ async fn a_stop_ends_half_open_connections_at_once_and_lets_answers_end() {
     assert_eq!(big.try_read(&mut first).unwrap(), 1);
     server.stop.cancel();
     let (half, big) = tokio::join!(rest(half), rest(big));
-    assert_eq!((half.len(), big.len() > 32 << 20), (0, true), "{}", big.len());
+    assert_eq!(
+        (half.len(), big.len() > 32 << 20),
+        (0, true),
+        "{}",
+        big.len()
+    );
     server.end().await;
 }
 
@@ -146,23 +223,46 @@ async fn come_back(address: SocketAddr, path: &str) {
     loop {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
-        let Ok(mut client) = socket.connect(address).await else { continue };
-        let _ = client.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await;
-        while !client.ready(tokio::io::Interest::READABLE).await.is_ok_and(|ready| ready.is_read_closed()) {
+        let Ok(mut client) = socket.connect(address).await else {
+            continue;
+        };
+        let _ = client
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())
+            .await;
+        while !client
+            .ready(tokio::io::Interest::READABLE)
+            .await
+            .is_ok_and(|ready| ready.is_read_closed())
+        {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
 /// What ten probes take while three hundred clients ask for `path`.
-async fn ten_probes_beside(address: SocketAddr, path: &'static str, probe: &str, end: &str) -> Duration {
+async fn ten_probes_beside(
+    address: SocketAddr,
+    path: &'static str,
+    probe: &str,
+    end: &str,
+) -> Duration {
     let mut flood = JoinSet::new();
     (0..300).for_each(|_| drop(flood.spawn(come_back(address, path))));
     tokio::time::sleep(Duration::from_millis(300)).await;
     let begun = Instant::now();
     for _ in 0..10 {
-        let answer = rest(send(address, &format!("GET {probe} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await).await;
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(end), "{answer}");
+        let answer = rest(
+            send(
+                address,
+                &format!("GET {probe} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            )
+            .await,
+        )
+        .await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with(end),
+            "{answer}"
+        );
     }
     begun.elapsed()
 }
@@ -174,32 +274,59 @@ async fn probes_are_answered_while_three_hundred_clients_that_do_not_read_come_b
     let server = start().await;
     let took = ten_probes_beside(server.address, "/some", "/", "well").await;
     server.end().await;
-    let health = super::super::health::Server::bind("127.0.0.1:0".parse().unwrap(), crate::health::Health::new()).await.unwrap();
+    let health = super::super::health::Server::bind(
+        "127.0.0.1:0".parse().unwrap(),
+        crate::health::Health::new(),
+    )
+    .await
+    .unwrap();
     let (address, stop) = (health.address().unwrap(), CancellationToken::new());
     let served = tokio::spawn(health.serve(stop.clone()));
-    let beside_status = ten_probes_beside(address, "/status", "/livez", "flanneld is running").await;
+    let beside_status =
+        ten_probes_beside(address, "/status", "/livez", "flanneld is running").await;
     stop.cancel();
     served.await.unwrap();
-    assert!(took < ALL && beside_status < ALL, "{took:?} {beside_status:?}");
+    assert!(
+        took < ALL && beside_status < ALL,
+        "{took:?} {beside_status:?}"
+    );
 }
 
 /// Bytes that the kernel keeps for clients of a port of 127.0.0.1, and connections that no process has any more.
 fn kept(port: u16) -> (usize, usize) {
     let local = format!("0100007F:{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let lines = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
     let ours: Vec<(usize, bool)> = lines
-        .filter(|columns| columns.get(1) == Some(&local.as_str()) && columns[3] != "0A" && columns[3] != "06")
-        .map(|columns| (usize::from_str_radix(columns[4].split(':').next().unwrap(), 16).unwrap(), columns[9] == "0"))
+        .filter(|columns| {
+            columns.get(1) == Some(&local.as_str()) && columns[3] != "0A" && columns[3] != "06"
+        })
+        .map(|columns| {
+            (
+                usize::from_str_radix(columns[4].split(':').next().unwrap(), 16).unwrap(),
+                columns[9] == "0",
+            )
+        })
         .collect();
-    (ours.iter().map(|(bytes, _)| bytes).sum(), ours.iter().filter(|(bytes, orphan)| *orphan && *bytes > 0).count())
+    (
+        ours.iter().map(|(bytes, _)| bytes).sum(),
+        ours.iter()
+            .filter(|(bytes, orphan)| *orphan && *bytes > 0)
+            .count(),
+    )
 }
 
 /// Three hundred clients ask for a large answer and read none of it, or all but the end of it.
 #[tokio::test]
 async fn answers_that_nobody_reads_cost_little_and_are_not_kept_after_their_time() {
     const KEPT: usize = 16 << 20;
-    let server = start_with(Times { answer: Duration::from_secs(2), ..Times::default() }).await;
+    let server = start_with(Times {
+        answer: Duration::from_secs(2),
+        ..Times::default()
+    })
+    .await;
     let port = server.address.port();
     let mut clients = Vec::new();
     let mut most = 0;
@@ -208,14 +335,28 @@ async fn answers_that_nobody_reads_cost_little_and_are_not_kept_after_their_time
         // What is in a client's own buffers is the client's.
         socket.set_recv_buffer_size(4096).unwrap();
         let mut client = socket.connect(server.address).await.unwrap();
-        client.write_all(format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", ["big", "some"][number % 2]).as_bytes()).await.unwrap();
+        client
+            .write_all(
+                format!(
+                    "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n",
+                    ["big", "some"][number % 2]
+                )
+                .as_bytes(),
+            )
+            .await
+            .unwrap();
         if number % 3 == 0 {
             client.shutdown().await.unwrap();
         }
         clients.push(client);
         most = most.max(kept(port).0);
     }
-    assert!(tokio::time::timeout(LONG, ask(server.address)).await.unwrap().ends_with("well"));
+    assert!(
+        tokio::time::timeout(LONG, ask(server.address))
+            .await
+            .unwrap()
+            .ends_with("well")
+    );
     most = most.max(kept(port).0);
     // The kernel's own needs are as much again.
     assert!(most > 0 && 2 * most < KEPT, "{most}");

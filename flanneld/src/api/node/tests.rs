@@ -17,8 +17,13 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// The code and the body of an answer.
 fn split(answer: &str) -> (u16, String) {
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .unwrap_or_else(|| panic!("{answer:?}"));
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
 }
 
 fn converse(mut stream: impl Read + Write, request: &str) -> (u16, String) {
@@ -29,12 +34,20 @@ fn converse(mut stream: impl Read + Write, request: &str) -> (u16, String) {
 }
 
 async fn ask_page(address: SocketAddr, request: String) -> (u16, String) {
-    tokio::task::spawn_blocking(move || converse(std::net::TcpStream::connect(address).unwrap(), &request)).await.unwrap()
+    tokio::task::spawn_blocking(move || {
+        converse(std::net::TcpStream::connect(address).unwrap(), &request)
+    })
+    .await
+    .unwrap()
 }
 
 async fn ask_socket(path: &Path, request: &str) -> (u16, String) {
     let (path, request) = (path.to_owned(), request.to_owned());
-    tokio::task::spawn_blocking(move || converse(run_dir::api_socket::connect_to(&path).unwrap(), &request)).await.unwrap()
+    tokio::task::spawn_blocking(move || {
+        converse(run_dir::api_socket::connect_to(&path).unwrap(), &request)
+    })
+    .await
+    .unwrap()
 }
 
 async fn until(what: &str, mut is: impl FnMut() -> bool) {
@@ -46,9 +59,21 @@ async fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 fn lease(subnet: &str, address: &str, name: &str) -> Lease {
-    let node = NodeId { name: name.into(), ..NodeId::default() };
-    let attrs = LeaseAttrs { public_ip: address.parse().ok(), node: Some(node), ..LeaseAttrs::default() };
-    Lease { subnets: Subnets::V4(subnet.parse().unwrap()), attrs, term: Term::Leased, since: 1 }
+    let node = NodeId {
+        name: name.into(),
+        ..NodeId::default()
+    };
+    let attrs = LeaseAttrs {
+        public_ip: address.parse().ok(),
+        node: Some(node),
+        ..LeaseAttrs::default()
+    };
+    Lease {
+        subnets: Subnets::V4(subnet.parse().unwrap()),
+        attrs,
+        term: Term::Leased,
+        since: 1,
+    }
 }
 
 /// A describer of a node with two peers.
@@ -56,7 +81,10 @@ fn described(folder: &Path) -> (StatusSource, Health) {
     let health = Health::new();
     health.process(|node| {
         node.node = "node-1".to_owned();
-        node.store = Some(node_api::Store { what: "etcd at http://a:2379".to_owned(), ..node_api::Store::default() });
+        node.store = Some(node_api::Store {
+            what: "etcd at http://a:2379".to_owned(),
+            ..node_api::Store::default()
+        });
     });
     let status_source = StatusSource::new(health.clone(), folder.join("subnet.env"));
     let (own, second, third) = (
@@ -64,9 +92,17 @@ fn described(folder: &Path) -> (StatusSource, Health) {
         lease("10.5.9.0/24", "192.0.2.9", "\u{1b}[31m<b>"),
         lease("10.5.2.0/24", "192.0.2.2", "node-2"),
     );
-    let held = Held { until: Some(boot_time() + Duration::from_secs(3600)), renewed: Some(boot_time()), ..Held::default() };
+    let held = Held {
+        until: Some(boot_time() + Duration::from_secs(3600)),
+        renewed: Some(boot_time()),
+        ..Held::default()
+    };
     let table = LeaseTable::of([own, second, third], Default::default());
-    let running = RunningNetwork { held: watch::channel(held).1, leases: watch::channel(Arc::new(table)).1, ..RunningNetwork::idle() };
+    let running = RunningNetwork {
+        held: watch::channel(held).1,
+        leases: watch::channel(Arc::new(table)).1,
+        ..RunningNetwork::idle()
+    };
     health.serves(running);
     (status_source, health)
 }
@@ -75,21 +111,39 @@ fn described(folder: &Path) -> (StatusSource, Health) {
 async fn the_document_says_what_is_known() {
     let folder = tempfile::tempdir().unwrap();
     let empty = StatusSource::new(Health::new(), folder.path().join("subnet.env")).node();
-    assert_eq!((empty.schema.as_str(), empty.ready, empty.peers.len(), empty.lease), ("flannel.node/1", false, 0, None));
+    assert_eq!(
+        (
+            empty.schema.as_str(),
+            empty.ready,
+            empty.peers.len(),
+            empty.lease
+        ),
+        ("flannel.node/1", false, 0, None)
+    );
 
     let (status_source, health) = described(folder.path());
     health.clear(Condition::Start);
     let node = status_source.node();
     assert!(node.ready && node.reasons.is_empty());
     let titles: Vec<String> = node.peers.iter().map(Peer::title).collect();
-    assert_eq!(titles, ["node-2", "\u{1b}[31m<b>"], "by subnet, this node left out");
+    assert_eq!(
+        titles,
+        ["node-2", "\u{1b}[31m<b>"],
+        "by subnet, this node left out"
+    );
     let lease = node.lease.clone().unwrap();
     let left = lease.until.unwrap().duration_since(node.at).as_secs();
     assert!((3590..=3600).contains(&left), "{left}");
-    assert_eq!((node.mtu, node.subnet_env.clone().unwrap().state), (Some(1450), FileState::Missing));
+    assert_eq!(
+        (node.mtu, node.subnet_env.clone().unwrap().state),
+        (Some(1450), FileState::Missing)
+    );
     assert_eq!(node.underlay.clone().unwrap().why, "named by --iface=eth1");
     std::fs::write(folder.path().join("subnet.env"), "FLANNEL_MTU=1\n").unwrap();
-    assert_eq!(status_source.node().subnet_env.unwrap().state, FileState::Different);
+    assert_eq!(
+        status_source.node().subnet_env.unwrap().state,
+        FileState::Different
+    );
     let env = SubnetEnv {
         networks: Subnets::V4("10.5.0.0/16".parse().unwrap()),
         subnets: Subnets::V4("10.5.1.0/24".parse().unwrap()),
@@ -97,7 +151,10 @@ async fn the_document_says_what_is_known() {
         ip_masq: true,
     };
     subnet_env::write(&folder.path().join("subnet.env"), &env).unwrap();
-    assert_eq!(status_source.node().subnet_env.unwrap().state, FileState::Right);
+    assert_eq!(
+        status_source.node().subnet_env.unwrap().state,
+        FileState::Right
+    );
     // As text it is safe for a terminal, and reads back.
     let text = status_source.text(true).unwrap();
     assert!(text.chars().all(printable::is_printable), "{text}");
@@ -107,7 +164,10 @@ async fn the_document_says_what_is_known() {
     health.node(|node| node.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
     health.start_over(&types::Problem::in_words("the subnet moved"));
     let node = status_source.node();
-    assert_eq!((node.subnets.len(), node.peers.len(), node.node.as_str()), (0, 0, "node-1"));
+    assert_eq!(
+        (node.subnets.len(), node.peers.len(), node.node.as_str()),
+        (0, 0, "node-1")
+    );
 }
 
 #[tokio::test]
@@ -117,15 +177,36 @@ async fn the_page_answers_to_names_of_this_node_alone() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let stop = CancellationToken::new();
-    let task = tokio::spawn(listeners::page(address, status_source.clone(), health.clone(), stop.clone()));
-    until("the taken port is told", || !status_source.node().notices.is_empty()).await;
+    let task = tokio::spawn(listeners::page(
+        address,
+        status_source.clone(),
+        health.clone(),
+        stop.clone(),
+    ));
+    until("the taken port is told", || {
+        !status_source.node().notices.is_empty()
+    })
+    .await;
     let notice = status_source.node().notices.remove(0);
-    assert!(notice.name == "port-taken" && notice.text.contains("--status-port") && notice.text.contains("in use"), "{notice:?}");
+    assert!(
+        notice.name == "port-taken"
+            && notice.text.contains("--status-port")
+            && notice.text.contains("in use"),
+        "{notice:?}"
+    );
     drop(taken);
-    until("the port is free", || status_source.node().notices.is_empty()).await;
-    assert_eq!(status_source.node().page, Some(format!("http://{address}/")));
+    until("the port is free", || {
+        status_source.node().notices.is_empty()
+    })
+    .await;
+    assert_eq!(
+        status_source.node().page,
+        Some(format!("http://{address}/"))
+    );
 
-    let get = |method: &str, path: &str, host: &str| ask_page(address, format!("{method} {path} HTTP/1.1\r\n{host}\r\n"));
+    let get = |method: &str, path: &str, host: &str| {
+        ask_page(address, format!("{method} {path} HTTP/1.1\r\n{host}\r\n"))
+    };
     for (host, code) in [
         ("Host: localhost\r\n", 200),
         ("Host: node-1:8474\r\n", 200),
@@ -139,14 +220,40 @@ async fn the_page_answers_to_names_of_this_node_alone() {
         assert_eq!(got, code, "{host:?}: {body}");
         assert_eq!(body.contains("192.0.2.9"), code == 200, "{body}");
     }
-    let absolute = get("GET", "http://evil.example/api/v1/node", "Host: localhost\r\n").await;
-    assert!(absolute.0 == 421 && absolute.1.contains("evil.example"), "{absolute:?}");
-    assert_eq!(get("HEAD", node_api::NODE, "Host: localhost\r\n").await, (200, String::new()));
+    let absolute = get(
+        "GET",
+        "http://evil.example/api/v1/node",
+        "Host: localhost\r\n",
+    )
+    .await;
+    assert!(
+        absolute.0 == 421 && absolute.1.contains("evil.example"),
+        "{absolute:?}"
+    );
+    assert_eq!(
+        get("HEAD", node_api::NODE, "Host: localhost\r\n").await,
+        (200, String::new())
+    );
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
-        assert_eq!(get(method, node_api::NODE, "Host: localhost\r\n").await.0, 405, "{method}");
+        assert_eq!(
+            get(method, node_api::NODE, "Host: localhost\r\n").await.0,
+            405,
+            "{method}"
+        );
     }
-    for path in [node_api::ROUTES, "/status", "/metrics", "/healthz", "/api/v1/", "/api/v1/node/x"] {
-        assert_eq!(get("GET", path, "Host: localhost\r\n").await.0, 404, "{path}");
+    for path in [
+        node_api::ROUTES,
+        "/status",
+        "/metrics",
+        "/healthz",
+        "/api/v1/",
+        "/api/v1/node/x",
+    ] {
+        assert_eq!(
+            get("GET", path, "Host: localhost\r\n").await.0,
+            404,
+            "{path}"
+        );
     }
     stop.cancel();
     tokio::time::timeout(LONG, task).await.unwrap().unwrap();
@@ -165,7 +272,14 @@ async fn the_socket_carries_everything_and_comes_back() {
     };
     for _ in 0..2 {
         until("the socket is there", || path.exists()).await;
-        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::symlink_metadata(&path)
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o600
+        );
         for (target, code) in [
             ("/api/v1/node", 200),
             (node_api::ROUTES, 503),
@@ -176,10 +290,19 @@ async fn the_socket_carries_everything_and_comes_back() {
             ("/status", 200),
             ("/", 404),
         ] {
-            let (got, body) = ask_socket(&path, &format!("GET {target} HTTP/1.1\r\nHost: flanneld\r\n\r\n")).await;
+            let (got, body) = ask_socket(
+                &path,
+                &format!("GET {target} HTTP/1.1\r\nHost: flanneld\r\n\r\n"),
+            )
+            .await;
             assert_eq!(got, code, "{target}: {body}");
         }
-        assert_eq!(ask_socket(&path, "POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.0, 405);
+        assert_eq!(
+            ask_socket(&path, "POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                .await
+                .0,
+            405
+        );
         std::fs::remove_file(&path).unwrap();
     }
     until("it is put back", || path.exists()).await;

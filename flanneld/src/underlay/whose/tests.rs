@@ -37,14 +37,35 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
             "flannel." | "wg" | "dummy" => "dummy",
             _ => "",
         };
-        let addresses = addresses.split_whitespace().map(|net| Address::plain(net.parse().unwrap())).collect();
-        Interface { index, name: name.to_owned(), up: true, carrier: true, mtu: 1500, kind: kind.to_owned(), addresses, ..Interface::default() }
+        let addresses = addresses
+            .split_whitespace()
+            .map(|net| Address::plain(net.parse().unwrap()))
+            .collect();
+        Interface {
+            index,
+            name: name.to_owned(),
+            up: true,
+            carrier: true,
+            mtu: 1500,
+            kind: kind.to_owned(),
+            addresses,
+            ..Interface::default()
+        }
     };
-    let default = |to: &str, via: Option<IpAddr>| Route { via, index: Some(2), ..Route::new(to.parse().unwrap()) };
+    let default = |to: &str, via: Option<IpAddr>| Route {
+        via,
+        index: Some(2),
+        ..Route::new(to.parse().unwrap())
+    };
     HostOf {
         facts: HostFacts {
-            interfaces: std::iter::once(loopback).chain((2..).zip(interfaces).map(interface)).collect(),
-            defaults: vec![default("0.0.0.0/0", Some(ip(router))), default("::/0", None)],
+            interfaces: std::iter::once(loopback)
+                .chain((2..).zip(interfaces).map(interface))
+                .collect(),
+            defaults: vec![
+                default("0.0.0.0/0", Some(ip(router))),
+                default("::/0", None),
+            ],
             ..HostFacts::default()
         },
         known: KnownAddresses::default(),
@@ -54,12 +75,16 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
 
 impl HostOf {
     fn internal(mut self, addresses: &[&str]) -> Self {
-        self.known.internal.extend(addresses.iter().map(|text| ip(text)));
+        self.known
+            .internal
+            .extend(addresses.iter().map(|text| ip(text)));
         self
     }
 
     fn published(mut self, addresses: &[&str]) -> Self {
-        self.known.published.extend(addresses.iter().map(|text| ip(text)));
+        self.known
+            .published
+            .extend(addresses.iter().map(|text| ip(text)));
         self
     }
 
@@ -67,7 +92,11 @@ impl HostOf {
     fn others(mut self, publish: &[&str], report: &[&str]) -> Self {
         for (list, publishes) in [(publish, true), (report, false)] {
             for text in list {
-                self.known.taken.entry(ip(text)).or_insert(Claimant { node: "n2".to_owned(), served: publishes, publishes });
+                self.known.taken.entry(ip(text)).or_insert(Claimant {
+                    node: "n2".to_owned(),
+                    served: publishes,
+                    publishes,
+                });
             }
         }
         self
@@ -75,7 +104,9 @@ impl HostOf {
 
     /// Addresses of API servers and other nodes lead out of the interface that has their network, else by the default route.
     fn servers(mut self, addresses: &[&str]) -> Self {
-        self.known.servers.extend(addresses.iter().map(|text| ip(text)));
+        self.known
+            .servers
+            .extend(addresses.iter().map(|text| ip(text)));
         self
     }
 
@@ -100,14 +131,35 @@ impl HostOf {
     }
 
     fn select(mut self) -> Result<Chosen, crate::underlay::SelectError> {
-        let request = Request { families: self.families, selectors: Vec::new(), public: None, store: StoreAt::Here, known: Some(self.known) };
+        let request = Request {
+            families: self.families,
+            selectors: Vec::new(),
+            public: None,
+            store: StoreAt::Here,
+            known: Some(self.known),
+        };
         for target in request.targets() {
             let near = self.facts.interfaces.iter().find_map(|interface| {
-                let net = interface.addresses.iter().find(|address| address.net.contains(&target))?;
-                Some(RouteAnswer { index: interface.index, source: Some(net.ip()) })
+                let net = interface
+                    .addresses
+                    .iter()
+                    .find(|address| address.net.contains(&target))?;
+                Some(RouteAnswer {
+                    index: interface.index,
+                    source: Some(net.ip()),
+                })
             });
-            let far = self.facts.by_index(2).map(|first| RouteAnswer { index: 2, source: first.usable(Family::from(target)).first().copied() });
-            self.facts.routes.push((target, near.or(far).ok_or(NoRoute::Refused { errno: libc::ENETUNREACH, words: String::new() })));
+            let far = self.facts.by_index(2).map(|first| RouteAnswer {
+                index: 2,
+                source: first.usable(Family::from(target)).first().copied(),
+            });
+            self.facts.routes.push((
+                target,
+                near.or(far).ok_or(NoRoute::Refused {
+                    errno: libc::ENETUNREACH,
+                    words: String::new(),
+                }),
+            ));
         }
         select(&request, &self.facts)
     }
@@ -116,11 +168,23 @@ impl HostOf {
     fn choice(self) -> String {
         match self.select() {
             Ok(chosen) => {
-                let mark = if chosen.warnings.is_empty() { "" } else { " (in doubt)" };
-                format!("{} {}{mark}", chosen.underlay.name, chosen.underlay.addresses)
+                let mark = if chosen.warnings.is_empty() {
+                    ""
+                } else {
+                    " (in doubt)"
+                };
+                format!(
+                    "{} {}{mark}",
+                    chosen.underlay.name, chosen.underlay.addresses
+                )
             }
             Err(error) => {
-                let shared: Vec<String> = error.shared().into_iter().flatten().map(|(ip, node)| format!("{ip} (Node {node})")).collect();
+                let shared: Vec<String> = error
+                    .shared()
+                    .into_iter()
+                    .flatten()
+                    .map(|(ip, node)| format!("{ip} (Node {node})"))
+                    .collect();
                 format!("refused: {}", shared.join(", "))
             }
         }
@@ -129,7 +193,10 @@ impl HostOf {
 
 const NAT: &str = "10.0.2.2";
 /// A VirtualBox machine: its own NAT, and the network that joins the machines.
-const VAGRANT: [&str; 2] = ["enp0s3 10.0.2.15/24 fd17::2/64", "enp0s8 192.168.56.11/24 fd00:56::11/64"];
+const VAGRANT: [&str; 2] = [
+    "enp0s3 10.0.2.15/24 fd17::2/64",
+    "enp0s8 192.168.56.11/24 fd00:56::11/64",
+];
 const RIGHT: &str = "enp0s8 192.168.56.11";
 
 fn vagrant() -> HostOf {
@@ -141,28 +208,103 @@ fn nat_of_each_machine_alone_is_passed_over() {
     for (case, host, want) in [
         ("the first node of a lab", vagrant(), RIGHT),
         ("before kubelet reports", host(NAT, &VAGRANT), RIGHT),
-        ("equal addresses, all at once", vagrant().others(&[], &["10.0.2.15"]), RIGHT),
-        ("equal addresses, one by one", vagrant().others(&["192.168.56.12"], &["10.0.2.15"]), RIGHT),
-        ("distinct addresses", vagrant().others(&[], &["10.0.2.16"]), RIGHT),
-        ("distinct addresses, by Go flannel", vagrant().others(&["10.0.2.16"], &[]), RIGHT),
-        ("the control plane on the NAT address", vagrant().servers(&["10.0.2.15"]), RIGHT),
-        ("the control plane on another NAT address", vagrant().servers(&["10.0.2.16"]), RIGHT),
-        ("the control plane on the right one", vagrant().servers(&["192.168.56.10"]), RIGHT),
-        ("kubelet's --node-ip", host(NAT, &VAGRANT).internal(&["192.168.56.11"]), RIGHT),
-        ("--node-ip on the others alone", vagrant().others(&[], &["192.168.56.12"]), RIGHT),
+        (
+            "equal addresses, all at once",
+            vagrant().others(&[], &["10.0.2.15"]),
+            RIGHT,
+        ),
+        (
+            "equal addresses, one by one",
+            vagrant().others(&["192.168.56.12"], &["10.0.2.15"]),
+            RIGHT,
+        ),
+        (
+            "distinct addresses",
+            vagrant().others(&[], &["10.0.2.16"]),
+            RIGHT,
+        ),
+        (
+            "distinct addresses, by Go flannel",
+            vagrant().others(&["10.0.2.16"], &[]),
+            RIGHT,
+        ),
+        (
+            "the control plane on the NAT address",
+            vagrant().servers(&["10.0.2.15"]),
+            RIGHT,
+        ),
+        (
+            "the control plane on another NAT address",
+            vagrant().servers(&["10.0.2.16"]),
+            RIGHT,
+        ),
+        (
+            "the control plane on the right one",
+            vagrant().servers(&["192.168.56.10"]),
+            RIGHT,
+        ),
+        (
+            "kubelet's --node-ip",
+            host(NAT, &VAGRANT).internal(&["192.168.56.11"]),
+            RIGHT,
+        ),
+        (
+            "--node-ip on the others alone",
+            vagrant().others(&[], &["192.168.56.12"]),
+            RIGHT,
+        ),
         (
             "the pods' bridge and tunnels",
-            host(NAT, &[VAGRANT[0], VAGRANT[1], "cni0 10.244.1.1/24", "flannel.1 10.244.1.0/32", "wg0 10.9.0.1/24", "docker0 172.17.0.1/16"]),
+            host(
+                NAT,
+                &[
+                    VAGRANT[0],
+                    VAGRANT[1],
+                    "cni0 10.244.1.1/24",
+                    "flannel.1 10.244.1.0/32",
+                    "wg0 10.9.0.1/24",
+                    "docker0 172.17.0.1/16",
+                ],
+            ),
             RIGHT,
         ),
         ("IPv6 alone", vagrant().families(V6), "enp0s8 fd00:56::11"),
-        ("both families", vagrant().families(BOTH), "enp0s8 192.168.56.11 and fd00:56::11"),
-        ("another machine's NAT", host("192.168.121.1", &["eth0 192.168.121.5/24", VAGRANT[1]]), "eth0 192.168.121.5"),
-        ("a wide network", host(NAT, &["eth0 10.0.2.15/16", VAGRANT[1]]), "eth0 10.0.2.15"),
-        ("nothing else, alone", host(NAT, &VAGRANT[..1]), "enp0s3 10.0.2.15 (in doubt)"),
-        ("nothing else, and not alone", host(NAT, &VAGRANT[..1]).others(&[], &["10.0.2.15"]), "refused: 10.0.2.15 (Node n2)"),
-        ("two others, and nothing that speaks for one", host(NAT, &[VAGRANT[0], VAGRANT[1], "enp0s9 172.16.0.1/24"]), "enp0s3 10.0.2.15 (in doubt)"),
-        ("two others, and a peer", host(NAT, &[VAGRANT[0], "enp0s9 172.16.0.1/24", VAGRANT[1]]).others(&["192.168.56.12"], &[]), RIGHT),
+        (
+            "both families",
+            vagrant().families(BOTH),
+            "enp0s8 192.168.56.11 and fd00:56::11",
+        ),
+        (
+            "another machine's NAT",
+            host("192.168.121.1", &["eth0 192.168.121.5/24", VAGRANT[1]]),
+            "eth0 192.168.121.5",
+        ),
+        (
+            "a wide network",
+            host(NAT, &["eth0 10.0.2.15/16", VAGRANT[1]]),
+            "eth0 10.0.2.15",
+        ),
+        (
+            "nothing else, alone",
+            host(NAT, &VAGRANT[..1]),
+            "enp0s3 10.0.2.15 (in doubt)",
+        ),
+        (
+            "nothing else, and not alone",
+            host(NAT, &VAGRANT[..1]).others(&[], &["10.0.2.15"]),
+            "refused: 10.0.2.15 (Node n2)",
+        ),
+        (
+            "two others, and nothing that speaks for one",
+            host(NAT, &[VAGRANT[0], VAGRANT[1], "enp0s9 172.16.0.1/24"]),
+            "enp0s3 10.0.2.15 (in doubt)",
+        ),
+        (
+            "two others, and a peer",
+            host(NAT, &[VAGRANT[0], "enp0s9 172.16.0.1/24", VAGRANT[1]])
+                .others(&["192.168.56.12"], &[]),
+            RIGHT,
+        ),
     ] {
         assert_eq!(host.choice(), want, "{case}");
     }
@@ -170,7 +312,11 @@ fn nat_of_each_machine_alone_is_passed_over() {
 
 #[test]
 fn lan_with_the_routers_address_is_used_when_another_host_answers() {
-    let lan = || host(NAT, &["eth0 10.0.2.21/24", "storage0 10.9.0.1/24"]).internal(&["10.0.2.21"]).answering("10.0.2.22");
+    let lan = || {
+        host(NAT, &["eth0 10.0.2.21/24", "storage0 10.9.0.1/24"])
+            .internal(&["10.0.2.21"])
+            .answering("10.0.2.22")
+    };
     assert_eq!(lan().choice(), "eth0 10.0.2.21");
     assert_eq!(lan().others(&["10.0.2.22"], &[]).choice(), "eth0 10.0.2.21");
     // Somebody else's link says nothing of this one.
@@ -182,13 +328,47 @@ fn lan_with_the_routers_address_is_used_when_another_host_answers() {
 #[test]
 fn published_address_stays_whoever_claims_it() {
     for (case, host, want) in [
-        ("Go flannel published the NAT address", vagrant().published(&["10.0.2.15"]), "enp0s3 10.0.2.15"),
-        ("claimed by a served Node", vagrant().published(&["192.168.56.11"]).others(&["192.168.56.11"], &[]), RIGHT),
-        ("claimed by any Node", vagrant().published(&["192.168.56.11"]).others(&[], &["192.168.56.11"]), RIGHT),
-        ("left a moment ago", vagrant().published(&["10.0.2.15"]).left("10.0.2.15"), RIGHT),
-        ("gone from this host", vagrant().published(&["192.168.56.99"]), RIGHT),
-        ("of the other family", vagrant().published(&["fd17::2"]), RIGHT),
-        ("both families", vagrant().families(BOTH).published(&["192.168.56.11", "fd00:56::11"]), "enp0s8 192.168.56.11 and fd00:56::11"),
+        (
+            "Go flannel published the NAT address",
+            vagrant().published(&["10.0.2.15"]),
+            "enp0s3 10.0.2.15",
+        ),
+        (
+            "claimed by a served Node",
+            vagrant()
+                .published(&["192.168.56.11"])
+                .others(&["192.168.56.11"], &[]),
+            RIGHT,
+        ),
+        (
+            "claimed by any Node",
+            vagrant()
+                .published(&["192.168.56.11"])
+                .others(&[], &["192.168.56.11"]),
+            RIGHT,
+        ),
+        (
+            "left a moment ago",
+            vagrant().published(&["10.0.2.15"]).left("10.0.2.15"),
+            RIGHT,
+        ),
+        (
+            "gone from this host",
+            vagrant().published(&["192.168.56.99"]),
+            RIGHT,
+        ),
+        (
+            "of the other family",
+            vagrant().published(&["fd17::2"]),
+            RIGHT,
+        ),
+        (
+            "both families",
+            vagrant()
+                .families(BOTH)
+                .published(&["192.168.56.11", "fd00:56::11"]),
+            "enp0s8 192.168.56.11 and fd00:56::11",
+        ),
     ] {
         assert_eq!(host.choice(), want, "{case}");
     }
@@ -197,20 +377,70 @@ fn published_address_stays_whoever_claims_it() {
 #[test]
 fn claims_of_other_nodes_pass_an_address_over_while_another_is_left() {
     let one = || host("192.0.2.1", &["eth0 192.0.2.11/24"]).internal(&["192.0.2.11"]);
-    let two = || host("192.0.2.1", &["eth0 192.0.2.11/24", "eth1 198.51.100.11/24"]).internal(&["192.0.2.11"]);
+    let two = || {
+        host(
+            "192.0.2.1",
+            &["eth0 192.0.2.11/24", "eth1 198.51.100.11/24"],
+        )
+        .internal(&["192.0.2.11"])
+    };
     for (case, host, want) in [
         ("nobody", two(), "eth0 192.0.2.11"),
-        ("a Node that reports it, nothing else left", one().others(&[], &["192.0.2.11"]), "eth0 192.0.2.11 (in doubt)"),
-        ("a Node that publishes it, nothing else left", one().others(&["192.0.2.11"], &[]), "refused: 192.0.2.11 (Node n2)"),
-        ("a Node that reports it, another left", two().others(&[], &["192.0.2.11"]), "eth1 198.51.100.11"),
-        ("all addresses claimed by reports", two().others(&[], &["192.0.2.11", "198.51.100.11"]), "eth0 192.0.2.11 (in doubt)"),
-        ("the first published", two().others(&["192.0.2.11"], &["198.51.100.11"]), "eth1 198.51.100.11 (in doubt)"),
-        ("both published", two().others(&["192.0.2.11", "198.51.100.11"], &[]), "refused: 192.0.2.11 (Node n2), 198.51.100.11 (Node n2)"),
-        ("behind an operator's address", two().overwritten().others(&["192.0.2.11"], &[]), "eth0 192.0.2.11"),
-        ("an operator's address that this host has", two().overwritten().published(&["198.51.100.11"]), "eth0 192.0.2.11"),
-        ("the NAT behind an operator's address", vagrant().overwritten().others(&["10.0.2.15"], &[]), "enp0s3 10.0.2.15"),
-        ("left, and nothing else", one().left("192.0.2.11"), "refused: "),
-        ("left, and something else", two().left("192.0.2.11"), "eth1 198.51.100.11"),
+        (
+            "a Node that reports it, nothing else left",
+            one().others(&[], &["192.0.2.11"]),
+            "eth0 192.0.2.11 (in doubt)",
+        ),
+        (
+            "a Node that publishes it, nothing else left",
+            one().others(&["192.0.2.11"], &[]),
+            "refused: 192.0.2.11 (Node n2)",
+        ),
+        (
+            "a Node that reports it, another left",
+            two().others(&[], &["192.0.2.11"]),
+            "eth1 198.51.100.11",
+        ),
+        (
+            "all addresses claimed by reports",
+            two().others(&[], &["192.0.2.11", "198.51.100.11"]),
+            "eth0 192.0.2.11 (in doubt)",
+        ),
+        (
+            "the first published",
+            two().others(&["192.0.2.11"], &["198.51.100.11"]),
+            "eth1 198.51.100.11 (in doubt)",
+        ),
+        (
+            "both published",
+            two().others(&["192.0.2.11", "198.51.100.11"], &[]),
+            "refused: 192.0.2.11 (Node n2), 198.51.100.11 (Node n2)",
+        ),
+        (
+            "behind an operator's address",
+            two().overwritten().others(&["192.0.2.11"], &[]),
+            "eth0 192.0.2.11",
+        ),
+        (
+            "an operator's address that this host has",
+            two().overwritten().published(&["198.51.100.11"]),
+            "eth0 192.0.2.11",
+        ),
+        (
+            "the NAT behind an operator's address",
+            vagrant().overwritten().others(&["10.0.2.15"], &[]),
+            "enp0s3 10.0.2.15",
+        ),
+        (
+            "left, and nothing else",
+            one().left("192.0.2.11"),
+            "refused: ",
+        ),
+        (
+            "left, and something else",
+            two().left("192.0.2.11"),
+            "eth1 198.51.100.11",
+        ),
         ("the other family's", two().families(BOTH), "refused: "),
     ] {
         assert_eq!(host.choice(), want, "{case}");
@@ -219,13 +449,32 @@ fn claims_of_other_nodes_pass_an_address_over_while_another_is_left() {
 
 #[test]
 fn error_names_the_nodes_and_the_remedies_without_the_pods_links() {
-    let lab = host(NAT, &[VAGRANT[0], "veth1a2b fe80::7/64", "cni0 10.244.1.1/24"]).others(&["10.0.2.15"], &[]);
+    let lab = host(
+        NAT,
+        &[VAGRANT[0], "veth1a2b fe80::7/64", "cni0 10.244.1.1/24"],
+    )
+    .others(&["10.0.2.15"], &[]);
     let error = lab.select().unwrap_err();
-    for part in ["10.0.2.15 (Node n2)", "--iface", "node-public-ip", "--node-ip", "enp0s3"] {
-        assert!(error.to_string().contains(part) && error.may_come(), "{part}: {error}");
+    for part in [
+        "10.0.2.15 (Node n2)",
+        "--iface",
+        "node-public-ip",
+        "--node-ip",
+        "enp0s3",
+    ] {
+        assert!(
+            error.to_string().contains(part) && error.may_come(),
+            "{part}: {error}"
+        );
     }
-    assert!(types::Problem::of(&error).has("interface-addresses-shared"), "{error:?}");
-    assert!(!error.to_string().contains("veth") && !error.to_string().contains("cni0"), "{error}");
+    assert!(
+        types::Problem::of(&error).has("interface-addresses-shared"),
+        "{error:?}"
+    );
+    assert!(
+        !error.to_string().contains("veth") && !error.to_string().contains("cni0"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -239,10 +488,20 @@ fn flags_and_annotations_take_precedence() {
         store: StoreAt::Here,
         known: Some(known.clone()),
     };
-    let chosen = select(&request(vec![Selector::Name("enp0s3".to_owned())], None), &facts).unwrap();
-    assert_eq!((chosen.underlay.name.as_str(), chosen.named), ("enp0s3", true));
+    let chosen = select(
+        &request(vec![Selector::Name("enp0s3".to_owned())], None),
+        &facts,
+    )
+    .unwrap();
+    assert_eq!(
+        (chosen.underlay.name.as_str(), chosen.named),
+        ("enp0s3", true)
+    );
     let chosen = select(&request(Vec::new(), Some([192, 168, 56, 11])), &facts).unwrap();
-    assert_eq!((chosen.underlay.name.as_str(), chosen.named), ("enp0s8", true));
+    assert_eq!(
+        (chosen.underlay.name.as_str(), chosen.named),
+        ("enp0s8", true)
+    );
 }
 
 #[test]
@@ -251,6 +510,12 @@ fn servers_matter_where_the_usual_addresses_are_in_doubt() {
     assert!(!needs_servers(&plain.known, &plain.facts));
     for doubtful in [vagrant(), plain.others(&[], &["192.0.2.11"])] {
         assert!(needs_servers(&doubtful.known, &doubtful.facts));
-        assert!(!needs_servers(&KnownAddresses { overwritten: true, ..doubtful.known }, &doubtful.facts));
+        assert!(!needs_servers(
+            &KnownAddresses {
+                overwritten: true,
+                ..doubtful.known
+            },
+            &doubtful.facts
+        ));
     }
 }

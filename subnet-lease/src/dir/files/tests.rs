@@ -27,7 +27,11 @@ impl Bed {
     }
 
     fn put(&self) -> Result<Answer, Trouble> {
-        let write = [Write::Put { key: KEY.to_owned(), value: VALUE.to_owned(), lease: 0 }];
+        let write = [Write::Put {
+            key: KEY.to_owned(),
+            value: VALUE.to_owned(),
+            lease: 0,
+        }];
         self.files.txn(&[], &write, KEY)
     }
 
@@ -42,7 +46,9 @@ impl Bed {
             self.files.mark_of(KEY, &Watch::none()).map(drop),
         ];
         for asked in asked {
-            let Some(text) = said(&asked, true) else { panic!("{why}: {asked:?}") };
+            let Some(text) = said(&asked, true) else {
+                panic!("{why}: {asked:?}")
+            };
             assert!(text.contains(why), "{text}");
         }
     }
@@ -50,7 +56,10 @@ impl Bed {
 
 /// The text of a failure that is one of the directory, or one of an operation.
 fn said<T>(done: &Result<T, Trouble>, away: bool) -> Option<String> {
-    done.as_ref().err().filter(|trouble| trouble.is_away() == away).map(ToString::to_string)
+    done.as_ref()
+        .err()
+        .filter(|trouble| trouble.is_away() == away)
+        .map(ToString::to_string)
 }
 
 fn fifo(path: &Path) {
@@ -124,9 +133,20 @@ fn links_pipes_and_folders_are_no_leases_and_are_named() {
     symlink("10.5.1.0-24", subnets.join("10.5.4.0-24")).unwrap();
     let whole = bed.files.list(None).unwrap();
     assert_eq!(whole.listing.entries.len(), 4);
-    assert!(whole.listing.entries.iter().all(|entry| entry.value.is_empty()));
     assert!(
-        whole.flawed["10.5.1.0-24"].to_string().contains("symbolic link") && whole.flawed["10.5.2.0-24"].to_string().contains("not a regular file"),
+        whole
+            .listing
+            .entries
+            .iter()
+            .all(|entry| entry.value.is_empty())
+    );
+    assert!(
+        whole.flawed["10.5.1.0-24"]
+            .to_string()
+            .contains("symbolic link")
+            && whole.flawed["10.5.2.0-24"]
+                .to_string()
+                .contains("not a regular file"),
         "{:?}",
         whole.flawed
     );
@@ -134,7 +154,11 @@ fn links_pipes_and_folders_are_no_leases_and_are_named() {
     for key in ["10.5.1.0-24", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24"] {
         assert_eq!(bed.files.touch(key), Ok(false), "{key}");
     }
-    assert_eq!(secret.metadata().unwrap().modified().unwrap(), told, "what a link leads to was touched");
+    assert_eq!(
+        secret.metadata().unwrap().modified().unwrap(),
+        told,
+        "what a link leads to was touched"
+    );
     // A write replaces the link, not what it leads to.
     bed.put().unwrap();
     assert_eq!(fs::read_to_string(&secret).unwrap(), "root:x:0:0");
@@ -147,11 +171,15 @@ fn the_lock_is_a_regular_file() {
     let lock = bed.root().join("subnets/.lock");
     let secret = bed.folder.path().join("secret");
     symlink(&secret, &lock).unwrap();
-    let Some(text) = said(&bed.put(), false) else { panic!("followed") };
+    let Some(text) = said(&bed.put(), false) else {
+        panic!("followed")
+    };
     assert!(text.contains("symbolic link") && !secret.exists(), "{text}");
     fs::remove_file(&lock).unwrap();
     fifo(&lock);
-    let Some(text) = said(&bed.put(), false) else { panic!("a pipe") };
+    let Some(text) = said(&bed.put(), false) else {
+        panic!("a pipe")
+    };
     assert!(text.contains("not a regular file"), "{text}");
     // The folder of the leases is no link either.
     fs::remove_dir_all(bed.root().join("subnets")).unwrap();
@@ -163,8 +191,17 @@ fn the_lock_is_a_regular_file() {
 fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
     let bed = bed();
     let subnets = bed.root().join("subnets");
-    let ours = [".10.5.7.0-24.0123456789abcdef", ".10.5.7.0-24&fd00:5::-64.fedcba9876543210"];
-    let others = [".10.5.7.0-24.0123456789abcde", ".10.5.7.0-24.0123456789ABCDEF", ".notes.0123456789abcdef", ".10.5.7.0-24", ".hand"];
+    let ours = [
+        ".10.5.7.0-24.0123456789abcdef",
+        ".10.5.7.0-24&fd00:5::-64.fedcba9876543210",
+    ];
+    let others = [
+        ".10.5.7.0-24.0123456789abcde",
+        ".10.5.7.0-24.0123456789ABCDEF",
+        ".notes.0123456789abcdef",
+        ".10.5.7.0-24",
+        ".hand",
+    ];
     for name in ours.iter().chain(&others) {
         fs::write(subnets.join(name), "").unwrap();
     }
@@ -176,7 +213,13 @@ fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
     for name in others {
         assert!(subnets.join(name).exists(), "{name}");
     }
-    assert!(subnets.join(".10.5.8.0-24.0123456789abcdef").symlink_metadata().is_ok(), "a link is not ours");
+    assert!(
+        subnets
+            .join(".10.5.8.0-24.0123456789abcdef")
+            .symlink_metadata()
+            .is_ok(),
+        "a link is not ours"
+    );
 }
 
 #[test]
@@ -188,6 +231,10 @@ fn lock_is_closed_to_other_users_who_could_hold_it_by_reading() {
             fs::set_permissions(&lock, Permissions::from_mode(mode)).unwrap();
         }
         bed.put().unwrap();
-        assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600, "{left:?}");
+        assert_eq!(
+            fs::metadata(&lock).unwrap().permissions().mode() & 0o777,
+            0o600,
+            "{left:?}"
+        );
     }
 }

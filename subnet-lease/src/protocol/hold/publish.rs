@@ -34,7 +34,11 @@ impl Holder {
         let compare = self.tenure.unchanged();
         let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
         let answer = txn(&self.io, compare, write, &self.tenure.key).await;
-        let pause = jitter(&self.claim, self.telling_failures, PUBLICATION.after(self.telling_failures));
+        let pause = jitter(
+            &self.claim,
+            self.telling_failures,
+            PUBLICATION.after(self.telling_failures),
+        );
         self.telling = self.io.now() + pause;
         match answer {
             Ok((true, revision, _)) => self.stands(attrs, revision),
@@ -53,8 +57,21 @@ impl Holder {
 
     /// What the daemon wants, as it is written.
     pub(super) fn publication(&self) -> LeaseAttrs {
-        let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-        signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), self.tenure.lease, self.tenure.keepalive, contested)
+        let contested = self
+            .tenure
+            .attrs
+            .node
+            .as_ref()
+            .is_some_and(|node| node.contested);
+        signed(
+            &self.claim,
+            &self.wanted,
+            Some(&self.tenure.attrs),
+            self.rank(),
+            self.tenure.lease,
+            self.tenure.keepalive,
+            contested,
+        )
     }
 
     /// What the store is known to hold from now on.
@@ -64,7 +81,11 @@ impl Holder {
         // Earlier writes compare with an older revision and cannot succeed any more.
         self.unsure.clear();
         if !before.same_public(&self.tenure.attrs) {
-            self.io.inform(News::readdressed(&self.tenure.key, &before, &self.tenure.attrs));
+            self.io.inform(News::readdressed(
+                &self.tenure.key,
+                &before,
+                &self.tenure.attrs,
+            ));
         }
         if self.publication() == self.tenure.attrs {
             self.unpublished = None;

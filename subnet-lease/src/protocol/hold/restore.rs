@@ -13,7 +13,12 @@ use std::time::Duration;
 
 impl Holder {
     /// Writes the key back at once, then at most once a minute: the other writer may do the same.
-    pub(super) async fn defend(&mut self, item: &Item, contested: bool, news: Option<News>) -> Result<(), Lost> {
+    pub(super) async fn defend(
+        &mut self,
+        item: &Item,
+        contested: bool,
+        news: Option<News>,
+    ) -> Result<(), Lost> {
         let now = self.io.now();
         if now < self.may_defend {
             self.proof = self.proof.min(self.may_defend);
@@ -43,18 +48,43 @@ impl Holder {
     }
 
     /// Overwrites the present value of our key by compare-and-swap; whether that succeeded. `news` is logged if it did.
-    pub(super) async fn write(&mut self, item: &Item, contested: bool, news: Option<News>) -> Result<bool, Lost> {
+    pub(super) async fn write(
+        &mut self,
+        item: &Item,
+        contested: bool,
+        news: Option<News>,
+    ) -> Result<bool, Lost> {
         if self.tenure.lease != 0 {
-            let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
+            let request = Request::KeepAlive {
+                key: self.tenure.key.clone(),
+                lease: self.tenure.keepalive,
+            };
             if matches!(self.io.ask(request).await, Ok(Answer::Alive(false))) {
                 self.tenure.keepalive = grant(&self.io).await;
                 self.tenure.lease = self.tenure.keepalive;
                 self.tenure.renewed = self.io.now();
             }
         }
-        let contested = contested || self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-        let attrs = signed(&self.claim, &self.wanted, item.attrs.as_ref(), self.rank(), self.tenure.lease, self.tenure.keepalive, contested);
-        let compare = vec![Compare::Unchanged { key: self.tenure.key.clone(), modified: item.entry.modified }];
+        let contested = contested
+            || self
+                .tenure
+                .attrs
+                .node
+                .as_ref()
+                .is_some_and(|node| node.contested);
+        let attrs = signed(
+            &self.claim,
+            &self.wanted,
+            item.attrs.as_ref(),
+            self.rank(),
+            self.tenure.lease,
+            self.tenure.keepalive,
+            contested,
+        );
+        let compare = vec![Compare::Unchanged {
+            key: self.tenure.key.clone(),
+            modified: item.entry.modified,
+        }];
         let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
         match txn(&self.io, compare, write, &self.tenure.key).await {
             Ok((true, revision, _)) => {
@@ -84,14 +114,34 @@ impl Holder {
                 let entry = item.entry.clone();
                 return self.changed_back(entry).await;
             }
-            if view.items.iter().any(|item| self.config.contains(&item.subnets) && item.subnets.overlaps(&self.tenure.subnets)) {
-                let item = view.items.iter().find(|item| item.subnets.overlaps(&self.tenure.subnets));
-                return Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, item).into()));
+            if view.items.iter().any(|item| {
+                self.config.contains(&item.subnets) && item.subnets.overlaps(&self.tenure.subnets)
+            }) {
+                let item = view
+                    .items
+                    .iter()
+                    .find(|item| item.subnets.overlaps(&self.tenure.subnets));
+                return Err(Lost::Taken(
+                    LeaseProblem::taken(&self.tenure.key, item).into(),
+                ));
             }
             let keepalive = self.keepalive().await;
             let lease = if self.tenure.lease == 0 { 0 } else { keepalive };
-            let contested = self.tenure.attrs.node.as_ref().is_some_and(|node| node.contested);
-            let attrs = signed(&self.claim, &self.wanted, Some(&self.tenure.attrs), self.rank(), lease, keepalive, contested);
+            let contested = self
+                .tenure
+                .attrs
+                .node
+                .as_ref()
+                .is_some_and(|node| node.contested);
+            let attrs = signed(
+                &self.claim,
+                &self.wanted,
+                Some(&self.tenure.attrs),
+                self.rank(),
+                lease,
+                keepalive,
+                contested,
+            );
             let compare = vec![Compare::NoneUnder(wire::key_prefix(&self.tenure.subnets))];
             let write = vec![put(&self.tenure.key, &attrs, lease)];
             match txn(&self.io, compare, write, &self.tenure.key).await {
@@ -99,11 +149,26 @@ impl Holder {
                     let now = self.io.now();
                     let expired = now.saturating_sub(self.tenure.renewed) >= TTL;
                     self.io.warn(News::put_back(&self.tenure.key, expired));
-                    (self.tenure.created, self.tenure.lease, self.tenure.keepalive, self.tenure.renewed) = (revision, lease, keepalive, now);
+                    (
+                        self.tenure.created,
+                        self.tenure.lease,
+                        self.tenure.keepalive,
+                        self.tenure.renewed,
+                    ) = (revision, lease, keepalive, now);
                     self.stands(attrs, revision);
-                    return match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
+                    return match settle(
+                        &self.io,
+                        &self.claim,
+                        &self.config,
+                        &mut self.tenure,
+                        false,
+                    )
+                    .await
+                    {
                         Settled::Ours(_) => Ok(()),
-                        Settled::Yielded => Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, None).into())),
+                        Settled::Yielded => Err(Lost::Taken(
+                            LeaseProblem::taken(&self.tenure.key, None).into(),
+                        )),
                         Settled::Refused(why) => Err(Lost::Taken((*why).into())),
                     };
                 }
@@ -113,7 +178,9 @@ impl Holder {
                     // Refused although the list shows no lease: another key has our prefix.
                     if attempt > 2 {
                         revoke(&self.io, keepalive).await;
-                        return Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, None).into()));
+                        return Err(Lost::Taken(
+                            LeaseProblem::taken(&self.tenure.key, None).into(),
+                        ));
                     }
                 }
                 Err(failure) => {
@@ -130,8 +197,13 @@ impl Holder {
 
     /// The lease that is kept alive; a new one where it is gone.
     pub(super) async fn keepalive(&self) -> i64 {
-        let request = Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
-        if self.tenure.keepalive != 0 && matches!(self.io.ask(request).await, Ok(Answer::Alive(true))) {
+        let request = Request::KeepAlive {
+            key: self.tenure.key.clone(),
+            lease: self.tenure.keepalive,
+        };
+        if self.tenure.keepalive != 0
+            && matches!(self.io.ask(request).await, Ok(Answer::Alive(true)))
+        {
             return self.tenure.keepalive;
         }
         grant(&self.io).await

@@ -18,16 +18,30 @@ fn net(text: &str) -> IpNet {
 }
 
 fn dual() -> Subnets {
-    Subnets::Both("10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap())
+    Subnets::Both(
+        "10.244.0.0/16".parse().unwrap(),
+        "fd00:244::/48".parse().unwrap(),
+    )
 }
 
 fn subnets_of(n: u8) -> Subnets {
-    Subnets::Both(format!("10.244.{n}.0/24").parse().unwrap(), format!("fd00:244:0:{n}::/64").parse().unwrap())
+    Subnets::Both(
+        format!("10.244.{n}.0/24").parse().unwrap(),
+        format!("fd00:244:0:{n}::/64").parse().unwrap(),
+    )
 }
 
 fn encrypting() -> Encrypting {
-    let scope = Scope { links: vec![device()], networks: dual(), ..routes().scope };
-    Encrypting(Routes { scope, own: subnets_of(1), device: Some(device()) })
+    let scope = Scope {
+        links: vec![device()],
+        networks: dual(),
+        ..routes().scope
+    };
+    Encrypting(Routes {
+        scope,
+        own: subnets_of(1),
+        device: Some(device()),
+    })
 }
 
 /// Peers by number: whether their leases are of this backend.
@@ -43,7 +57,10 @@ fn leases(peers: &BTreeMap<u8, bool>, unreadable: &BTreeSet<u8>) -> LeaseTable {
         term: Term::Leased,
         since: i64::from(*n),
     };
-    LeaseTable::of(peers.iter().map(lease), unreadable.iter().map(|n| subnets_of(*n)).collect())
+    LeaseTable::of(
+        peers.iter().map(lease),
+        unreadable.iter().map(|n| subnets_of(*n)).collect(),
+    )
 }
 
 impl Plan for Encrypting {
@@ -61,11 +78,24 @@ impl Plan for Encrypting {
 
     fn base(&self, _facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
-        let kind = LinkKind::Wireguard(WireguardSpec { key: Some(Secret::new([1; 32])), port: 51820 });
-        let link = LinkSpec { kind, mac: None, mtu: 1420, up: true, accept_ra: None, checksum_offload: None };
+        let kind = LinkKind::Wireguard(WireguardSpec {
+            key: Some(Secret::new([1; 32])),
+            port: 51820,
+        });
+        let link = LinkSpec {
+            kind,
+            mac: None,
+            mtu: 1420,
+            up: true,
+            accept_ra: None,
+            checksum_offload: None,
+        };
         state.set(Key::Link(device()), Value::Link(Box::new(link)));
         for network in self.0.scope.networks.nets() {
-            state.set(Key::Route(network, crate::route::metric(&network)), Value::Route(route(None, device(), 241)));
+            state.set(
+                Key::Route(network, crate::route::metric(&network)),
+                Value::Route(route(None, device(), 241)),
+            );
             let (key, value) = blackhole::of_network(&network, 241);
             state.set(key, value);
         }
@@ -74,9 +104,16 @@ impl Plan for Encrypting {
 
     fn of_peer(&self, peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
         let key = PublicKey([peer.lease.attrs.public_ip.unwrap().octets()[3]; 32]);
-        let value = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
+        let value = WireguardPeer {
+            endpoint: None,
+            preshared: None,
+            keepalive: 0,
+        };
         vec![
-            (Key::WireguardPeer(device(), key), Value::WireguardPeer(Box::new(value))),
+            (
+                Key::WireguardPeer(device(), key),
+                Value::WireguardPeer(Box::new(value)),
+            ),
             (Key::AllowedIp(device(), peer.subnet), Value::AllowedIp(key)),
         ]
     }
@@ -87,18 +124,42 @@ impl Plan for Encrypting {
 }
 
 fn route(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> RouteSpec {
-    RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol }
+    RouteSpec {
+        via,
+        dev,
+        onlink: false,
+        kind: RouteKind::Unicast,
+        scope: 0,
+        protocol,
+    }
 }
 
 /// A route by the underlay to a subnet, as host-gw and DirectRouting have it, of ours or Go flannel's.
 fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
     let to = net(to);
-    let via: IpAddr = if to.addr().is_ipv4() { "192.168.56.57" } else { "fd00:56::57" }.parse().unwrap();
-    (Key::Route(to, crate::route::metric(&to)), route(Some(via), LinkName::parse("eth0").unwrap(), protocol))
+    let via: IpAddr = if to.addr().is_ipv4() {
+        "192.168.56.57"
+    } else {
+        "fd00:56::57"
+    }
+    .parse()
+    .unwrap();
+    (
+        Key::Route(to, crate::route::metric(&to)),
+        route(Some(via), LinkName::parse("eth0").unwrap(), protocol),
+    )
 }
 
 async fn joined(kernel: &FakeKernel, leases: &LeaseTable) -> Reconciler<Encrypting, FakeKernel> {
-    Reconciler::join(encrypting(), kernel.clone(), &underlay(), leases, Options::default()).await.unwrap()
+    Reconciler::join(
+        encrypting(),
+        kernel.clone(),
+        &underlay(),
+        leases,
+        Options::default(),
+    )
+    .await
+    .unwrap()
 }
 
 #[test]
@@ -115,9 +176,23 @@ fn own_routes_in_the_clear_many_of_them_go_with_the_first_pass() {
         let peers = (2..20).map(|n| (n, n < 4)).collect();
         joined(&kernel, &leases(&peers, &[20].into())).await;
         let world = kernel.world();
-        let left: Vec<_> = world.state.0.iter().filter(|(_, value)| matches!(value, Value::Route(route) if route.dev.as_str() == "eth0")).collect();
+        let left: Vec<_> = world
+            .state
+            .0
+            .iter()
+            .filter(
+                |(_, value)| matches!(value, Value::Route(route) if route.dev.as_str() == "eth0"),
+            )
+            .collect();
         assert!(left.is_empty(), "{left:?}");
-        assert!(world.state.0.contains_key(&Key::Route(net("10.244.0.0/16"), 0)), "{:?}", world.state);
+        assert!(
+            world
+                .state
+                .0
+                .contains_key(&Key::Route(net("10.244.0.0/16"), 0)),
+            "{:?}",
+            world.state
+        );
     });
 }
 
@@ -125,12 +200,22 @@ fn own_routes_in_the_clear_many_of_them_go_with_the_first_pass() {
 fn peers_and_allowed_ips_many_of_them_still_wait_a_minute() {
     paused(async {
         let kernel = FakeKernel::default();
-        drop(joined(&kernel, &leases(&(2..22).map(|n| (n, true)).collect(), &BTreeSet::new())).await);
+        drop(
+            joined(
+                &kernel,
+                &leases(&(2..22).map(|n| (n, true)).collect(), &BTreeSet::new()),
+            )
+            .await,
+        );
         let before = kernel.world().state.clone();
         let (key, route) = in_the_clear("10.244.77.0/24", 241);
         kernel.world().state.set(key, Value::Route(route));
         let reconciler = joined(&kernel, &leases(&BTreeMap::new(), &BTreeSet::new())).await;
-        assert_eq!(kernel.world().state, before, "the store may be incomplete; the route in the clear goes all the same");
+        assert_eq!(
+            kernel.world().state,
+            before,
+            "the store may be incomplete; the route in the clear goes all the same"
+        );
         assert!(reconciler.guard != DeletionGuard::Off);
     });
 }
@@ -151,8 +236,16 @@ fn go_flannels_routes_without_a_lease_go_and_an_operators_stay() {
         ("fd00:244:0:77::/96", |_| (), false),
         ("10.244.1.0/24", |_| (), false),
         ("10.244.77.0/24", |route| route.via = None, false),
-        ("10.244.77.0/24", |route| route.dev = LinkName::parse("eth1").unwrap(), false),
-        ("10.244.77.0/24", |route| route.kind = RouteKind::Blackhole, false),
+        (
+            "10.244.77.0/24",
+            |route| route.dev = LinkName::parse("eth1").unwrap(),
+            false,
+        ),
+        (
+            "10.244.77.0/24",
+            |route| route.kind = RouteKind::Blackhole,
+            false,
+        ),
     ] {
         paused(async {
             let (key, mut left) = in_the_clear(to, crate::route::BOOT);
@@ -161,7 +254,11 @@ fn go_flannels_routes_without_a_lease_go_and_an_operators_stay() {
             let kernel = FakeKernel::default();
             kernel.world().leftovers.insert(key, left);
             drop(joined(&kernel, &leases(&peers, &BTreeSet::new())).await);
-            assert_eq!(!kernel.world().leftovers.contains_key(&key), goes, "{to} {left:?}");
+            assert_eq!(
+                !kernel.world().leftovers.contains_key(&key),
+                goes,
+                "{to} {left:?}"
+            );
         });
     }
 }
@@ -180,8 +277,14 @@ fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
 /// Any route inside the network or beside it.
 fn any_net() -> impl Strategy<Value = IpNet> {
     prop_oneof![
-        (0u8..6, 16u8..=32).prop_map(|(n, length)| IpNet::new([10, 244, n, 0].into(), length).unwrap().trunc()),
-        (0u8..6, 48u8..=128).prop_map(|(n, length)| IpNet::new(format!("fd00:244:0:{n}::").parse().unwrap(), length).unwrap().trunc()),
+        (0u8..6, 16u8..=32)
+            .prop_map(|(n, length)| IpNet::new([10, 244, n, 0].into(), length).unwrap().trunc()),
+        (0u8..6, 48u8..=128).prop_map(|(n, length)| IpNet::new(
+            format!("fd00:244:0:{n}::").parse().unwrap(),
+            length
+        )
+        .unwrap()
+        .trunc()),
         Just(net("10.0.0.0/8")),
         Just(net("192.168.7.0/24")),
     ]

@@ -10,22 +10,45 @@ use crate::wireguard::Opener;
 
 impl<D: Device, P: Port> Rx<D, P> {
     /// Opens all datagrams of a receipt.
-    pub(super) fn open(&self, meta: &RecvMeta, buffer: &mut [u8], opener: &mut Opener<'_>, state: &mut State) {
+    pub(super) fn open(
+        &self,
+        meta: &RecvMeta,
+        buffer: &mut [u8],
+        opener: &mut Opener<'_>,
+        state: &mut State,
+    ) {
         let step = meta.segment.max(1);
         if meta.truncated {
             let datagrams = meta.at.len().div_ceil(step).max(1);
-            return self.dropped(Reason::Truncated, meta.from.ip(), datagrams, &mut state.log, &[]);
+            return self.dropped(
+                Reason::Truncated,
+                meta.from.ip(),
+                datagrams,
+                &mut state.log,
+                &[],
+            );
         }
         let mut start = meta.at.start;
         loop {
             let end = meta.at.end.min(start + step);
             let datagram = buffer.get_mut(start..end).unwrap_or_default();
-            match opener.open(datagram, meta.from, &mut state.sealed).and_then(|header| self.mark(header, meta, datagram)) {
-                Ok(Some(header)) => state.merger.offer(buffer, start..start + header.total_len, &header),
+            match opener
+                .open(datagram, meta.from, &mut state.sealed)
+                .and_then(|header| self.mark(header, meta, datagram))
+            {
+                Ok(Some(header)) => {
+                    state
+                        .merger
+                        .offer(buffer, start..start + header.total_len, &header)
+                }
                 Ok(None) => {}
                 Err(reason) => {
                     // Whatever else was not opened shows nothing.
-                    let shown = if reason == Reason::Spoofed { &*datagram } else { &[] };
+                    let shown = if reason == Reason::Spoofed {
+                        &*datagram
+                    } else {
+                        &[]
+                    };
                     self.dropped(reason, meta.from.ip(), 1, &mut state.log, shown);
                 }
             }
@@ -38,8 +61,15 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     /// Carries a congestion mark of the datagram over to its packet.
     #[inline]
-    fn mark(&self, header: Option<Header>, meta: &RecvMeta, datagram: &mut [u8]) -> Result<Option<Header>, Reason> {
-        let Some(header) = header else { return Ok(None) };
+    fn mark(
+        &self,
+        header: Option<Header>,
+        meta: &RecvMeta,
+        datagram: &mut [u8],
+    ) -> Result<Option<Header>, Reason> {
+        let Some(header) = header else {
+            return Ok(None);
+        };
         let mark = ecn::decapsulate(header.tos, meta.ecn)?;
         if mark != header.tos & 3 {
             set_ecn(datagram, mark);

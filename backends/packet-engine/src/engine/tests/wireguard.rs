@@ -23,28 +23,52 @@ impl End {
     fn new(seed: u8) -> Self {
         let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = bound.local_addr().unwrap();
-        let socket = Socket::inherit(bound.into(), address.ip(), address.port(), &Features::offload()).unwrap();
+        let socket = Socket::inherit(
+            bound.into(),
+            address.ip(),
+            address.port(),
+            &Features::offload(),
+        )
+        .unwrap();
         let counters = Arc::<Counters>::default();
         let device = WireGuard::create(&counters).unwrap();
         let mut change = device.change();
         change.set_private_key(Secret::new([seed; 32]));
         change.set_mtu(1420);
         drop(change);
-        let config = Arc::new(EngineConfig { framing: Framing::WireGuard, ..EngineConfig::clone(&config()) });
+        let config = Arc::new(EngineConfig {
+            framing: Framing::WireGuard,
+            ..EngineConfig::clone(&config())
+        });
         let (tun, socket) = (FakeTun::new(ALL, Vec::new(), Vec::new()), Arc::new(socket));
-        Self { tun, socket, address, device, config, counters, worker: Worker::default(), sender: Sender::default(), receiver: Receiver::new(64) }
+        Self {
+            tun,
+            socket,
+            address,
+            device,
+            config,
+            counters,
+            worker: Worker::default(),
+            sender: Sender::default(),
+            receiver: Receiver::new(64),
+        }
     }
 
     fn meets(&self, other: &End, allowed: &[&str]) {
         let mut change = self.device.change();
         let key = other.device.public_key().unwrap();
         change.set_peer(key, Some(other.address), None, 0).unwrap();
-        allowed.iter().for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
+        allowed
+            .iter()
+            .for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
     }
 
     /// Sends what is waiting in the device, handles handshakes, and receives what came.
     fn turn(&mut self) {
-        let (table, wake) = (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
+        let (table, wake) = (
+            Arc::new(ArcSwap::from_pointee(table(true))),
+            Arc::new(Wake::new().unwrap()),
+        );
         let tx = Tx {
             config: self.config.clone(),
             tun: self.tun.clone(),
@@ -57,12 +81,41 @@ impl End {
         let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
         tx.read(64, &mut buffer, &mut lengths);
         if !lengths.is_empty() {
-            tx.batch(&mut buffer, &lengths, &table.load(), &mut tx::State::new(&self.config));
+            tx.batch(
+                &mut buffer,
+                &lengths,
+                &table.load(),
+                &mut tx::State::new(&self.config),
+            );
         }
-        let Self { device, worker, sender, socket, .. } = self;
+        let Self {
+            device,
+            worker,
+            sender,
+            socket,
+            ..
+        } = self;
         device.work(worker, &mut |to, datagram| {
-            let message = Message { to, pieces: 0..1, segment: datagram.len(), count: 1, bytes: datagram.len(), ecn: 0, socket: 0 };
-            sender.send(socket, &[message], &[Piece { made: true, at: 0, len: datagram.len() as u32 }], datagram, &[]);
+            let message = Message {
+                to,
+                pieces: 0..1,
+                segment: datagram.len(),
+                count: 1,
+                bytes: datagram.len(),
+                ecn: 0,
+                socket: 0,
+            };
+            sender.send(
+                socket,
+                &[message],
+                &[Piece {
+                    made: true,
+                    at: 0,
+                    len: datagram.len() as u32,
+                }],
+                datagram,
+                &[],
+            );
             Ok(())
         });
         let rx = Rx {
@@ -81,16 +134,39 @@ impl End {
     }
 
     fn delivered(&self) -> Vec<Vec<u8>> {
-        self.tun.written.lock().unwrap().iter().flat_map(|write| packets(write, ALL)).collect()
+        self.tun
+            .written
+            .lock()
+            .unwrap()
+            .iter()
+            .flat_map(|write| packets(write, ALL))
+            .collect()
     }
 }
 
 fn pair() -> (End, End) {
     let (mut a, mut b) = (End::new(1), End::new(2));
-    a.meets(&b, &["10.5.2.0/24", "fdfd:fdfd:fdfd:fdfd::/64", "fcfc:fcfc:fcfc:fcfc::/64"]);
-    b.meets(&a, &["10.5.1.0/24", "fdfd:fdfd:fdfd:fdfd::/64", "fcfc:fcfc:fcfc:fcfc::/64"]);
+    a.meets(
+        &b,
+        &[
+            "10.5.2.0/24",
+            "fdfd:fdfd:fdfd:fdfd::/64",
+            "fcfc:fcfc:fcfc:fcfc::/64",
+        ],
+    );
+    b.meets(
+        &a,
+        &[
+            "10.5.1.0/24",
+            "fdfd:fdfd:fdfd:fdfd::/64",
+            "fcfc:fcfc:fcfc:fcfc::/64",
+        ],
+    );
     let deadline = Instant::now() + Duration::from_secs(60);
-    while (count(&a.counters.handshakes.completed) == 0 || count(&b.counters.handshakes.completed) == 0) && Instant::now() < deadline {
+    while (count(&a.counters.handshakes.completed) == 0
+        || count(&b.counters.handshakes.completed) == 0)
+        && Instant::now() < deadline
+    {
         a.turn();
         b.turn();
     }
@@ -99,8 +175,16 @@ fn pair() -> (End, End) {
 
 /// The packets that a recipe makes, cut to a size.
 fn segments(recipe: &Recipe, size: usize) -> Vec<Vec<u8>> {
-    let packet = if recipe.payload.len() > size { recipe.partial() } else { recipe.packet() };
-    let head = if recipe.payload.len() > size { recipe.vnet(size) } else { VnetHeader::default() };
+    let packet = if recipe.payload.len() > size {
+        recipe.partial()
+    } else {
+        recipe.packet()
+    };
+    let head = if recipe.payload.len() > size {
+        recipe.vnet(size)
+    } else {
+        VnetHeader::default()
+    };
     packets(&[&head.bytes()[..], &packet].concat(), ALL)
 }
 
@@ -144,15 +228,44 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
     for (end, other) in [(&a, b.address), (&b, a.address)] {
         let key = end.device.peers()[0].key;
         let mut change = end.device.change();
-        change.set_peer(Secret::new([9; 32]).public(), Some("192.0.2.7:51820".parse().unwrap()), None, 0).unwrap();
-        change.set_peer(Secret::new([8; 32]).public(), Some("[2001:db8::7]:51821".parse().unwrap()), None, 0).unwrap();
-        ["192.0.2.0/24", "2001:db8::/64", "10.5.7.0/24"].iter().for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
+        change
+            .set_peer(
+                Secret::new([9; 32]).public(),
+                Some("192.0.2.7:51820".parse().unwrap()),
+                None,
+                0,
+            )
+            .unwrap();
+        change
+            .set_peer(
+                Secret::new([8; 32]).public(),
+                Some("[2001:db8::7]:51821".parse().unwrap()),
+                None,
+                0,
+            )
+            .unwrap();
+        ["192.0.2.0/24", "2001:db8::/64", "10.5.7.0/24"]
+            .iter()
+            .for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
         change.set_peer(key, Some(other), None, 0).unwrap();
     }
     let send = |end: &mut End, to: &str, port: u16| {
-        let (source, to): (IpAddr, IpAddr) = (if to.contains(':') { "2001:db8::9" } else { "10.5.7.1" }.parse().unwrap(), to.parse().unwrap());
+        let (source, to): (IpAddr, IpAddr) = (
+            if to.contains(':') {
+                "2001:db8::9"
+            } else {
+                "10.5.7.1"
+            }
+            .parse()
+            .unwrap(),
+            to.parse().unwrap(),
+        );
         let packet = udp(source, to, port);
-        end.tun.reads.lock().unwrap().push_back(Ok([&VnetHeader::default().bytes()[..], &packet].concat()));
+        end.tun
+            .reads
+            .lock()
+            .unwrap()
+            .push_back(Ok([&VnetHeader::default().bytes()[..], &packet].concat()));
         let loops = end.counters.sent.drops(Reason::Loop);
         end.turn();
         end.counters.sent.drops(Reason::Loop) - loops
@@ -160,7 +273,12 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
     assert_eq!(send(&mut a, "192.0.2.7", 51820), 1);
     assert_eq!(send(&mut a, "2001:db8::7", 51821), 1);
     // Other ports, other addresses, and pods that build tunnels among themselves.
-    for (to, port) in [("192.0.2.7", 51821), ("192.0.2.8", 51820), ("2001:db8::7", 51820), ("10.5.7.9", 51820)] {
+    for (to, port) in [
+        ("192.0.2.7", 51821),
+        ("192.0.2.8", 51820),
+        ("2001:db8::7", 51820),
+        ("10.5.7.9", 51820),
+    ] {
         assert_eq!(send(&mut a, to, port), 0, "{to} {port}");
     }
     // What a peer that does not look sends is not forwarded to another one.
@@ -176,8 +294,18 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
 
 fn udp(source: IpAddr, to: IpAddr, port: u16) -> Vec<u8> {
     let mut packet = match (source, to) {
-        (IpAddr::V4(source), IpAddr::V4(to)) => [&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0][..], &source.octets(), &to.octets()].concat(),
-        (IpAddr::V6(source), IpAddr::V6(to)) => [&[0x60, 0, 0, 0, 0, 8, 17, 64][..], &source.octets(), &to.octets()].concat(),
+        (IpAddr::V4(source), IpAddr::V4(to)) => [
+            &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0][..],
+            &source.octets(),
+            &to.octets(),
+        ]
+        .concat(),
+        (IpAddr::V6(source), IpAddr::V6(to)) => [
+            &[0x60, 0, 0, 0, 0, 8, 17, 64][..],
+            &source.octets(),
+            &to.octets(),
+        ]
+        .concat(),
         _ => Vec::new(),
     };
     packet.extend([0x20, 0]);
@@ -190,19 +318,44 @@ fn udp(source: IpAddr, to: IpAddr, port: u16) -> Vec<u8> {
 #[test]
 fn a_stream_stays_together() {
     let (mut a, mut b) = pair();
-    let recipe = Recipe { ipv6: false, tcp: true, sequence: 5, flags: 0x10, options: 3, id: 9, payload: vec![7; 1368 * 40] };
-    a.tun.reads.lock().unwrap().push_back(Ok([&recipe.vnet(1368).bytes()[..], &recipe.partial()].concat()));
+    let recipe = Recipe {
+        ipv6: false,
+        tcp: true,
+        sequence: 5,
+        flags: 0x10,
+        options: 3,
+        id: 9,
+        payload: vec![7; 1368 * 40],
+    };
+    a.tun.reads.lock().unwrap().push_back(Ok(
+        [&recipe.vnet(1368).bytes()[..], &recipe.partial()].concat()
+    ));
     let before = count(&a.counters.sent.units);
     a.turn();
-    assert_eq!((count(&a.counters.sent.packets), count(&a.counters.sent.units) - before), (40, 1));
+    assert_eq!(
+        (
+            count(&a.counters.sent.packets),
+            count(&a.counters.sent.units) - before
+        ),
+        (40, 1)
+    );
     let deadline = Instant::now() + Duration::from_secs(60);
     while count(&b.counters.received.packets) < 40 && Instant::now() < deadline {
         b.turn();
     }
-    assert_eq!((count(&b.counters.received.packets), count(&b.counters.received.units)), (40, 1));
+    assert_eq!(
+        (
+            count(&b.counters.received.packets),
+            count(&b.counters.received.units)
+        ),
+        (40, 1)
+    );
     let written = b.tun.written.lock().unwrap();
     let vnet = VnetHeader::parse(&written[0]).unwrap();
-    assert_eq!((written.len(), vnet.gso, vnet.gso_size), (1, Gso::Tcp4, 1368));
+    assert_eq!(
+        (written.len(), vnet.gso, vnet.gso_size),
+        (1, Gso::Tcp4, 1368)
+    );
     assert_eq!(written[0][virtio::LEN..].len(), recipe.partial().len());
 }
 
@@ -210,12 +363,26 @@ fn a_stream_stays_together() {
 #[test]
 fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
     let (a, _b) = pair();
-    let recipe = Recipe { ipv6: false, tcp: true, sequence: 5, flags: 0x10, options: 3, id: 9, payload: vec![7; 1368 * 40] };
+    let recipe = Recipe {
+        ipv6: false,
+        tcp: true,
+        sequence: 5,
+        flags: 0x10,
+        options: 3,
+        id: 9,
+        payload: vec![7; 1368 * 40],
+    };
     for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
         let reads = vec![Ok([&recipe.vnet(1368).bytes()[..], &recipe.partial()].concat()); 8];
         let line = FakeSocket::new(false, Vec::new());
         let tx = Tx {
-            config: Arc::new(EngineConfig { features: Features { queues, ..a.config.features }, ..EngineConfig::clone(&a.config) }),
+            config: Arc::new(EngineConfig {
+                features: Features {
+                    queues,
+                    ..a.config.features
+                },
+                ..EngineConfig::clone(&a.config)
+            }),
             tun: FakeTun::new(ALL, reads, Vec::new()),
             sockets: vec![line.clone()],
             table: Arc::new(ArcSwap::from_pointee(table(true))),
@@ -225,7 +392,12 @@ fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
         };
         let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
         tx.read(64, &mut buffer, &mut lengths);
-        tx.batch(&mut buffer, &lengths, &tx.table.load(), &mut tx::State::new(&tx.config));
+        tx.batch(
+            &mut buffer,
+            &lengths,
+            &tx.table.load(),
+            &mut tx::State::new(&tx.config),
+        );
         assert_eq!(*line.runs.lock().unwrap(), runs);
     }
 }
@@ -271,16 +443,46 @@ fn a_handshake_that_cannot_be_sent_is_told_and_counted() {
     let device = WireGuard::create(&counters).unwrap();
     let mut change = device.change();
     change.set_private_key(Secret::new([1; 32]));
-    for (seed, endpoint) in [(2, "192.0.2.2:51820"), (3, "192.0.2.3:51820"), (4, "[2001:db8::4]:51820")] {
-        change.set_peer(Secret::new([seed; 32]).public(), Some(endpoint.parse().unwrap()), None, 0).unwrap();
+    for (seed, endpoint) in [
+        (2, "192.0.2.2:51820"),
+        (3, "192.0.2.3:51820"),
+        (4, "[2001:db8::4]:51820"),
+    ] {
+        change
+            .set_peer(
+                Secret::new([seed; 32]).public(),
+                Some(endpoint.parse().unwrap()),
+                None,
+                0,
+            )
+            .unwrap();
     }
     drop(change);
     let line = FakeSocket::new(false, vec![libc::EPERM; 4]);
-    let handshakes = Handshakes { device, name: "flannel-wg".to_owned(), sockets: vec![line], wake: Arc::new(Wake::new().unwrap()) };
+    let handshakes = Handshakes {
+        device,
+        name: "flannel-wg".to_owned(),
+        sockets: vec![line],
+        wake: Arc::new(Wake::new().unwrap()),
+    };
     let log = Log::default();
-    tracing::subscriber::with_default(log.clone(), || handshakes.round(&mut handshakes::State::default()));
+    tracing::subscriber::with_default(log.clone(), || {
+        handshakes.round(&mut handshakes::State::default())
+    });
     let log = log.0.lock().unwrap();
-    assert!(log.len() == 1 && log[0].contains("cannot send a handshake to 192.0.2.2:51820: Operation not permitted"), "{log:?}");
+    assert!(
+        log.len() == 1
+            && log[0]
+                .contains("cannot send a handshake to 192.0.2.2:51820: Operation not permitted"),
+        "{log:?}"
+    );
     let drops = |reason| counters.sent.drops(reason);
-    assert_eq!((drops(Reason::SendFailed), drops(Reason::NoEndpoint), count(&counters.handshakes.initiated)), (2, 1, 0));
+    assert_eq!(
+        (
+            drops(Reason::SendFailed),
+            drops(Reason::NoEndpoint),
+            count(&counters.handshakes.initiated)
+        ),
+        (2, 1, 0)
+    );
 }

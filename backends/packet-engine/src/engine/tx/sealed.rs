@@ -9,11 +9,25 @@ use crate::wireguard::{Sealer, SendState};
 
 impl<D: Device, P: Port> Tx<D, P> {
     /// Chooses the peer of a packet, once for all its segments, and seals them for that peer.
-    pub(super) fn seal(&self, unpacked: &Unpacked, buffer: &mut [u8], sealer: &mut Sealer<'_>, state: &mut State) {
-        let Unpacked { start, length, header, .. } = *unpacked;
+    pub(super) fn seal(
+        &self,
+        unpacked: &Unpacked,
+        buffer: &mut [u8],
+        sealer: &mut Sealer<'_>,
+        state: &mut State,
+    ) {
+        let Unpacked {
+            start,
+            length,
+            header,
+            ..
+        } = *unpacked;
         let (segment, count) = unpacked.segments();
         let sent = &self.counters.sent;
-        if buffer.get(start..start + length).is_some_and(|packet| sealer.is_nested(&header, packet)) {
+        if buffer
+            .get(start..start + length)
+            .is_some_and(|packet| sealer.is_nested(&header, packet))
+        {
             return self.refuse(None, Reason::Loop, unpacked, buffer, state);
         }
         let slot = match sealer.route(&header, segment.unwrap_or(length)) {
@@ -27,22 +41,36 @@ impl<D: Device, P: Port> Tx<D, P> {
         let datagram = match way {
             SendState::AwaitingSession => None,
             SendState::Ready(to) => {
-                let Some(socket) = self.sockets.iter().position(|socket| socket.is_ipv6() == to.to.is_ipv6()) else {
+                let Some(socket) = self
+                    .sockets
+                    .iter()
+                    .position(|socket| socket.is_ipv6() == to.to.is_ipv6())
+                else {
                     return sent.dropped_many(Reason::NoEndpoint, count);
                 };
-                Some(Datagram { to, ecn: ecn::encapsulate(header.tos, true), socket, bytes: 0 })
+                Some(Datagram {
+                    to,
+                    ecn: ecn::encapsulate(header.tos, true),
+                    socket,
+                    bytes: 0,
+                })
             }
         };
         match unpacked.split {
             Split::Whole => {
                 // Behind the packet, its slot in the buffer has room for the padding.
                 let padded = sealer.padded(length);
-                buffer.get_mut(start + length..start + padded).unwrap_or_default().fill(0);
+                buffer
+                    .get_mut(start + length..start + padded)
+                    .unwrap_or_default()
+                    .fill(0);
                 let plain = buffer.get(start..start + padded).unwrap_or_default();
                 self.seal_one(plain, datagram, sealer, state);
             }
             Split::Segments(segments) => {
-                let Some(packet) = buffer.get(start..start + length) else { return sent.dropped_many(Reason::Short, count) };
+                let Some(packet) = buffer.get(start..start + length) else {
+                    return sent.dropped_many(Reason::Short, count);
+                };
                 let mut plain = std::mem::take(&mut state.plain);
                 for index in 0..count {
                     plain.resize(HEADERS, 0);
@@ -62,16 +90,28 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Seals a single packet, which is padded, or keeps it until there is a session.
     #[inline]
-    fn seal_one(&self, plain: &[u8], datagram: Option<Datagram>, sealer: &mut Sealer<'_>, state: &mut State) {
+    fn seal_one(
+        &self,
+        plain: &[u8],
+        datagram: Option<Datagram>,
+        sealer: &mut Sealer<'_>,
+        state: &mut State,
+    ) {
         let sent = &self.counters.sent;
-        let Some(datagram) = datagram else { return sent.dropped_many(Reason::NoSession, sealer.park(plain)) };
+        let Some(datagram) = datagram else {
+            return sent.dropped_many(Reason::NoSession, sealer.park(plain));
+        };
         let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
         let room = gathered.used + Sealer::room(plain.len());
         if gathered.made.len() < room {
             gathered.made.resize(room * 2, 0);
         }
-        let Some(bytes) = gathered.made.get_mut(gathered.used..).and_then(|out| sealer.seal(plain, out)) else {
+        let Some(bytes) = gathered
+            .made
+            .get_mut(gathered.used..)
+            .and_then(|out| sealer.seal(plain, out))
+        else {
             return sent.dropped(Reason::NoSession);
         };
         let from = gathered.pieces.len();

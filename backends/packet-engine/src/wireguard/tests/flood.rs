@@ -23,15 +23,34 @@ impl Sender {
     fn new(seed: u8, node: &Node, address: SocketAddr) -> Self {
         let private = x25519::StaticSecret::from([seed; 32]);
         let key = PublicKey(*x25519::PublicKey::from(&private).as_bytes());
-        let tunn = Tunn::new(private, x25519::PublicKey::from(node.key.0), None, None, seed.into(), None);
-        Self { tunn, key, address, completed: 0 }
+        let tunn = Tunn::new(
+            private,
+            x25519::PublicKey::from(node.key.0),
+            None,
+            None,
+            seed.into(),
+            None,
+        );
+        Self {
+            tunn,
+            key,
+            address,
+            completed: 0,
+        }
     }
 
     /// Peers of the node, each with an address of its own.
     fn peers(node: &Node, count: u8) -> Vec<Self> {
         let peer = |number| {
-            let peer = Self::new(100 + number, node, SocketAddr::new(Ipv4Addr::new(10, 1, 0, number).into(), 51820));
-            node.device.change().set_peer(peer.key, Some(peer.address), None, 0).unwrap();
+            let peer = Self::new(
+                100 + number,
+                node,
+                SocketAddr::new(Ipv4Addr::new(10, 1, 0, number).into(), 51820),
+            );
+            node.device
+                .change()
+                .set_peer(peer.key, Some(peer.address), None, 0)
+                .unwrap();
             peer
         };
         (0..count).map(peer).collect()
@@ -88,7 +107,12 @@ fn node() -> Node {
 /// One round of the node's thread, and a millisecond.
 fn round(node: &mut Node) {
     let now = node.now();
-    let Node { device, worker, sent, .. } = node;
+    let Node {
+        device,
+        worker,
+        sent,
+        ..
+    } = node;
     device.work_at(now, worker, &mut |to, datagram| {
         sent.push_back((to.to, datagram.to_vec()));
         Ok(())
@@ -98,7 +122,9 @@ fn round(node: &mut Node) {
 
 /// Has the node receive a message so many times. Returns how often it was left for the thread.
 fn repeat(node: &mut Node, from: SocketAddr, message: &[u8], times: usize) -> usize {
-    (0..times).filter(|_| node.receives(from, message).is_ok()).count()
+    (0..times)
+        .filter(|_| node.receives(from, message).is_ok())
+        .count()
 }
 
 /// Gives the peers what the node sent them, and the node what they answer.
@@ -116,7 +142,12 @@ fn deliver(node: &mut Node, peers: &mut [Sender]) {
 }
 
 /// How many peers complete a handshake in `tries`, each at a moment of its own, while `flood` sends.
-fn renew(node: &mut Node, peers: &mut [Sender], tries: usize, mut flood: impl FnMut(&mut Node)) -> usize {
+fn renew(
+    node: &mut Node,
+    peers: &mut [Sender],
+    tries: usize,
+    mut flood: impl FnMut(&mut Node),
+) -> usize {
     for _ in 0..tries {
         for turn in 0..peers.len() {
             flood(node);
@@ -144,16 +175,25 @@ fn peers_renew_while_one_address_floods_with_its_cookie() {
     let mut peers = Sender::peers(&node, 40);
     let mut stranger = Sender::new(99, &node, elsewhere());
     let message = stranger.proven(&mut node);
-    let (before, start) = (node.device.counters.received.drops(Reason::UnknownPeer), node.now());
+    let (before, start) = (
+        node.device.counters.received.drops(Reason::UnknownPeer),
+        node.now(),
+    );
     // The first try may be answered with a cookie, the second has it.
     let renewed = renew(&mut node, &mut peers, 2, |node| {
         repeat(node, elsewhere(), &message, FLOOD);
     });
     let curves = node.device.counters.received.drops(Reason::UnknownPeer) - before;
     let seconds = (node.now() - start).as_secs_f64();
-    assert!(renewed >= 38, "{renewed} of 40 peers, and {curves} messages of the flood reached the curve in {seconds} s");
+    assert!(
+        renewed >= 38,
+        "{renewed} of 40 peers, and {curves} messages of the flood reached the curve in {seconds} s"
+    );
     // Its bucket, and what waits each time that there was no load before.
-    assert!((curves as f64) < 200.0 * seconds + 200.0, "{curves} messages of the flood reached the curve in {seconds} s");
+    assert!(
+        (curves as f64) < 200.0 * seconds + 200.0,
+        "{curves} messages of the flood reached the curve in {seconds} s"
+    );
 }
 
 /// Peers and the flood have one address, that of a NAT. A session that lives tells which port is a peer's.
@@ -163,7 +203,10 @@ fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
     let mut peers = Sender::peers(&node, 40);
     for (port, peer) in (2000..).zip(&mut peers) {
         peer.address = SocketAddr::new(elsewhere().ip(), port);
-        node.device.change().set_peer(peer.key, Some(peer.address), None, 0).unwrap();
+        node.device
+            .change()
+            .set_peer(peer.key, Some(peer.address), None, 0)
+            .unwrap();
     }
     let mut stranger = Sender::new(99, &node, elsewhere());
     let message = stranger.proven(&mut node);
@@ -180,8 +223,14 @@ fn peers_renew_while_many_networks_flood_with_their_cookies() {
     let mut peers = Sender::peers(&node, 40);
     let strangers: Vec<(SocketAddr, Vec<u8>)> = (0..30)
         .map(|number| {
-            let address = SocketAddr::new(Ipv6Addr::new(0x2001, 0xdb8, 0, number, 0, 0, 0, 1).into(), 9);
-            (address, Sender::new(200 + number as u8, &node, address).proven(&mut node))
+            let address = SocketAddr::new(
+                Ipv6Addr::new(0x2001, 0xdb8, 0, number, 0, 0, 0, 1).into(),
+                9,
+            );
+            (
+                address,
+                Sender::new(200 + number as u8, &node, address).proven(&mut node),
+            )
         })
         .collect();
     let renewed = renew(&mut node, &mut peers, 2, |node| {
@@ -204,7 +253,14 @@ fn a_cookie_proves_an_address_with_its_port() {
     assert_eq!(proof(elsewhere()), Some(true));
     assert_eq!(proof(SocketAddr::new(elsewhere().ip(), 2)), Some(false));
     assert_eq!(proof(SocketAddr::new(ip("192.0.2.67"), 1)), Some(false));
-    assert_eq!(snapshot.identity.as_ref().unwrap().proof(elsewhere(), &damaged), None);
+    assert_eq!(
+        snapshot
+            .identity
+            .as_ref()
+            .unwrap()
+            .proof(elsewhere(), &damaged),
+        None
+    );
 }
 
 /// The thread has no processor for a while. What one address sends meanwhile leaves room for others.
@@ -214,7 +270,10 @@ fn a_full_inbox_has_room_for_other_sources() {
     let mut peers = Sender::peers(&node, 8);
     let message = Sender::new(99, &node, elsewhere()).initiation();
     assert!(repeat(&mut node, elsewhere(), &message, 20_000) < 600);
-    let refused = peers.iter_mut().filter_map(|peer| node.receives(peer.address, &peer.initiation()).err()).count();
+    let refused = peers
+        .iter_mut()
+        .filter_map(|peer| node.receives(peer.address, &peer.initiation()).err())
+        .count();
     // By chance a peer may share the room of the flood: one in 256 does, three of eight in one run of 300 000.
     assert!(refused <= 2, "{refused} of 8 peers found no room");
 }
@@ -237,7 +296,13 @@ fn a_thousand_forged_initiations_a_second_are_no_load() {
         round(&mut node);
     }
     node.sent.clear();
-    assert_eq!((renew(&mut node, &mut peers, 1, flood), count(&node.device.counters.handshakes.cookies)), (40, 0));
+    assert_eq!(
+        (
+            renew(&mut node, &mut peers, 1, flood),
+            count(&node.device.counters.handshakes.cookies)
+        ),
+        (40, 0)
+    );
 }
 
 /// Peers answer the node's own initiations while strangers send theirs from anywhere.
@@ -250,17 +315,33 @@ fn answers_of_peers_find_room_beside_a_flood_of_initiations() {
     for _ in 0..300 {
         for _ in 0..FLOOD {
             number += 1;
-            let _ = node.receives(SocketAddr::new(Ipv4Addr::from(0x0a63_0000 + number).into(), 9), &message);
+            let _ = node.receives(
+                SocketAddr::new(Ipv4Addr::from(0x0a63_0000 + number).into(), 9),
+                &message,
+            );
         }
         round(&mut node);
         while let Some((to, message)) = node.sent.pop_front() {
-            let Some(peer) = peers.iter_mut().find(|peer| peer.address == to && message.len() == INITIATION) else { continue };
+            let Some(peer) = peers
+                .iter_mut()
+                .find(|peer| peer.address == to && message.len() == INITIATION)
+            else {
+                continue;
+            };
             let mut answer = [0; 256];
-            let TunnResult::WriteToNetwork(answer) = peer.tunn.decapsulate(None, &message, &mut answer) else { panic!() };
+            let TunnResult::WriteToNetwork(answer) =
+                peer.tunn.decapsulate(None, &message, &mut answer)
+            else {
+                panic!()
+            };
             let _ = node.receives(to, answer);
         }
     }
-    assert!(count(&node.device.counters.handshakes.completed) >= 38, "{:?}", node.device.counters.handshakes);
+    assert!(
+        count(&node.device.counters.handshakes.completed) >= 38,
+        "{:?}",
+        node.device.counters.handshakes
+    );
 }
 
 /// Copies of a peer's initiation, which anybody on the path can repeat.
@@ -301,13 +382,15 @@ fn refused_initiations_count_and_do_not_keep_the_peer_out() {
     let mut node = node();
     let mut peers = Sender::peers(&node, 1);
     let mut recorded: Vec<Vec<u8>> = (0..61).map(|_| peers[0].initiation()).collect();
-    node.receives(peers[0].address, &recorded.pop().unwrap()).unwrap();
+    node.receives(peers[0].address, &recorded.pop().unwrap())
+        .unwrap();
     (0..50).for_each(|_| round(&mut node));
     deliver(&mut node, &mut peers);
     let replayed = |node: &Node| node.device.counters.received.drops(Reason::Replayed);
     // Six a millisecond.
     for old in recorded.chunks(6) {
-        old.iter().for_each(|old| node.receives(elsewhere(), old).unwrap());
+        old.iter()
+            .for_each(|old| node.receives(elsewhere(), old).unwrap());
         round(&mut node);
     }
     assert_eq!((replayed(&node), peers[0].completed), (1, 1));

@@ -9,7 +9,14 @@ pub(super) fn containerd(options: &ClusterOptions) -> String {
 
 /// kubelet's.
 pub(super) fn kubelet(options: &ClusterOptions) -> String {
-    format!("{KUBELET}{}", if options.name_service { NAME_SERVICE } else { "" })
+    format!(
+        "{KUBELET}{}",
+        if options.name_service {
+            NAME_SERVICE
+        } else {
+            ""
+        }
+    )
 }
 
 const CONTAINERD: &str = r#"

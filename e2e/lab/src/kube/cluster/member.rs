@@ -43,8 +43,20 @@ pub struct Member {
 }
 
 impl Member {
-    pub(super) fn new(host: Host, options: &ClusterOptions, node_ip: bool, kubeconfig: &Path) -> Member {
-        Member { running: None, host, options: options.clone(), node_ip, kubeconfig: kubeconfig.to_owned(), is_prepared: false }
+    pub(super) fn new(
+        host: Host,
+        options: &ClusterOptions,
+        node_ip: bool,
+        kubeconfig: &Path,
+    ) -> Member {
+        Member {
+            running: None,
+            host,
+            options: options.clone(),
+            node_ip,
+            kubeconfig: kubeconfig.to_owned(),
+            is_prepared: false,
+        }
     }
 
     /// Its name, which is its host's.
@@ -63,7 +75,11 @@ impl Member {
     }
 
     pub(super) fn power_on(&mut self) -> Result<()> {
-        if self.host.netns().exists() { Ok(()) } else { self.host.power_on() }
+        if self.host.netns().exists() {
+            Ok(())
+        } else {
+            self.host.power_on()
+        }
     }
 
     /// Starts all that runs on it.
@@ -76,17 +92,33 @@ impl Member {
         let folder = self.host.folder()?;
         let script = Launch::new("sh").args(["-ec", MACHINE]).arg(&folder);
         let machine = self.host.spawn("machine", &script)?;
-        eventually(START, "a node's machine is there", || folder.join("run/machine-is-up").exists()).with_context(|| machine.log_tail(10))?;
+        eventually(START, "a node's machine is there", || {
+            folder.join("run/machine-is-up").exists()
+        })
+        .with_context(|| machine.log_tail(10))?;
         if !self.is_prepared {
             self.prepare(&folder)?;
         }
-        let containerd = self.spawn(&machine, "containerd", Launch::new("containerd").args(["--config", "/etc/containerd-lab.toml"]))?;
+        let containerd = self.spawn(
+            &machine,
+            "containerd",
+            Launch::new("containerd").args(["--config", "/etc/containerd-lab.toml"]),
+        )?;
         let socket = folder.join("run/containerd/containerd.sock");
-        eventually(START, "containerd is up", || socket.exists()).with_context(|| containerd.log_tail(10))?;
+        eventually(START, "containerd is up", || socket.exists())
+            .with_context(|| containerd.log_tail(10))?;
         let kube_proxy = self.spawn(&machine, "kube-proxy", self.kube_proxy()?)?;
-        self.running = Some(Running { kubelet: None, _kube_proxy: kube_proxy, containerd, machine });
+        self.running = Some(Running {
+            kubelet: None,
+            _kube_proxy: kube_proxy,
+            containerd,
+            machine,
+        });
         if !self.is_prepared {
-            let own = ["images/pause.tar", "images/busybox.tar"].iter().map(|name| binaries::kept(name)).collect::<Result<Vec<_>>>()?;
+            let own = ["images/pause.tar", "images/busybox.tar"]
+                .iter()
+                .map(|name| binaries::kept(name))
+                .collect::<Result<Vec<_>>>()?;
             for archive in own.iter().chain(&self.options.images.clone()) {
                 self.import(archive)?;
             }
@@ -98,21 +130,37 @@ impl Member {
     /// What its disk holds before its first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
-        std::fs::write(disk.join("etc/containerd-lab.toml"), config::containerd(&self.options))?;
-        std::fs::write(disk.join("etc/kubelet-lab.yaml"), config::kubelet(&self.options))?;
+        std::fs::write(
+            disk.join("etc/containerd-lab.toml"),
+            config::containerd(&self.options),
+        )?;
+        std::fs::write(
+            disk.join("etc/kubelet-lab.yaml"),
+            config::kubelet(&self.options),
+        )?;
         let plugins = disk.join("opt/cni/bin");
         std::fs::create_dir_all(&plugins)?;
         for name in ["bridge", "host-local", "loopback", "portmap"] {
-            symlink(binaries::kept(&format!("cni-1.9.1/{name}"))?, plugins.join(name))?;
+            symlink(
+                binaries::kept(&format!("cni-1.9.1/{name}"))?,
+                plugins.join(name),
+            )?;
         }
         Ok(())
     }
 
     fn kube_proxy(&self) -> Result<Launch> {
         let launch = Launch::new(binaries::kubernetes("kube-proxy")?)
-            .args(["--healthz-bind-address=127.0.0.1:10256", "--metrics-bind-address=127.0.0.1:10249"])
+            .args([
+                "--healthz-bind-address=127.0.0.1:10256",
+                "--metrics-bind-address=127.0.0.1:10249",
+            ])
             // These would be this machine's.
-            .args(["--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"])
+            .args([
+                "--conntrack-max-per-core=0",
+                "--conntrack-tcp-timeout-established=0",
+                "--conntrack-tcp-timeout-close-wait=0",
+            ])
             .arg(format!("--kubeconfig={}", self.kubeconfig.display()))
             .arg(format!("--proxy-mode={}", self.options.proxy.name()))
             .arg(format!("--cluster-cidr={}", self.options.pod_networks()));
@@ -137,8 +185,14 @@ impl Member {
             launch = launch.arg(format!("--node-ip={address}"));
         }
         // As kubeadm's unit does: what it wrote, and what was added to it.
-        let written = std::fs::read_to_string(self.host.folder()?.join("disk/var-lib").join(KUBEADM_FLAGS)).unwrap_or_default();
-        let words = written.trim().strip_prefix("KUBELET_KUBEADM_ARGS=").unwrap_or_default().trim_matches('"');
+        let written =
+            std::fs::read_to_string(self.host.folder()?.join("disk/var-lib").join(KUBEADM_FLAGS))
+                .unwrap_or_default();
+        let words = written
+            .trim()
+            .strip_prefix("KUBELET_KUBEADM_ARGS=")
+            .unwrap_or_default()
+            .trim_matches('"');
         launch = launch.args(words.split_whitespace());
         let kubelet = self.spawn(&self.running()?.machine, "kubelet", launch)?;
         self.running_mut()?.kubelet = Some(kubelet);
@@ -150,7 +204,11 @@ impl Member {
     /// # Errors
     /// When it does not run.
     pub fn stop_kubelet(&mut self) -> Result<()> {
-        let mut kubelet = self.running_mut()?.kubelet.take().context("kubelet does not run")?;
+        let mut kubelet = self
+            .running_mut()?
+            .kubelet
+            .take()
+            .context("kubelet does not run")?;
         kubelet.terminate(STOP).map(drop)
     }
 
@@ -195,9 +253,21 @@ impl Member {
     /// When containerd refuses it.
     pub fn import(&self, archive: &Path) -> Result<()> {
         // The node's files are those of another mount namespace, with another working directory.
-        let archive = archive.canonicalize().with_context(|| archive.display().to_string())?;
+        let archive = archive
+            .canonicalize()
+            .with_context(|| archive.display().to_string())?;
         let archive = archive.to_str().context("an archive's name")?;
-        self.command(&["ctr", "--namespace", "k8s.io", "images", "import", "--snapshotter", self.options.snapshotter(), archive]).map(drop)
+        self.command(&[
+            "ctr",
+            "--namespace",
+            "k8s.io",
+            "images",
+            "import",
+            "--snapshotter",
+            self.options.snapshotter(),
+            archive,
+        ])
+        .map(drop)
     }
 
     /// Runs a program on this node, with its network and its files, and returns its standard output.
@@ -220,7 +290,11 @@ impl Member {
     fn entered(&self, command: &[&str]) -> Result<Vec<String>> {
         let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
         let path = format!("PATH={}", path()?);
-        Ok([mount.as_str(), "--", "env", &path].into_iter().chain(command.iter().copied()).map(str::to_owned).collect())
+        Ok([mount.as_str(), "--", "env", &path]
+            .into_iter()
+            .chain(command.iter().copied())
+            .map(str::to_owned)
+            .collect())
     }
 
     /// Writes a file below `/etc/cni/net.d`, as the installation of a pod network does.
@@ -234,26 +308,36 @@ impl Member {
 
     /// Starts a program on this node.
     fn spawn(&self, machine: &Process, log: &str, launch: Launch) -> Result<Process> {
-        let launch = launch.inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid())).env("PATH", path()?);
+        let launch = launch
+            .inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid()))
+            .env("PATH", path()?);
         self.host.spawn(log, &launch)
     }
 
     fn running(&self) -> Result<&Running> {
-        self.running.as_ref().with_context(|| format!("{} does not run", self.name()))
+        self.running
+            .as_ref()
+            .with_context(|| format!("{} does not run", self.name()))
     }
 
     fn running_mut(&mut self) -> Result<&mut Running> {
-        self.running.as_mut().with_context(|| format!("{} does not run", self.host.name()))
+        self.running
+            .as_mut()
+            .with_context(|| format!("{} does not run", self.host.name()))
     }
 }
 
 /// Where a node's programs are: installed, or kept by `make setup`.
 fn path() -> Result<String> {
     let usual = std::env::var("PATH").unwrap_or_default();
-    let is_installed = std::env::split_paths(&usual).any(|folder| folder.join("containerd").is_file());
+    let is_installed =
+        std::env::split_paths(&usual).any(|folder| folder.join("containerd").is_file());
     let mut path = format!("{usual}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     if !is_installed {
-        let (programs, runc) = (binaries::kept("containerd/usr/bin")?, binaries::kept("containerd/usr/sbin")?);
+        let (programs, runc) = (
+            binaries::kept("containerd/usr/bin")?,
+            binaries::kept("containerd/usr/sbin")?,
+        );
         path = format!("{}:{}:{path}", programs.display(), runc.display());
     }
     Ok(path)

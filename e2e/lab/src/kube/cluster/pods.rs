@@ -21,7 +21,8 @@ impl Cluster {
         eventually_ok(SLOW, "a pod is ready", || {
             let pod = admin.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}"))?;
             let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-            let is_ready = conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            let is_ready = conditions
+                .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
             ensure!(is_ready, "{name}: {}", pod["status"]);
             Ok(pod)
         })
@@ -57,10 +58,22 @@ impl Cluster {
 
     /// The first container of a pod, and the node that it is on.
     fn container(&self, namespace: &str, pod: &str) -> Result<(&Member, String)> {
-        let found = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
-        let id = found["status"]["containerStatuses"][0]["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://"));
-        let (id, on) = (id.context("the pod has no container yet")?, found["spec"]["nodeName"].as_str().unwrap_or_default());
-        let node = self.nodes.iter().find(|node| node.name() == on).with_context(|| format!("no node {on}"))?;
+        let found = self
+            .api
+            .admin()
+            .get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
+        let id = found["status"]["containerStatuses"][0]["containerID"]
+            .as_str()
+            .and_then(|id| id.strip_prefix("containerd://"));
+        let (id, on) = (
+            id.context("the pod has no container yet")?,
+            found["spec"]["nodeName"].as_str().unwrap_or_default(),
+        );
+        let node = self
+            .nodes
+            .iter()
+            .find(|node| node.name() == on)
+            .with_context(|| format!("no node {on}"))?;
         Ok((node, id.to_owned()))
     }
 
@@ -69,14 +82,31 @@ impl Cluster {
     /// # Errors
     /// When the API server does not answer.
     pub fn pod_addresses(&self, namespace: &str) -> Result<Vec<(String, Vec<IpAddr>)>> {
-        let pods = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
-        let addresses =
-            |pod: &Value| pod["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str()?.parse().ok()).collect();
+        let pods = self
+            .api
+            .admin()
+            .get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
+        let addresses = |pod: &Value| {
+            pod["status"]["podIPs"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|ip| ip["ip"].as_str()?.parse().ok())
+                .collect()
+        };
         Ok(pods["items"]
             .as_array()
             .into_iter()
             .flatten()
-            .map(|pod| (pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(), addresses(pod)))
+            .map(|pod| {
+                (
+                    pod["metadata"]["name"]
+                        .as_str()
+                        .unwrap_or_default()
+                        .to_owned(),
+                    addresses(pod),
+                )
+            })
             .collect())
     }
 }
@@ -84,8 +114,21 @@ impl Cluster {
 /// The command line that runs a program in a container.
 fn exec_words(id: &str, command: &[&str]) -> Vec<String> {
     let exec = format!("lab-{:08x}", rand::random::<u32>());
-    let words = ["ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, id];
-    words.into_iter().chain(command.iter().copied()).map(str::to_owned).collect()
+    let words = [
+        "ctr",
+        "--namespace",
+        "k8s.io",
+        "tasks",
+        "exec",
+        "--exec-id",
+        &exec,
+        id,
+    ];
+    words
+        .into_iter()
+        .chain(command.iter().copied())
+        .map(str::to_owned)
+        .collect()
 }
 
 impl Member {
@@ -98,8 +141,20 @@ impl Member {
     /// The network namespace that a container runs in, as one of the lab's: it goes with the lab, if not before.
     fn netns_of_container(&self, id: &str) -> Result<Netns> {
         let tasks = self.command(&["ctr", "--namespace", "k8s.io", "tasks", "list"])?;
-        let of_task = |line: &str| line.strip_prefix(id)?.split_whitespace().next()?.parse().ok();
-        let pid: u32 = tasks.lines().find_map(of_task).with_context(|| format!("container {id} does not run:\n{tasks}"))?;
-        self.host().site().netns_of(&format!("{}-{}", self.name(), id.get(..12).unwrap_or(id)), pid)
+        let of_task = |line: &str| {
+            line.strip_prefix(id)?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()
+        };
+        let pid: u32 = tasks
+            .lines()
+            .find_map(of_task)
+            .with_context(|| format!("container {id} does not run:\n{tasks}"))?;
+        self.host().site().netns_of(
+            &format!("{}-{}", self.name(), id.get(..12).unwrap_or(id)),
+            pid,
+        )
     }
 }

@@ -18,7 +18,12 @@ pub(super) fn serve(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result
     // A copy of the socket is in the list, so dropping this one would not end the connection.
     let _ = client.shutdown(std::net::Shutdown::Both);
     let address = client.peer_addr().ok();
-    shared.lock().sockets.retain(|socket| socket.peer_addr().ok().is_some_and(|known| Some(known) != address));
+    shared.lock().sockets.retain(|socket| {
+        socket
+            .peer_addr()
+            .ok()
+            .is_some_and(|known| Some(known) != address)
+    });
     outcome
 }
 
@@ -30,10 +35,24 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
     while let Some(mut head) = Head::read(&mut requests)? {
         shared.gate()?;
         let mut words = head.first.split(' ').map(str::to_owned);
-        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let (method, path) = (
+            words.next().unwrap_or_default(),
+            words.next().unwrap_or_default(),
+        );
         let text = |name| head.field(name).map(str::to_owned);
-        let (agent, authorization) = (text("user-agent").unwrap_or_default(), text("authorization"));
-        let call = Call { from, method: method.clone(), path, agent, authorization, status: 0, at: Instant::now() };
+        let (agent, authorization) = (
+            text("user-agent").unwrap_or_default(),
+            text("authorization"),
+        );
+        let call = Call {
+            from,
+            method: method.clone(),
+            path,
+            agent,
+            authorization,
+            status: 0,
+            at: Instant::now(),
+        };
         let (judge, number) = {
             let mut state = shared.lock();
             state.calls.push(call.clone());
@@ -41,16 +60,32 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
         };
         let note = |status: u16| {
             // The list may have been forgotten meanwhile.
-            if let Some(known) = shared.lock().calls.get_mut(number).filter(|known| known.at == call.at) {
+            if let Some(known) = shared
+                .lock()
+                .calls
+                .get_mut(number)
+                .filter(|known| known.at == call.at)
+            {
                 known.status = status;
             }
         };
         let token = match judge(&call) {
-            Answer::Pass => call.authorization.clone().unwrap_or_else(|| format!("Bearer {}", User::FlannelWithEvents.token())),
+            Answer::Pass => call
+                .authorization
+                .clone()
+                .unwrap_or_else(|| format!("Bearer {}", User::FlannelWithEvents.token())),
             Answer::As(token) => format!("Bearer {token}"),
             Answer::Reply(status, fields, body) => {
-                relay(head.body(None), &mut requests, &mut std::io::sink(), &|| Ok(()))?;
-                let mut answer = Head { first: format!("HTTP/1.1 {status} Lab"), fields };
+                relay(
+                    head.body(None),
+                    &mut requests,
+                    &mut std::io::sink(),
+                    &|| Ok(()),
+                )?;
+                let mut answer = Head {
+                    first: format!("HTTP/1.1 {status} Lab"),
+                    fields,
+                };
                 answer.set("Content-Type", "application/json");
                 answer.set("Content-Length", &body.len().to_string());
                 answer.write(&mut answers)?;
@@ -69,11 +104,14 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
         head.set("Authorization", &token);
         head.set("Host", &shared.upstream.to_string());
         if upstream.is_none() {
-            let (stream, socket) = connect(&shared.netns, shared.upstream, &shared.tls).map_err(|_| ErrorKind::ConnectionRefused)?;
+            let (stream, socket) = connect(&shared.netns, shared.upstream, &shared.tls)
+                .map_err(|_| ErrorKind::ConnectionRefused)?;
             shared.lock().sockets.push(socket);
             upstream = Some(BufReader::new(stream));
         }
-        let Some(server) = upstream.as_mut() else { return Ok(()) };
+        let Some(server) = upstream.as_mut() else {
+            return Ok(());
+        };
         head.write(server.get_mut())?;
         relay(head.body(None), &mut requests, server.get_mut(), &|| Ok(()))?;
         server.get_mut().flush()?;
@@ -82,7 +120,9 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
         note(answer.status());
         answer.write(&mut answers)?;
         let body = answer.body(Some(&method));
-        relay(body, server as &mut dyn BufRead, &mut answers, &|| shared.gate())?;
+        relay(body, server as &mut dyn BufRead, &mut answers, &|| {
+            shared.gate()
+        })?;
         if body == Body::UntilClose {
             return Ok(());
         }

@@ -38,8 +38,16 @@ impl Shared {
     pub(super) fn gate(&self) -> std::io::Result<()> {
         let mut state = self.lock();
         while state.stalled && !self.over.load(Ordering::Relaxed) {
-            state = self.changed.wait_timeout(state, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .changed
+                .wait_timeout(state, Duration::from_secs(1))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
-        if self.over.load(Ordering::Relaxed) { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+        if self.over.load(Ordering::Relaxed) {
+            Err(ErrorKind::ConnectionAborted.into())
+        } else {
+            Ok(())
+        }
     }
 }
