@@ -84,7 +84,7 @@ impl Conf {
                 // libcni writes the second key for its own older versions.
                 "cni.dev/valid-attachments" => conf.valid_attachments = Some(value),
                 "cni.dev/attachments" if conf.valid_attachments.is_none() => {
-                    conf.valid_attachments = Some(value)
+                    conf.valid_attachments = Some(value);
                 }
                 _ => {}
             }

@@ -177,7 +177,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
     loop {
         match command.spawn() {
             Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < TRIES => {
-                std::thread::sleep(PAUSE)
+                std::thread::sleep(PAUSE);
             }
             outcome => return outcome,
         }

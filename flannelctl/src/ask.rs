@@ -236,7 +236,7 @@ fn get(
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => match absent(subnet_file, path) {
                 Silence::Foreign { .. } | Silence::Hangs(..) if begun.elapsed() < NO_SOCKET => {
-                    std::thread::sleep(RETRY)
+                    std::thread::sleep(RETRY);
                 }
                 silence => return Err(silence),
             },

@@ -273,7 +273,7 @@ fn state(item: &Item, sign: Option<&Liveness>) -> String {
     }
     match sign.map(|sign| sign.heard) {
         Some(Some(heard)) if item.node().is_some() || !item.reserved() => {
-            parts.push(format!("last seen {} ago", span(heard)))
+            parts.push(format!("last seen {} ago", span(heard)));
         }
         Some(None) if item.keepalive() != 0 => parts.push("its etcd lease is gone".to_owned()),
         _ => {}

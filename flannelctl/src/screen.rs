@@ -76,9 +76,9 @@ impl Screen {
     /// Prints lines that may have styled parts.
     pub fn say(self, text: impl Display) {
         if self.colours {
-            out::say_styled(text)
+            out::say_styled(text);
         } else {
-            out::say(text)
+            out::say(text);
         }
     }
 

@@ -257,7 +257,7 @@ mod tests {
                         );
                     }
                     (Err(have), Invocation::Mistakes(want)) => {
-                        assert_eq!(format!("{have:#}"), lines(&want, "\n"), "{args:?}")
+                        assert_eq!(format!("{have:#}"), lines(&want, "\n"), "{args:?}");
                     }
                     (have, want) => panic!("{args:?}: {have:?}, {want:?}"),
                 }

@@ -270,7 +270,7 @@ impl Checks {
         for finding in news.came.iter().filter(is_said_here) {
             match finding.severity {
                 Severity::Broken | Severity::Degraded => {
-                    warn!("this node: {}", printable::line(&finding.to_string()))
+                    warn!("this node: {}", printable::line(&finding.to_string()));
                 }
                 Severity::Risk => warn!(
                     "this node, a risk: {}",

@@ -77,7 +77,7 @@ mod tests {
         let within = async |words: &str| {
             tokio::time::timeout(Duration::from_secs(60), says(words))
                 .await
-                .unwrap()
+                .unwrap();
         };
         within(r#""reason":"starting""#).await;
         health.clear(Condition::Start);

@@ -444,7 +444,7 @@ impl Keeper {
             match &trouble {
                 None => info!("the traffic rules are in place"),
                 Some(problem) => {
-                    warn!(code = %problem.code, "cannot apply the traffic rules, retrying: {problem}")
+                    warn!(code = %problem.code, "cannot apply the traffic rules, retrying: {problem}");
                 }
             }
             self.trouble = trouble;
@@ -479,7 +479,7 @@ impl Keeper {
                 with,
                 what,
                 ..node_api::Rules::default()
-            })
+            });
         });
     }
 

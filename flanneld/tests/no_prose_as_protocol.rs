@@ -258,7 +258,7 @@ impl<'ast> Visit<'ast> for Searches<'_> {
                 }
             }
             Some(what) if SEARCHES.contains(&call.method.to_string().as_str()) => {
-                self.phrases(what)
+                self.phrases(what);
             }
             _ => {}
         }

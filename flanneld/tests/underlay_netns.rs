@@ -25,7 +25,7 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
         runtime.block_on(async {
             tokio::time::timeout(Duration::from_secs(60), test())
                 .await
-                .unwrap()
+                .unwrap();
         });
     });
     if let Err(panic) = thread.join() {

@@ -157,7 +157,7 @@ impl KubeManager {
             Task(tokio::spawn(async move {
                 Follower::new(&api, Some(&name), &all.stagger, sink)
                     .run()
-                    .await
+                    .await;
             }))
         };
         Ok(Self {

@@ -181,7 +181,7 @@ impl Engine {
                         port,
                         receive: sockets,
                         spread,
-                    })
+                    });
                 }
                 Err(why) => tracing::warn!("{why}"),
             }

@@ -131,7 +131,7 @@ impl Tunnel {
             status.state.allowed.into_iter().for_each(|net| {
                 found
                     .ours
-                    .set(Key::AllowedIp(self.name, net), Value::AllowedIp(key))
+                    .set(Key::AllowedIp(self.name, net), Value::AllowedIp(key));
             });
         }
     }

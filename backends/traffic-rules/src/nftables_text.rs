@@ -653,7 +653,7 @@ impl TableState {
                     );
                 }
                 Some(GuardOwner::Orphaned) => {
-                    found.orphans.push(("set", text(set, "name").to_owned()))
+                    found.orphans.push(("set", text(set, "name").to_owned()));
                 }
                 Some(GuardOwner::Theirs) | None => {}
             }
@@ -661,7 +661,7 @@ impl TableState {
         for counter in items(listing, "counter") {
             match slot_of(text(counter, "name"), UNKNOWN_SENDERS).map(guard) {
                 Some(GuardOwner::Ours) => {
-                    found.unknown_senders = counter.get("packets").and_then(Value::as_u64)
+                    found.unknown_senders = counter.get("packets").and_then(Value::as_u64);
                 }
                 Some(GuardOwner::Orphaned) => found
                     .orphans

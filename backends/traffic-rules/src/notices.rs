@@ -170,7 +170,7 @@ impl Notices {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return found,
                 // Reading goes on behind those that were lost.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    found = found.max(News::Lost)
+                    found = found.max(News::Lost);
                 }
                 Err(_) => return News::Changed,
             }

@@ -373,7 +373,7 @@ impl Carrier {
             flow = tcp(from, to, 1, plan.time, || {
                 *before
                     .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner) = Cpu::now(&pids)
+                    .unwrap_or_else(std::sync::PoisonError::into_inner) = Cpu::now(&pids);
             })?;
             used = Cpu::now(&pids).since(
                 &before
@@ -403,7 +403,7 @@ impl Carrier {
             .push((quantile(&idle, 0.5), quantile(&idle, 0.99)));
         let mut loaded = Vec::new();
         tcp(from, to, 1, plan.time, || {
-            loaded = round_trips(from, to, plan.time * 9 / 10).unwrap_or_default()
+            loaded = round_trips(from, to, plan.time * 9 / 10).unwrap_or_default();
         })?;
         figures
             .loaded

@@ -103,19 +103,19 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
             "--no-datapath" => packets = false,
             "--datapath" => {
                 (sizes, heal, cni, nodes, probing, wireguard) =
-                    (Vec::new(), false, 0, 0, false, false)
+                    (Vec::new(), false, 0, 0, false, false);
             }
             "--cni" => {
                 (sizes, heal, packets, nodes, probing, wireguard) =
-                    (Vec::new(), false, false, 0, false, false)
+                    (Vec::new(), false, false, 0, false, false);
             }
             "--probing" => {
                 (sizes, heal, packets, cni, nodes, wireguard) =
-                    (Vec::new(), false, false, 0, 0, false)
+                    (Vec::new(), false, false, 0, 0, false);
             }
             "--wireguard" => {
                 (sizes, heal, packets, cni, nodes, probing) =
-                    (Vec::new(), false, false, 0, 0, false)
+                    (Vec::new(), false, false, 0, 0, false);
             }
             "--renewals" => {
                 (sizes, heal, packets, cni, nodes, probing) =
@@ -137,7 +137,7 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
                     (probing, wireguard) = (false, false);
                 }
                 Some(("--rounds", rounds)) => {
-                    plan.rounds = usize::try_from(number("--rounds", rounds)?)?
+                    plan.rounds = usize::try_from(number("--rounds", rounds)?)?;
                 }
                 Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
                 Some(("--cable", "veth")) => plan.cables = vec![lab::Cable::Veth],

@@ -583,7 +583,7 @@ impl Bed {
                     .map(str::trim)
                     .filter(|line| keep(line))
                     .map(str::to_owned),
-            )
+            );
         };
         add(netns.exec("ip", &["-o", "link"])?, &|_| true);
         add(netns.exec("ip", &["-o", "address"])?, &|_| true);

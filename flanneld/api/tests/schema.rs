@@ -222,9 +222,9 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
             "{place}"
         );
         return if value.is_null() {
-            assert!(!full, "{place}")
+            assert!(!full, "{place}");
         } else {
-            compare(schema, &choices[0], value, full, place)
+            compare(schema, &choices[0], value, full, place);
         };
     }
     let kind = match value {
@@ -248,7 +248,7 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
             .for_each(|item| compare(schema, &part["items"], item, full, &format!("{place}[]"))),
         Value::Object(fields) if part["properties"].is_null() => {
             fields.values().for_each(|value| {
-                compare(schema, &part["additionalProperties"], value, full, place)
+                compare(schema, &part["additionalProperties"], value, full, place);
             });
         }
         Value::Object(fields) => {
@@ -274,7 +274,7 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
                     value,
                     full,
                     &format!("{place}.{name}"),
-                )
+                );
             });
         }
         _ => {

@@ -141,7 +141,7 @@ mod tests {
                     .unwrap()
                     .success(),
                 "{command}"
-            )
+            );
         };
         for (text, grows) in [
             ("table inet wallpaper {\n}\n", false),

@@ -46,7 +46,7 @@ pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeO
                 reader.wrong(Mistake::Prefix {
                     from: value.from.clone(),
                     why,
-                })
+                });
             })
             .ok()
     })?;

@@ -65,7 +65,7 @@ pub fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
             IpNet::V4(net) => v4 &= net.hostmask().to_bits(),
             IpNet::V6(net) => {
                 v6 &= u32::try_from(net.hostmask().to_bits() & u128::from(u32::MAX))
-                    .unwrap_or(u32::MAX)
+                    .unwrap_or(u32::MAX);
             }
         }
     }

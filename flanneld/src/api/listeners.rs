@@ -104,7 +104,7 @@ pub async fn socket(
                             Times::default(),
                             served,
                         )
-                        .await
+                        .await;
                     };
                     serving = Some((end, tokio::spawn(task)));
                 }

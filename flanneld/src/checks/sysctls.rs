@@ -59,7 +59,7 @@ impl SysctlWriter {
                     );
                 }
                 Ok(()) if times == 1 => {
-                    info!("--set-sysctls: set {name} from {old} to {new}: {why}")
+                    info!("--set-sysctls: set {name} from {old} to {new}: {why}");
                 }
                 Ok(()) if due => warn!(
                     "--set-sysctls: another program set {name} to {old}: set it to {new} again ({times} times in total); find out what else manages it"

@@ -96,7 +96,7 @@ impl Daemon {
         }
         let released = bridge::release(&was, subnets).await;
         self.health.figures(|figures| {
-            figures.bridge_addresses_removed += u64::try_from(released.len()).unwrap_or(0)
+            figures.bridge_addresses_removed += u64::try_from(released.len()).unwrap_or(0);
         });
         released
     }

@@ -25,7 +25,7 @@ pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
     loop {
         match attempt().await {
             Err(_) if begun.elapsed() <= LIMIT => {
-                tokio::time::sleep(Duration::from_millis(50)).await
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
             result => return result,
         }

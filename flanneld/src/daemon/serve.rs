@@ -243,7 +243,7 @@ impl Daemon {
 
         let told = self.health.clone();
         let tell = move |trouble: Option<&UnderlayTrouble>| {
-            told.condition(Condition::Underlay, trouble.map(Problem::of))
+            told.condition(Condition::Underlay, trouble.map(Problem::of));
         };
         if let Some(changes) = manager.node_info_changes() {
             let reconsider = Reconsider {

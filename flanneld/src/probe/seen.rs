@@ -85,14 +85,14 @@ impl Wanted {
         for object in objects {
             match object {
                 (Key::Route(net, _), Value::Route(route)) => {
-                    wanted.route = wanted.route.or(Some((*net, *route)))
+                    wanted.route = wanted.route.or(Some((*net, *route)));
                 }
                 (Key::Neighbor(dev, ip), Value::Neighbor(mac)) => {
-                    wanted.neighbour = Some((*dev, *ip, *mac))
+                    wanted.neighbour = Some((*dev, *ip, *mac));
                 }
                 (Key::Fdb(dev, mac), Value::Fdb(ip)) => wanted.fdb = Some((*dev, *mac, *ip)),
                 (Key::AllowedIp(dev, net), Value::AllowedIp(key)) => {
-                    wanted.tunnelled = Some((*dev, *net, *key))
+                    wanted.tunnelled = Some((*dev, *net, *key));
                 }
                 _ => {}
             }

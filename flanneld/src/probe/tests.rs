@@ -435,7 +435,7 @@ fn cases() -> Vec<Case> {
                     seen.heard.underlay,
                     seen.heard.underlay_ping,
                     seen.heard.hears_us,
-                ) = (none(), none(), None)
+                ) = (none(), none(), None);
             }),
             "+++x+x-",
             "192.0.2.3 by eth1 from 192.0.2.1: 0 of 5 answered, ping neither",
@@ -449,7 +449,7 @@ fn cases() -> Vec<Case> {
                     "10.244.3.0/25",
                     Some("192.0.2.254"),
                     "eth0",
-                )))
+                )));
             }),
             "x++++++",
             "10.244.3.7 leaves by 10.244.3.0/25 via 192.0.2.254 dev eth0 proto static; the lease wants via 10.244.3.0 dev flannel.1 onlink",
@@ -462,7 +462,7 @@ fn cases() -> Vec<Case> {
                 seen.fate = Ok(Fate::Sent(Hop {
                     table: 100,
                     ..hop("10.244.0.0/16", None, "eth0")
-                }))
+                }));
             }),
             "x++++++",
             "dev eth0 table 100 proto static: a rule leads to table 100",
@@ -476,7 +476,7 @@ fn cases() -> Vec<Case> {
                     protocol: 16,
                     metric: 100,
                     ..hop("0.0.0.0/0", Some("192.0.2.254"), "eth0")
-                }))
+                }));
             }),
             "x++++++",
             "leaves by default via 192.0.2.254 dev eth0 proto dhcp metric 100: there is no route to 10.244.3.0/24",
@@ -497,7 +497,7 @@ fn cases() -> Vec<Case> {
                 seen.fate = Ok(Fate::Dropped(Some(Hop {
                     kind: RouteKind::Blackhole,
                     ..hop("10.244.3.0/25", None, "")
-                })))
+                })));
             }),
             "x++++++",
             "dropped by the route blackhole 10.244.3.0/25 proto static",
@@ -542,7 +542,7 @@ fn cases() -> Vec<Case> {
                 seen.rules = Rules::Broken(vec![finding(
                     "forward-policy",
                     "the policy of FORWARD in iptables is DROP",
-                )])
+                )]);
             }),
             "++++x++",
             "the policy of FORWARD in iptables is DROP",
@@ -575,7 +575,8 @@ fn cases() -> Vec<Case> {
         (
             "large pings",
             with(|seen| {
-                (seen.heard.small, seen.heard.full, seen.heard.full_ping) = (none(), none(), none())
+                (seen.heard.small, seen.heard.full, seen.heard.full_ping) =
+                    (none(), none(), none());
             }),
             "+++++x+",
             "5 of 5 pings answered, 0 of 5 of 1450 bytes",
@@ -602,7 +603,7 @@ fn cases() -> Vec<Case> {
             "another node",
             with(|seen| {
                 (seen.heard.small, seen.heard.full, seen.heard.answered_by) =
-                    (none(), none(), Some("node-9\n".to_owned()))
+                    (none(), none(), Some("node-9\n".to_owned()));
             }),
             "+++++x+",
             "node-9\\n answers in the place of node-3",

@@ -883,7 +883,7 @@ fn links_follow_routes_and_stay_while_the_address_is_absent() {
     let lost = |now: &mut HostFacts| {
         now.interfaces[2]
             .addresses
-            .retain(|address| address.ip().is_ipv6())
+            .retain(|address| address.ip().is_ipv6());
     };
     assert_eq!(links(&|now| (flushed(now), lost(now)).0), [v4]);
     assert_eq!(
@@ -932,8 +932,8 @@ fn what_is_wrong_with_the_underlay() {
     let bare = said(
         &|facts| {
             own(facts, &|one| {
-                one.addresses.retain(|address| address.ip().is_ipv6())
-            })
+                one.addresses.retain(|address| address.ip().is_ipv6());
+            });
         },
         &[],
     );

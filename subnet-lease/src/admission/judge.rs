@@ -46,7 +46,7 @@ pub fn admitted(
                 subnets: lease.subnets,
                 half,
                 why,
-            })
+            });
         };
         let in_a_subnet = lease
             .attrs

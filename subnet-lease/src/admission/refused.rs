@@ -143,7 +143,7 @@ impl fmt::Display for Refused {
             };
             match (&self.why, self.half) {
                 (Why::Unusable(_) | Why::SameIdentity { .. } | Why::OwnIdentity { .. }, None) => {
-                    write!(f, "the value of {lease} cannot be used: ")?
+                    write!(f, "the value of {lease} cannot be used: ")?;
                 }
                 (Why::OurAddress { .. }, _) => {}
                 (_, Some(half)) => write!(f, "{half} of {lease} ")?,

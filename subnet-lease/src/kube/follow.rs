@@ -179,7 +179,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             {
                 Ok(Some(Change::Put(node))) => nodes.push(*node),
                 Ok(Some(Change::Gone { name, .. })) => {
-                    nodes.retain(|node: &Node| node.name != name)
+                    nodes.retain(|node: &Node| node.name != name);
                 }
                 Ok(Some(Change::Bookmark {
                     version,

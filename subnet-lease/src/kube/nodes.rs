@@ -237,7 +237,7 @@ impl Nodes {
                         .insert(name.clone(), NodeFault::Outside(subnets));
                 }
                 (None, Published::Unreadable(why, _)) if *name != self.own => {
-                    drop(out.left_out.insert(name.clone(), why.clone()))
+                    drop(out.left_out.insert(name.clone(), why.clone()));
                 }
                 _ => {}
             }
@@ -267,7 +267,7 @@ impl Nodes {
                     out.left_out.insert(name.to_owned(), why.clone());
                 }
                 Published::Lease(lease) => {
-                    drop(out.readable.insert(subnets, with_subnets(lease, subnets)))
+                    drop(out.readable.insert(subnets, with_subnets(lease, subnets)));
                 }
                 Published::Withdrawn(lease, since) => {
                     let end = *since + WITHDRAWAL;

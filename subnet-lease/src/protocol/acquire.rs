@@ -87,7 +87,7 @@ pub async fn acquire(
                 let Some(item) = view.get(&key) else { continue };
                 if contested && !patient {
                     io.show(|held| {
-                        held.trouble = Some(LeaseProblem::MayBeContested(item.subnets).into())
+                        held.trouble = Some(LeaseProblem::MayBeContested(item.subnets).into());
                     });
                     io.sleep(CONTEST).await;
                     patient = true;
@@ -113,7 +113,7 @@ pub async fn acquire(
                         refused.clear();
                         io.show(|held| {
                             held.trouble =
-                                Some(LeaseProblem::out_of_subnets(&claim, &config).into())
+                                Some(LeaseProblem::out_of_subnets(&claim, &config).into());
                         });
                         io.sleep(jitter(&claim, attempt, POOL_LOOK)).await;
                         continue;

@@ -244,9 +244,9 @@ impl Bed {
             Some(folder) => {
                 let path = folder.join("subnets").join(key);
                 if there {
-                    std::fs::write(path, "{}").unwrap()
+                    std::fs::write(path, "{}").unwrap();
                 } else {
-                    std::fs::remove_file(path).unwrap()
+                    std::fs::remove_file(path).unwrap();
                 }
             }
             None => {

@@ -202,7 +202,7 @@ impl Node {
                         }
                     }
                     Travel::Back(answer) if self.stopped > now => {
-                        self.travel = Some((self.stopped, Travel::Back(answer)))
+                        self.travel = Some((self.stopped, Travel::Back(answer)));
                     }
                     Travel::Back(answer) => {
                         match &mut self.process {

@@ -104,7 +104,7 @@ impl HostReader {
                 Ok(all) if routes.is_empty() => routes = all,
                 Ok(all) => routes.extend(all),
                 Err(error) if family.is_v6() => {
-                    tracing::debug!("IPv6 routes cannot be read: {error}")
+                    tracing::debug!("IPv6 routes cannot be read: {error}");
                 }
                 Err(error) => return Err(error),
             }
@@ -267,7 +267,7 @@ fn interface(message: &Received<'_>) -> Option<Interface> {
                 out.kind = wire::inside(value, IFLA_INFO_KIND)
                     .map(wire::text)
                     .unwrap_or_default()
-                    .to_owned()
+                    .to_owned();
             }
             _ => {}
         }

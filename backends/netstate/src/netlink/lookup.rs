@@ -243,7 +243,7 @@ impl Lookup {
         let mut found = None;
         self.requests
             .batch(vec![request], 1, |_, message| {
-                found = link(message).map(|link| link.index).or(found)
+                found = link(message).map(|link| link.index).or(found);
             })
             .await;
         found
@@ -256,7 +256,7 @@ impl Lookup {
             let request = Message::new(RTM_GETLINK, 0, &link_header(index));
             self.requests
                 .batch(vec![request], 1, |_, message| {
-                    found = link(message).map_or(found, |link| link.name)
+                    found = link(message).map_or(found, |link| link.name);
                 })
                 .await;
         }

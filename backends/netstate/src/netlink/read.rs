@@ -206,7 +206,7 @@ impl NetlinkKernel {
         let request = || Message::new(RTM_GETADDR, 0, &address_header(family, 0, index));
         self.requests
             .dump(Listed::Addresses, request, Vec::new, |list, message| {
-                list.extend(address(message, family, index))
+                list.extend(address(message, family, index));
             })
             .await
     }

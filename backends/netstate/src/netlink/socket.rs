@@ -202,7 +202,7 @@ impl Requests {
             match timeout(
                 DEADLINE,
                 self.batch_once(&bytes, first, part, |index, message| {
-                    each(offset + index, message)
+                    each(offset + index, message);
                 }),
             )
             .await

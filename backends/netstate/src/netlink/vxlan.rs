@@ -78,7 +78,7 @@ pub(super) fn decode(data: &[u8]) -> VxlanSpec {
             IFLA_VXLAN_LOCAL | IFLA_VXLAN_LOCAL6 => {
                 spec.local = wire::ip(value)
                     .filter(|ip| !ip.is_unspecified())
-                    .or(spec.local)
+                    .or(spec.local);
             }
             IFLA_VXLAN_LEARNING => spec.learning = wire::u8_at(value, 0) == Some(1),
             IFLA_VXLAN_PORT => spec.port = value.try_into().map_or(spec.port, u16::from_be_bytes),

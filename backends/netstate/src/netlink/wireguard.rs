@@ -453,7 +453,7 @@ fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
                     .try_into()
                     .ok()
                     .filter(|key| *key != [0; KEY])
-                    .map(Secret::new)
+                    .map(Secret::new);
             }
             WGDEVICE_A_LISTEN_PORT => device.port = wire::u16_at(value, 0).unwrap_or(0),
             WGDEVICE_A_PEERS => {
@@ -489,11 +489,11 @@ fn peer(value: &[u8], now: Duration) -> Option<Seen> {
                     .try_into()
                     .ok()
                     .filter(|key| *key != [0; KEY])
-                    .map(Secret::new)
+                    .map(Secret::new);
             }
             WGPEER_A_ENDPOINT => seen.peer.endpoint = endpoint(value),
             WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL => {
-                seen.peer.keepalive = wire::u16_at(value, 0).unwrap_or(0)
+                seen.peer.keepalive = wire::u16_at(value, 0).unwrap_or(0);
             }
             WGPEER_A_LAST_HANDSHAKE_TIME => {
                 // struct __kernel_timespec. Zero: never.

@@ -23,7 +23,7 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
                     .collect();
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                std::thread::sleep(std::time::Duration::from_millis(1))
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
             Err(error) => panic!("{error}"),
         }

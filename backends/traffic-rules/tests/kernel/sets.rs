@@ -325,14 +325,14 @@ impl Dice<'_> {
                             text += &format!(
                                 "{not} --physdev-in {}",
                                 self.pick(&["pt0", "pt+", "pt1", "eth9"])
-                            )
+                            );
                         }
                         2 => text += &format!("{not} --physdev-is-bridged"),
                         _ => {
                             text += &format!(
                                 " --physdev-is-bridged{not} --physdev-out {}",
                                 self.pick(&["pt1", "pt+", "pt0"])
-                            )
+                            );
                         }
                     }
                 }

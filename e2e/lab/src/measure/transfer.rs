@@ -130,7 +130,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
         match listener.accept() {
             Ok((stream, _)) => break stream,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(1).min(left(end)?))
+                std::thread::sleep(Duration::from_millis(1).min(left(end)?));
             }
             Err(error) => return Err(error).context("accepting"),
         }

@@ -50,7 +50,7 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
         }
         match std::fs::remove_dir_all(lab.folder()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                outcome = outcome.and(Err(error.into()))
+                outcome = outcome.and(Err(error.into()));
             }
             _ => {}
         }

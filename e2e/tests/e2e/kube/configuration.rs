@@ -150,7 +150,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
                 } else {
                     Answer::Pass
                 }
-            })
+            });
         });
         let mut daemon = host.start_flanneld(&bed.options[0].clone().iface("late0"))?;
         eventually(SOON, "it waits for its interface", || {
@@ -212,7 +212,7 @@ fn event_that_the_api_does_not_answer_delays_no_lease() -> Result<()> {
                 } else {
                     Answer::Pass
                 }
-            })
+            });
         });
         bed.admin().delete_node("h1")?;
         bed.admin().create_node(

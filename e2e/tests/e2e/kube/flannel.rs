@@ -97,7 +97,7 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
             println!(
                 "{what}: {:.1?} after what happened to the nodes",
                 start.elapsed()
-            )
+            );
         };
         // A reboot empties /run; no pod fails for want of subnet.env.
         let restarts = |cluster: &Cluster| -> Result<Value> {

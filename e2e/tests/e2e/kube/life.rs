@@ -27,7 +27,7 @@ pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> 
         println!(
             "{what}: {:.1?} after the start of the streams",
             start.elapsed()
-        )
+        );
     };
     install(cluster, &text)?;
     told("rolling update");

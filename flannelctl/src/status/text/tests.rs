@@ -139,7 +139,7 @@ fn the_sentence_is_the_whole_state() {
                 node.findings = Some(vec![
                     finding(Severity::Broken, "mtu", None),
                     finding(Severity::Broken, "slow", Some("mtu")),
-                ])
+                ]);
             }),
             "node-1 is ready, and one thing is broken",
             true,
@@ -150,7 +150,7 @@ fn the_sentence_is_the_whole_state() {
                 node.findings = Some(vec![
                     finding(Severity::Broken, "mtu", None),
                     finding(Severity::Degraded, "slow", None),
-                ])
+                ]);
             }),
             "node-1 is ready, and 2 things are broken",
             true,
@@ -198,7 +198,7 @@ fn the_sentence_is_the_whole_state() {
                 node.notices = vec![Notice {
                     name: "port-taken".to_owned(),
                     text: "8474".to_owned(),
-                }]
+                }];
             }),
             "node-1 is ready ",
             false,
@@ -209,7 +209,7 @@ fn the_sentence_is_the_whole_state() {
                 node.lease = Some(Lease {
                     trouble: Some("etcd refuses".to_owned()),
                     ..Lease::default()
-                })
+                });
             }),
             "node-1 is ready ",
             false,

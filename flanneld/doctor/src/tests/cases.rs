@@ -242,7 +242,7 @@ pub const CASES: &[(&str, Spoil)] = &[
                 holder: "n2".to_owned(),
             },
             "another machine is this one",
-        )
+        );
     }),
     ("no-interface", |facts| {
         facts.daemon.choice = Fact::Absent;
@@ -254,10 +254,10 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.kubernetes).internal = vec!["10.0.2.15".parse().unwrap()];
     }),
     ("not-running", |facts| {
-        stopped(facts, Detail::None, "the network is another one now")
+        stopped(facts, Detail::None, "the network is another one now");
     }),
     ("hangs", |facts| {
-        inside(&mut facts.daemon.silent).push("no heartbeat from kernel for 80 s".to_owned())
+        inside(&mut facts.daemon.silent).push("no heartbeat from kernel for 80 s".to_owned());
     }),
     ("port-taken", |facts| {
         inside(&mut facts.host.ports).push(Port {
@@ -283,7 +283,7 @@ pub const CASES: &[(&str, Spoil)] = &[
         facts.store.config = Fact::Known(problem(
             Detail::ConfigInvalid { place: None },
             "SubnetLen must be less than /31",
-        ))
+        ));
     }),
     ("lease", |facts| {
         facts.leases.own = Fact::Known(Own {
@@ -302,7 +302,8 @@ pub const CASES: &[(&str, Spoil)] = &[
         );
     }),
     ("lease", |facts| {
-        inside(&mut facts.leases.own).trouble = Some(problem(Detail::None, "somebody overwrote it"))
+        inside(&mut facts.leases.own).trouble =
+            Some(problem(Detail::None, "somebody overwrote it"));
     }),
     ("lease-refused", |facts| {
         facts.leases.refused = Fact::Known(vec![Refused {
@@ -321,19 +322,19 @@ pub const CASES: &[(&str, Spoil)] = &[
         one(facts, State::CutOff, false);
     }),
     ("api-by-service", |facts| {
-        inside(&mut facts.kubernetes).by_service_unanswered = true
+        inside(&mut facts.kubernetes).by_service_unanswered = true;
     }),
     ("rbac", |facts| {
         inside(&mut facts.kubernetes).refusal = Some(of_store(
             StoreCause::Role,
             "403 Forbidden: cannot patch nodes/status",
-        ))
+        ));
     }),
     ("pod-cidr", |facts| {
-        inside(&mut facts.kubernetes).pod_cidrs = Some(Vec::new())
+        inside(&mut facts.kubernetes).pod_cidrs = Some(Vec::new());
     }),
     ("daemon-set", |facts| {
-        inside(&mut facts.daemon.pods)[0].owner = None
+        inside(&mut facts.daemon.pods)[0].owner = None;
     }),
     ("daemon-set", |facts| {
         let mut other = inside(&mut facts.daemon.pods)[0].clone();
@@ -345,7 +346,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("ip-forward", |facts| sysctls(facts).ip_forward = Some(0)),
     ("ipv6-forwarding", |facts| {
-        sysctls(facts).v6_forwarding = Some(0)
+        sysctls(facts).v6_forwarding = Some(0);
     }),
     ("br-netfilter", |facts| {
         *sysctls(facts) = Sysctls {
@@ -357,13 +358,13 @@ pub const CASES: &[(&str, Spoil)] = &[
         };
     }),
     ("bridge-nf-call", |facts| {
-        (sysctls(facts).call_iptables, sysctls(facts).call_ip6tables) = (Some(0), Some(0))
+        (sysctls(facts).call_iptables, sysctls(facts).call_ip6tables) = (Some(0), Some(0));
     }),
     ("rp-filter", |facts| {
-        sysctls(facts).strict_tunnels.push("flannel.1".to_owned())
+        sysctls(facts).strict_tunnels.push("flannel.1".to_owned());
     }),
     ("rp-filter", |facts| {
-        sysctls(facts).astray.push("192.0.2.2".parse().unwrap())
+        sysctls(facts).astray.push("192.0.2.2".parse().unwrap());
     }),
     ("forward-policy", |facts| {
         network(facts).nftables = true;
@@ -372,7 +373,7 @@ pub const CASES: &[(&str, Spoil)] = &[
                 forward: vec![block("FORWARD", None)],
                 jump: false,
                 ..table("iptables")
-            })
+            });
         });
     }),
     ("forward-policy", |facts| {
@@ -402,17 +403,17 @@ pub const CASES: &[(&str, Spoil)] = &[
                 ufw: true,
                 input: Some(block("INPUT", None)),
                 ..table("iptables")
-            })
-        })
+            });
+        });
     }),
     ("firewalld", |facts| {
-        firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()))
+        firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()));
     }),
     ("module", |facts| {
         inside(&mut facts.host.modules).push(Module {
             name: "vxlan".to_owned(),
             why: "not found".to_owned(),
-        })
+        });
     }),
     ("drift-war", |facts| {
         inside(&mut facts.daemon.drift).push(Drift {
@@ -457,19 +458,19 @@ pub const CASES: &[(&str, Spoil)] = &[
         interfaces(facts).push(Interface {
             kind: "tun".to_owned(),
             ..interface(9, "flannel0", &[])
-        })
+        });
     }),
     ("leftovers", |facts| {
         interfaces(facts).push(Interface {
             kind: "ipip".to_owned(),
             ..interface(9, "flannel.ipip", &[])
-        })
+        });
     }),
     ("network-overlap", |facts| {
-        interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]))
+        interfaces(facts).push(interface(9, "eth9", &["10.244.2.7/24"]));
     }),
     ("network-overlap", |facts| {
-        interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]))
+        interfaces(facts).push(interface(9, "eth9", &["10.244.77.7/24"]));
     }),
     ("network-overlap", |facts| {
         let to = "10.244.2.128/25".parse().unwrap();
@@ -481,10 +482,10 @@ pub const CASES: &[(&str, Spoil)] = &[
         });
     }),
     ("network-overlap", |facts| {
-        inside(&mut facts.kubernetes).service = Some("10.244.200.1".parse().unwrap())
+        inside(&mut facts.kubernetes).service = Some("10.244.200.1".parse().unwrap());
     }),
     ("network-overlap", |facts| {
-        inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap())
+        inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap());
     }),
     ("tunnel-loop", |facts| {
         let (to, whose) = ("10.244.200.2".parse().unwrap(), "node-2".to_owned());
@@ -501,7 +502,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("stale-bridge", |facts| {
         named(facts, "cni0")
             .addresses
-            .push(address("10.244.9.1/24"))
+            .push(address("10.244.9.1/24"));
     }),
     ("stale-bridge", |facts| {
         named(facts, "docker0")
@@ -515,7 +516,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("bridge-mtu", |facts| named(facts, "veth1").mtu = 1500),
     ("encap-blocked", |facts| {
-        all(facts, &State::OverlayCut, true)
+        all(facts, &State::OverlayCut, true);
     }),
     ("encap-blocked", |facts| all(facts, &State::OneWay, true)),
     ("encap-blocked", |facts| {
@@ -525,7 +526,7 @@ pub const CASES: &[(&str, Spoil)] = &[
             seen.tables.push(Table {
                 input: Some(refusal.clone()),
                 ..table("iptables")
-            })
+            });
         });
         all(facts, &State::OneWay, true);
     }),
@@ -551,7 +552,7 @@ pub const CASES: &[(&str, Spoil)] = &[
                 endpoint: None,
                 ..silent("", 9)
             }],
-        )
+        );
     }),
     ("peer-cut", |facts| one(facts, State::CutOff, false)),
     ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
@@ -567,12 +568,12 @@ pub const CASES: &[(&str, Spoil)] = &[
     }),
     ("slow", |facts| one(facts, State::Slow, true)),
     ("probe-filtered", |facts| {
-        paths(facts)[0].verdict.ping_only = true
+        paths(facts)[0].verdict.ping_only = true;
     }),
     ("clock", |facts| {
         paths(facts)
             .iter_mut()
-            .for_each(|path| path.clock_ahead = Some(-9000))
+            .for_each(|path| path.clock_ahead = Some(-9000));
     }),
     ("foreign-cni", |facts| {
         inside(&mut facts.host.foreign).push(Foreign {
@@ -585,16 +586,16 @@ pub const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.pods.env).subnets = Some(super::healthy::subnets(
             "10.244.8.0/24",
             "fd10:244:0:8::/64",
-        ))
+        ));
     }),
     ("subnet-env", |facts| {
-        inside(&mut facts.pods.env).obstacle = Some("it is a directory".to_owned())
+        inside(&mut facts.pods.env).obstacle = Some("it is a directory".to_owned());
     }),
     ("subnet-env", |facts| {
-        reason(facts, "subnet.env", Detail::None, "no space left on device")
+        reason(facts, "subnet.env", Detail::None, "no space left on device");
     }),
     ("cni-config", |facts| {
-        inside(&mut facts.pods.cni).files.clear()
+        inside(&mut facts.pods.cni).files.clear();
     }),
     ("cni-config", |facts| {
         inside(&mut facts.pods.cni).files.insert(
@@ -603,10 +604,10 @@ pub const CASES: &[(&str, Spoil)] = &[
                 name: "05-other.conf".to_owned(),
                 flannel: false,
             },
-        )
+        );
     }),
     ("cni-config", |facts| {
-        reason(facts, "cni-conf", Detail::None, "read-only file system")
+        reason(facts, "cni-conf", Detail::None, "read-only file system");
     }),
     ("ipam-full", full),
     ("checksum", |facts| {
@@ -618,13 +619,13 @@ pub const CASES: &[(&str, Spoil)] = &[
             v4: Some(2),
             v6: None,
             counts_permanent: true,
-        })
+        });
     }),
     ("conntrack-full", |facts| {
         facts.host.conntrack = Fact::Known(Fill {
             used: 65_000,
             limit: 65_536,
-        })
+        });
     }),
 ];
 

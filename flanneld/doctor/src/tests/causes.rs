@@ -28,13 +28,13 @@ fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
             facts.store.config = Fact::Known(problem(
                 Detail::ConfigInvalid { place: None },
                 "unknown backend type: x",
-            ))
+            ));
         }),
         ("module", |facts| {
             facts.host.modules = Fact::Known(vec![Module {
                 name: "vxlan".to_owned(),
                 why: "not found".to_owned(),
-            }])
+            }]);
         }),
         ("foreign-device", |facts| {
             facts.host.routes = Fact::Known(Vec::new());
@@ -196,7 +196,7 @@ fn an_interface_that_is_gone_explains_what_it_cuts_off() {
     facts.store.trouble = Fact::Known(of_store(StoreCause::NoRoute, "no route to host"));
     if let Fact::Known(mesh) = &mut facts.mesh {
         mesh.paths.iter_mut().for_each(|path| {
-            (path.verdict.state, path.underlay, path.ever) = (State::CutOff, false, true)
+            (path.verdict.state, path.underlay, path.ever) = (State::CutOff, false, true);
         });
     }
     assert_eq!(

@@ -211,7 +211,7 @@ impl Node {
             *set = std::mem::take(set)
                 .into_iter()
                 .map(|(at, key)| (at + by, key))
-                .collect()
+                .collect();
         };
         later(&mut self.closes);
         later(&mut self.mtu_searches);

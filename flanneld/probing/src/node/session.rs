@@ -53,7 +53,7 @@ impl Session {
         self.count(kind, |count| {
             count
                 .rtts
-                .push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX))
+                .push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX));
         });
     }
 

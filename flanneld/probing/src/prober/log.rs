@@ -45,9 +45,9 @@ impl Log {
             }
             self.lines += 1;
             if notice.is.impact() >= Impact::Some {
-                warn!("{}", text(notice))
+                warn!("{}", text(notice));
             } else {
-                info!("{}", text(notice))
+                info!("{}", text(notice));
             }
         }
     }

@@ -245,7 +245,7 @@ fn name_in(message: &[u8], start: &str) -> Option<Name> {
                 raw = body
                     .strip_prefix(&[0])
                     .and_then(|name| std::str::from_utf8(name).ok())
-                    .filter(|name| name.starts_with(start))
+                    .filter(|name| name.starts_with(start));
             }
             UNIX_DIAG_UID => uid = body.try_into().ok().map(u32::from_ne_bytes),
             _ => {}

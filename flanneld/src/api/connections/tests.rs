@@ -41,7 +41,7 @@ async fn start_with(times: Times) -> Server {
             times,
             served,
         )
-        .await
+        .await;
     });
     Server {
         address,

@@ -39,7 +39,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                 Ok(Some(header)) => {
                     state
                         .merger
-                        .offer(buffer, start..start + header.total_len, &header)
+                        .offer(buffer, start..start + header.total_len, &header);
                 }
                 Ok(None) => {}
                 Err(reason) => {
