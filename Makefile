@@ -36,7 +36,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build image demo picture test lint unit e2e bench soak conformance test-interop test-mute test-images test-vm fuzz cni install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench soak conformance test-interop test-mute test-images test-vm fuzz fuzz-corpus cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -183,11 +183,20 @@ test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual mach
 	cargo test --workspace --no-run
 	$(if $(ALL),FLANNEL_TEST_RESTARTS=20) ./e2e/vm/test.sh $(if $(ALL),5400,1800) $(or $(ARGS),$(VM_TESTS))
 
+FUZZ_TARGETS := lease net_conf subnet_env options datagram icmp vxlan tun probe
+CARGO_FUZZ := RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz
+
 fuzz: ## Feed every parser of foreign input with damaged input [SECONDS=60]
 	test -x $(CACHE)/tools/bin/cargo-fuzz || cargo install cargo-fuzz --version 0.13.2 --locked --root $(CACHE)/tools
-	for target in lease net_conf subnet_env options datagram icmp vxlan tun probe; do \
-	  RUSTC_BOOTSTRAP=1 $(CACHE)/tools/bin/cargo-fuzz fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
+	@# The corpus is one archive: its many small files concern only those who fuzz.
+	test -d fuzz/corpus || tar -xzf fuzz/corpus.tar.gz -C fuzz
+	for target in $(FUZZ_TARGETS); do \
+	  $(CARGO_FUZZ) run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
 	done
+
+fuzz-corpus: ## Minimise and pack what `make fuzz` added to the corpus
+	for target in $(FUZZ_TARGETS); do $(CARGO_FUZZ) cmin --fuzz-dir fuzz $$target || exit 1; done
+	tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -c -C fuzz corpus | gzip -9n > fuzz/corpus.tar.gz
 
 cni: ## The CNI plugin as one static program, target/cni/ARCH/flannel [ARCH=amd64|arm64]
 	./e2e/setup.sh build
