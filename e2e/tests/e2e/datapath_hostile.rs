@@ -75,7 +75,7 @@ impl Injection {
 }
 
 fn dual(backend: &serde_json::Value) -> String {
-    json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string()
+    json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "SubnetMin": "10.5.100.0", "SubnetMax": "10.5.199.0", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string()
 }
 
 impl Siege {

@@ -15,7 +15,7 @@ use lab::{
 use nix::fcntl::OFlag;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"vxlan"}}"#;
 
 #[test]
 fn a_daemon_whose_log_nobody_reads_lives_on() {

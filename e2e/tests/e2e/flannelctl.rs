@@ -8,7 +8,7 @@ use lab::{
     said,
 };
 
-const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#;
+const NETWORK: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"host-gw"}}"#;
 /// Peers keep what vanished for 5 s, in case it comes back.
 const DAMPED: Duration = Duration::from_secs(50);
 

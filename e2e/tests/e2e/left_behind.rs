@@ -9,7 +9,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 fn net_conf(backend: &str) -> String {
     format!(
-        r#"{{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#
+        r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#
     )
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Ten times what a command may take that cannot be answered.
 const AT_ONCE: Duration = Duration::from_secs(30);
-const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"TYPE"}}"#;
+const DUAL: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"TYPE"}}"#;
 
 fn flannelctl(host: &Host, args: &[&str]) -> Result<Output> {
     let program = binaries::own("flannelctl")?;
@@ -398,7 +398,7 @@ fn hostile_names_are_shown_and_not_obeyed() {
         let hosts = lab.hosts(&lan, 1)?;
         let folder = lab.folder("leases")?;
         let store = Store::dir(&folder);
-        store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#)?;
+        store.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"host-gw"}}"#)?;
         let node = serde_json::json!({ "id": HOSTILE, "name": HOSTILE, "instance": HOSTILE, "rank": 1 });
         let lease = serde_json::json!({ "PublicIP": "192.168.56.107", "PublicIPv6": null, "BackendType": "host-gw", "NodeID": node });
         std::fs::write(folder.join("subnets/10.5.7.0-24"), lease.to_string())?;

@@ -106,7 +106,7 @@ fn forged_packets_meet_the_guard() -> Result<()> {
             let lan = lab.switch("lan")?;
             let hosts = lab.hosts(&lan, 3)?;
             let store = Store::dir(&lab.folder("leases")?);
-            store.configure(&format!(r#"{{"Network":"10.5.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"ipip"}}}}"#))?;
+            store.configure(&format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableNFTables":{nftables},"Backend":{{"Type":"ipip"}}}}"#))?;
             let options = FlanneldOptions::new(&store)
                 .iface("enp0s8")
                 .arg("--ip-masq");

@@ -51,7 +51,7 @@ impl Bed {
             ""
         };
         store.configure(&format!(
-            r#"{{"Network":"10.5.0.0/16",{families}"Backend":{backend}}}"#
+            r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0",{families}"Backend":{backend}}}"#
         ))?;
         let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
         let mut daemons = hosts
@@ -587,7 +587,7 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
         let via = bed.hosts[0].v4()?;
         bed.hosts[1].netns().sh(&format!("ip route flush proto 241; ip link delete flannel.1; ip route add {own} via {via} dev enp0s8"))?;
         bed.store
-            .configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
+            .configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"wireguard"}}"#)?;
         bed.daemons = bed
             .hosts
             .iter()
@@ -682,7 +682,7 @@ fn a_key_is_an_identity() -> Result<()> {
         let hosts = lab.hosts(&lan, 2)?;
         let leases = lab.folder("leases")?;
         let store = Store::dir(&leases);
-        store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
+        store.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"wireguard"}}"#)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
         let keys = hosts
             .iter()
@@ -744,7 +744,7 @@ fn kernel_and_userspace_understand_each_other() -> Result<()> {
             let backend = format!(
                 r#"{{"Type":"wireguard","PSK":"{psk}","Implementation":"{implementation}"}}"#
             );
-            store.configure(&format!(r#"{{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#))?;
+            store.configure(&format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#))?;
             daemons.push(host.flanneld(&options)?);
         }
         let kind = |host: &Host| host.netns().sh("ip -d link show flannel-wg");
