@@ -1,10 +1,14 @@
 //! The cgroups of pods, which outlive what ran in them when it was killed.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::site::name::entries;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// How long a killed process may take to leave its cgroup.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where containerd keeps what it knows of running containers.
 const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
@@ -24,22 +28,35 @@ pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Removes the cgroups of containers whose processes have ended.
+/// Removes the cgroups of containers whose processes have ended. The kernel may still be at the last of them.
 pub(crate) fn remove(containers: &[String]) {
     if containers.is_empty() {
         return;
     }
     // Version 2 is one hierarchy, version 1 has one for each controller.
-    let hierarchies = entries(Path::new(CGROUPS))
+    let parents: Vec<PathBuf> = entries(Path::new(CGROUPS))
         .into_iter()
         .map(|name| Path::new(CGROUPS).join(name))
-        .chain([PathBuf::from(CGROUPS)]);
-    for root in hierarchies {
-        let parent = root.join("k8s.io");
-        // What is not there, or not empty yet, or another cluster's, is not worth a failure.
-        for id in containers {
-            let _ = std::fs::remove_dir(parent.join(id));
+        .chain([PathBuf::from(CGROUPS)])
+        .map(|root| root.join("k8s.io"))
+        .collect();
+    let mut left: Vec<PathBuf> = parents
+        .iter()
+        .flat_map(|parent| containers.iter().map(|id| parent.join(id)))
+        .collect();
+    let end = Instant::now() + EXIT_TIMEOUT;
+    loop {
+        left.retain(|folder| {
+            let removed = std::fs::remove_dir(folder);
+            removed.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+        });
+        if left.is_empty() || Instant::now() > end {
+            break;
         }
+        std::thread::sleep(EXIT_TIMEOUT / 100);
+    }
+    for parent in parents {
+        // Another cluster's may be in it.
         let _ = std::fs::remove_dir(parent);
     }
 }
