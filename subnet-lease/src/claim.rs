@@ -15,14 +15,14 @@ pub struct Claim {
     /// The addresses that peers are told.
     pub public: Addresses,
     /// What the host knows. A store that assigns the subnets itself has no use for it.
-    pub host: HostFacts,
+    pub host: HostEvidence,
 }
 
 /// What a host knows that tells its own lease from another node's, and which subnets it must not choose.
 ///
 /// Stores of keys need it: there the nodes themselves decide whose key is whose.
 #[derive(Clone)]
-pub struct HostFacts {
+pub struct HostEvidence {
     /// The subnet that subnet.env on this host names.
     pub previous: Option<Subnets>,
     /// The bridges of this host from which the gateway of that subnet was removed, since the store gave this node another one.
@@ -56,7 +56,7 @@ pub struct Choice {
     pub interfaces: String,
 }
 
-impl Default for HostFacts {
+impl Default for HostEvidence {
     /// A host that knows nothing of a former lease.
     fn default() -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Default for HostFacts {
     }
 }
 
-impl fmt::Debug for HostFacts {
+impl fmt::Debug for HostEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostFacts")
             .field("previous", &self.previous)

@@ -21,7 +21,7 @@ use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use client::EtcdRegistry;
-use errors::Kind;
+use errors::FailureKind;
 use futures_util::stream::{self, BoxStream, StreamExt};
 pub use options::EtcdOptions;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl EtcdManager {
 impl KeyStore for EtcdRegistry {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let prefix = &self.connections.options().prefix;
-        let is_final = |why: &EtcdTrouble| why.has(|kind| kind == Kind::Credentials);
+        let is_final = |why: &EtcdTrouble| why.has(|kind| kind == FailureKind::Credentials);
         let value = self.get("config").await.map_err(|why| {
             if is_final(&why) {
                 Error::refused(why)

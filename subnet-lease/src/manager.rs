@@ -1,6 +1,6 @@
 //! The interface of every store: a few methods, which each manager implements in full.
 
-pub use crate::claim::{Choice, Claim, HostFacts};
+pub use crate::claim::{Choice, Claim, HostEvidence};
 use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs};

@@ -16,7 +16,8 @@ use subnet_lease::admission::Terms;
 use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::feed::{Feed, Reading};
 use subnet_lease::manager::{
-    Claim, Counters, Error, Held, HostFacts, LeaseStore, Liveness, Lost, NodeState, SubnetManager,
+    Claim, Counters, Error, Held, HostEvidence, LeaseStore, Liveness, Lost, NodeState,
+    SubnetManager,
 };
 use subnet_lease::reason::Reason;
 use subnet_lease::{
@@ -135,7 +136,7 @@ async fn a_manager_that_knows_no_keys_feeds_the_table() {
     let claim = Claim {
         node: NodeId::default(),
         public: Dual::V4([192, 168, 56, 1].into()),
-        host: HostFacts::default(),
+        host: HostEvidence::default(),
     };
     let config = manager.network_config().await.unwrap();
     let (state, _held) = watch::channel(Held::default());

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A kind of object, as an operator tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ObjectKind {
     /// An interface.
     Link,
     /// An address on one.
@@ -41,7 +41,7 @@ pub enum Kind {
 
 /// Whether a wanted object is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ObjectState {
     /// It is.
     AsWanted,
     /// It is not.
@@ -56,13 +56,13 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ObjectKind,
     /// Its text, as `ip` and `bridge` print it.
     pub text: String,
     /// The node that it is for; this one's own otherwise.
     pub holder: Option<Holder>,
     /// Whether it is there.
-    pub state: State,
+    pub state: ObjectState,
     /// What is there in its place.
     pub found: Option<String>,
 }
@@ -71,7 +71,7 @@ pub struct Object {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ObjectKind,
     /// Its text.
     pub text: String,
     /// Who made it.
@@ -181,10 +181,10 @@ impl Judge<'_> {
     fn object(&self, key: &Key, wanted: &Value) -> Object {
         let found = self.found(key);
         let (state, found) = match (found, self.errors.get(key)) {
-            (Some((found, _)), _) if fits(wanted, found) => (State::AsWanted, None),
-            (found, Some(error)) => (State::Refused(error.why.to_string()), found),
-            (Some(found), None) => (State::Different, Some(found)),
-            (None, None) => (State::Missing, None),
+            (Some((found, _)), _) if fits(wanted, found) => (ObjectState::AsWanted, None),
+            (found, Some(error)) => (ObjectState::Refused(error.why.to_string()), found),
+            (Some(found), None) => (ObjectState::Different, Some(found)),
+            (None, None) => (ObjectState::Missing, None),
         };
         let found = found.map(|(found, made)| match (key, wanted, found) {
             (Key::Link(name), Value::Link(wanted), Value::Link(found)) => {
@@ -261,7 +261,7 @@ impl Judge<'_> {
                 _ => None,
             });
         let told = others.map(|(name, spec, theirs)| Foreign {
-            kind: Kind::Link,
+            kind: ObjectKind::Link,
             text: self.words.link(*name, spec),
             by: "an operator or another program: it has the UDP port of flannel's device"
                 .to_owned(),
@@ -335,18 +335,18 @@ fn fits(wanted: &Value, found: &Value) -> bool {
     }
 }
 
-fn kind(key: &Key, value: &Value) -> Kind {
+fn kind(key: &Key, value: &Value) -> ObjectKind {
     match (key, value) {
-        (Key::Link(_), _) => Kind::Link,
-        (Key::Address(..), _) => Kind::Address,
-        (Key::Fdb(..), _) => Kind::Fdb,
-        (Key::Neighbor(..), _) => Kind::Neighbour,
-        (Key::WireguardPeer(..), _) => Kind::WireguardPeer,
-        (Key::AllowedIp(..), _) => Kind::AllowedIp,
+        (Key::Link(_), _) => ObjectKind::Link,
+        (Key::Address(..), _) => ObjectKind::Address,
+        (Key::Fdb(..), _) => ObjectKind::Fdb,
+        (Key::Neighbor(..), _) => ObjectKind::Neighbour,
+        (Key::WireguardPeer(..), _) => ObjectKind::WireguardPeer,
+        (Key::AllowedIp(..), _) => ObjectKind::AllowedIp,
         (Key::Route(..), Value::Route(route)) if route.kind == RouteKind::Blackhole => {
-            Kind::Blackhole
+            ObjectKind::Blackhole
         }
-        (Key::Route(..), _) => Kind::Route,
+        (Key::Route(..), _) => ObjectKind::Route,
     }
 }
 

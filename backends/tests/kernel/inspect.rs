@@ -1,7 +1,7 @@
 //! What is told of the kernel's objects, beside what `ip` and `bridge` print.
 
 use crate::bed::*;
-use netstate::inspect::{Inspection, Kind, State};
+use netstate::inspect::{Inspection, ObjectKind, ObjectState};
 use std::collections::BTreeSet;
 
 /// What `ip` and `bridge` print, a trimmed line an object, in all families.
@@ -24,7 +24,7 @@ fn wrong(inspection: &Inspection) -> Vec<&str> {
     inspection
         .objects
         .iter()
-        .filter(|object| object.state != State::AsWanted)
+        .filter(|object| object.state != ObjectState::AsWanted)
         .map(|object| object.text.as_str())
         .collect()
 }
@@ -46,22 +46,35 @@ fn every_backends_objects_are_as_wanted_and_read_as_they_are_printed() {
         (
             r#"{"Type":"vxlan"}"#,
             vec![
-                Kind::Link,
-                Kind::Address,
-                Kind::Fdb,
-                Kind::Neighbour,
-                Kind::Route,
-                Kind::Blackhole,
+                ObjectKind::Link,
+                ObjectKind::Address,
+                ObjectKind::Fdb,
+                ObjectKind::Neighbour,
+                ObjectKind::Route,
+                ObjectKind::Blackhole,
             ],
         ),
         (
             r#"{"Type":"vxlan","Mode":"userspace"}"#,
-            vec![Kind::Link, Kind::Address, Kind::Route, Kind::Blackhole],
+            vec![
+                ObjectKind::Link,
+                ObjectKind::Address,
+                ObjectKind::Route,
+                ObjectKind::Blackhole,
+            ],
         ),
-        (r#"{"Type":"host-gw"}"#, vec![Kind::Route, Kind::Blackhole]),
+        (
+            r#"{"Type":"host-gw"}"#,
+            vec![ObjectKind::Route, ObjectKind::Blackhole],
+        ),
         (
             r#"{"Type":"udp"}"#,
-            vec![Kind::Link, Kind::Address, Kind::Route, Kind::Blackhole],
+            vec![
+                ObjectKind::Link,
+                ObjectKind::Address,
+                ObjectKind::Route,
+                ObjectKind::Blackhole,
+            ],
         ),
     ] {
         in_namespace(move || async move {
@@ -73,13 +86,14 @@ fn every_backends_objects_are_as_wanted_and_read_as_they_are_printed() {
             let found = node.inspect().await;
             assert_eq!(wrong(&found), [""; 0], "{backend}");
             assert_eq!(found.foreign, [], "{backend}");
-            let seen: BTreeSet<Kind> = found.objects.iter().map(|object| object.kind).collect();
+            let seen: BTreeSet<ObjectKind> =
+                found.objects.iter().map(|object| object.kind).collect();
             assert_eq!(seen, kinds.into_iter().collect(), "{backend}");
             let printed = printed();
             for object in found
                 .objects
                 .iter()
-                .filter(|object| !matches!(object.kind, Kind::Link | Kind::Address))
+                .filter(|object| !matches!(object.kind, ObjectKind::Link | ObjectKind::Address))
             {
                 // ip shows the device of an IPv6 route that drops.
                 let text = object.text.replace(" proto", " dev lo proto");
@@ -215,7 +229,7 @@ fn a_route_in_our_place_is_told_with_the_kernels_error() {
             .find(|object| object.text == text)
             .unwrap();
         assert!(
-            matches!(&object.state, State::Refused(why) if why.contains("File exists")),
+            matches!(&object.state, ObjectState::Refused(why) if why.contains("File exists")),
             "{object:?}"
         );
         assert_eq!(

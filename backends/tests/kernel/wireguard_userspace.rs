@@ -2,7 +2,7 @@
 
 use crate::bed::*;
 use backends::Setup;
-use netstate::inspect::State;
+use netstate::inspect::ObjectState;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sched::{CloneFlags, setns};
 use packet_engine::engine::config::EngineConfig;
@@ -175,7 +175,7 @@ fn packets_pass_and_everything_heals() {
                 .await
                 .objects
                 .into_iter()
-                .filter(|object| object.state != State::AsWanted)
+                .filter(|object| object.state != ObjectState::AsWanted)
                 .collect();
             assert!(wrong.is_empty(), "{wrong:?}");
 

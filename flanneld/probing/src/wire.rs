@@ -19,7 +19,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// Asks for an echo answer.
     EchoQuestion,
     /// Answers it.
@@ -34,7 +34,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the message is.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The length of the question: in an answer, as it came in.
     pub length: u16,
     /// Random for each question, and repeated in its answer.
@@ -75,22 +75,22 @@ pub enum Message<'a> {
     Row(Header, &'a [u8]),
 }
 
-impl Kind {
+impl MessageKind {
     fn number(self) -> u8 {
         match self {
-            Kind::EchoQuestion => 1,
-            Kind::EchoAnswer => 2,
-            Kind::RowQuestion => 3,
-            Kind::RowAnswer => 4,
+            MessageKind::EchoQuestion => 1,
+            MessageKind::EchoAnswer => 2,
+            MessageKind::RowQuestion => 3,
+            MessageKind::RowAnswer => 4,
         }
     }
 
     fn of(number: u8) -> Option<Self> {
         [
-            Kind::EchoQuestion,
-            Kind::EchoAnswer,
-            Kind::RowQuestion,
-            Kind::RowAnswer,
+            MessageKind::EchoQuestion,
+            MessageKind::EchoAnswer,
+            MessageKind::RowQuestion,
+            MessageKind::RowAnswer,
         ]
         .into_iter()
         .find(|kind| kind.number() == number)
@@ -98,7 +98,7 @@ impl Kind {
 
     /// Whether it asks for an answer.
     pub fn asks(self) -> bool {
-        matches!(self, Kind::EchoQuestion | Kind::RowQuestion)
+        matches!(self, MessageKind::EchoQuestion | MessageKind::RowQuestion)
     }
 }
 
@@ -154,7 +154,7 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     if read.take::<4>()? != MAGIC || read.u8()? != VERSION {
         return None;
     }
-    let kind = Kind::of(read.u8()?)?;
+    let kind = MessageKind::of(read.u8()?)?;
     let header = Header {
         kind,
         length: read.u16()?,
@@ -166,7 +166,7 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
         return None;
     }
     match kind {
-        Kind::EchoQuestion | Kind::EchoAnswer => {
+        MessageKind::EchoQuestion | MessageKind::EchoAnswer => {
             let words = [read.u32()?, read.u32()?].map(|word| (word != NONE).then_some(word));
             let (tokens, ages) = if kind.asks() {
                 (words, [None; 2])
@@ -186,8 +186,8 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
             };
             Some(Message::Echo(header, echo))
         }
-        Kind::RowQuestion => (bytes.len() == ROW).then_some(Message::Row(header, &[])),
-        Kind::RowAnswer => (bytes.len() <= ROW).then_some(Message::Row(header, read.0)),
+        MessageKind::RowQuestion => (bytes.len() == ROW).then_some(Message::Row(header, &[])),
+        MessageKind::RowAnswer => (bytes.len() <= ROW).then_some(Message::Row(header, read.0)),
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn header(kind: Kind, length: u16) -> Header {
+    fn header(kind: MessageKind, length: u16) -> Header {
         Header {
             kind,
             length,
@@ -258,7 +258,7 @@ mod tests {
             up_ms: 0x6162_6364,
             ..Echo::default()
         };
-        let bytes = echo(&header(Kind::EchoAnswer, 0x7172), &body, ECHO);
+        let bytes = echo(&header(MessageKind::EchoAnswer, 0x7172), &body, ECHO);
         let want = concat!(
             "666c7072",
             "01",
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(bytes.len(), ECHO);
         assert_eq!(
             parse(&bytes),
-            Some(Message::Echo(header(Kind::EchoAnswer, 0x7172), body))
+            Some(Message::Echo(header(MessageKind::EchoAnswer, 0x7172), body))
         );
         let tokens = Echo {
             token: Some(0x8182_8384),
@@ -292,7 +292,7 @@ mod tests {
             heard_overlay_ms: None,
             ..body
         };
-        let question = echo(&header(Kind::EchoQuestion, 72), &tokens, ECHO);
+        let question = echo(&header(MessageKind::EchoQuestion, 72), &tokens, ECHO);
         assert_eq!(
             question[HEADER..HEADER + 8],
             [0x81, 0x82, 0x83, 0x84, 0x91, 0x92, 0x93, 0x94]
@@ -302,7 +302,11 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_dropped() {
-        let question = echo(&header(Kind::EchoQuestion, 1400), &Echo::default(), 1400);
+        let question = echo(
+            &header(MessageKind::EchoQuestion, 1400),
+            &Echo::default(),
+            1400,
+        );
         assert!(parse(&question).is_some());
         // A question cut short, or with something behind it, would be answered with a wrong length.
         assert!(parse(&question[..1399]).is_none());
@@ -312,19 +316,25 @@ mod tests {
             other[place] = value;
             assert!(parse(&other).is_none(), "byte {place}");
         }
-        let rows = row_question(&header(Kind::RowQuestion, u16::try_from(ROW).unwrap()));
+        let rows = row_question(&header(
+            MessageKind::RowQuestion,
+            u16::try_from(ROW).unwrap(),
+        ));
         assert!(matches!(parse(&rows), Some(Message::Row(_, []))));
-        let short = header(Kind::RowQuestion, 100);
+        let short = header(MessageKind::RowQuestion, 100);
         assert!(
             parse(&echo(&short, &Echo::default(), 100)).is_none(),
             "a short row question would be answered with more bytes"
         );
-        assert!(row_answer(&header(Kind::RowAnswer, 0), &[0; ROW]).is_none());
-        assert!(row_answer(&header(Kind::RowAnswer, 0), &[0; ROW - HEADER]).is_some());
+        assert!(row_answer(&header(MessageKind::RowAnswer, 0), &[0; ROW]).is_none());
+        assert!(row_answer(&header(MessageKind::RowAnswer, 0), &[0; ROW - HEADER]).is_some());
     }
 
-    fn kinds() -> impl Strategy<Value = Kind> {
-        prop_oneof![Just(Kind::EchoQuestion), Just(Kind::EchoAnswer)]
+    fn kinds() -> impl Strategy<Value = MessageKind> {
+        prop_oneof![
+            Just(MessageKind::EchoQuestion),
+            Just(MessageKind::EchoAnswer)
+        ]
     }
 
     fn addresses() -> impl Strategy<Value = Option<IpAddr>> {

@@ -17,7 +17,7 @@ use probing::node::Datagram;
 use probing::schedule::Walk;
 use probing::target::Path;
 use probing::view::Probe;
-use probing::wire::{ECHO, Echo, Header, Kind, Message, ROW, echo, parse, row_answer};
+use probing::wire::{ECHO, Echo, Header, Message, MessageKind, ROW, echo, parse, row_answer};
 use simulation::world::{Link, World};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -546,8 +546,12 @@ fn rows_come_while_somebody_looks_and_only_then() {
 }
 
 /// A message as a hostile host would write it.
-fn forged(kind: Kind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
-    let length = if kind == Kind::RowQuestion { ROW } else { ECHO };
+fn forged(kind: MessageKind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
+    let length = if kind == MessageKind::RowQuestion {
+        ROW
+    } else {
+        ECHO
+    };
     let header = Header {
         kind,
         length: u16::try_from(length).unwrap(),
@@ -556,9 +560,11 @@ fn forged(kind: Kind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
         to,
     };
     match kind {
-        Kind::EchoQuestion | Kind::EchoAnswer => echo(&header, &Echo::default(), ECHO),
-        Kind::RowQuestion => probing::wire::row_question(&header),
-        Kind::RowAnswer => row_answer(&header, &[0xff; 100]).unwrap(),
+        MessageKind::EchoQuestion | MessageKind::EchoAnswer => {
+            echo(&header, &Echo::default(), ECHO)
+        }
+        MessageKind::RowQuestion => probing::wire::row_question(&header),
+        MessageKind::RowAnswer => row_answer(&header, &[0xff; 100]).unwrap(),
     }
 }
 
@@ -579,10 +585,10 @@ fn hostile_messages_change_no_other_peers_verdict() {
             "198.51.100.9".parse().unwrap(),
         ];
         let kinds = [
-            Kind::EchoQuestion,
-            Kind::EchoAnswer,
-            Kind::RowQuestion,
-            Kind::RowAnswer,
+            MessageKind::EchoQuestion,
+            MessageKind::EchoAnswer,
+            MessageKind::RowQuestion,
+            MessageKind::RowAnswer,
         ];
         let from = sources[usize::try_from(step % 4).unwrap()];
         let kind = kinds[usize::try_from(step / 4 % 4).unwrap()];
@@ -652,7 +658,7 @@ fn a_flood_in_the_name_of_a_peer_costs_it_no_answer() {
                 nonce += 1;
                 let length = u16::try_from(ECHO).unwrap();
                 let header = Header {
-                    kind: Kind::EchoQuestion,
+                    kind: MessageKind::EchoQuestion,
                     length,
                     nonce,
                     from: of_1,
@@ -741,7 +747,7 @@ fn questions_in_a_peers_name_without_its_token_do_not_turn_a_cut_into_one_way() 
         while world.now.at < end {
             nonce += 1;
             let header = Header {
-                kind: Kind::EchoQuestion,
+                kind: MessageKind::EchoQuestion,
                 length: u16::try_from(ECHO).unwrap(),
                 nonce,
                 from: of_1,

@@ -68,10 +68,10 @@ pub async fn routes(
 
 fn object(object: inspect::Object) -> Object {
     let (state, why) = match object.state {
-        inspect::State::AsWanted => (State::AsWanted, None),
-        inspect::State::Missing => (State::Missing, None),
-        inspect::State::Different => (State::Different, None),
-        inspect::State::Refused(why) => (State::Refused, Some(why)),
+        inspect::ObjectState::AsWanted => (State::AsWanted, None),
+        inspect::ObjectState::Missing => (State::Missing, None),
+        inspect::ObjectState::Different => (State::Different, None),
+        inspect::ObjectState::Refused(why) => (State::Refused, Some(why)),
     };
     let holder = object.holder.map(|holder| Holder {
         node: holder.node,
@@ -105,15 +105,15 @@ fn other(foreign: inspect::Foreign) -> Foreign {
     }
 }
 
-fn kind(kind: inspect::Kind) -> Kind {
+fn kind(kind: inspect::ObjectKind) -> Kind {
     match kind {
-        inspect::Kind::Link => Kind::Link,
-        inspect::Kind::Address => Kind::Address,
-        inspect::Kind::Fdb => Kind::Fdb,
-        inspect::Kind::Neighbour => Kind::Neighbour,
-        inspect::Kind::WireguardPeer => Kind::WireguardPeer,
-        inspect::Kind::AllowedIp => Kind::AllowedIp,
-        inspect::Kind::Route => Kind::Route,
-        inspect::Kind::Blackhole => Kind::Blackhole,
+        inspect::ObjectKind::Link => Kind::Link,
+        inspect::ObjectKind::Address => Kind::Address,
+        inspect::ObjectKind::Fdb => Kind::Fdb,
+        inspect::ObjectKind::Neighbour => Kind::Neighbour,
+        inspect::ObjectKind::WireguardPeer => Kind::WireguardPeer,
+        inspect::ObjectKind::AllowedIp => Kind::AllowedIp,
+        inspect::ObjectKind::Route => Kind::Route,
+        inspect::ObjectKind::Blackhole => Kind::Blackhole,
     }
 }

@@ -17,7 +17,7 @@ use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
 use std::sync::Arc;
-use subnet_lease::manager::{Claim, Held, HostFacts, SubnetManager};
+use subnet_lease::manager::{Claim, Held, HostEvidence, SubnetManager};
 use subnet_lease::{NetworkConfig, NodeId, Subnets, Term};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -187,7 +187,7 @@ impl Daemon {
             warn!("{}: {warning}", subnet_file.display());
         }
         let leading = found.clone();
-        let host = HostFacts {
+        let host = HostEvidence {
             previous: previous.subnets(),
             released,
             macs: identity::flannel_macs().await,

@@ -50,9 +50,9 @@ impl io::Write for Line {
     }
 }
 
-struct Sink(Mutex<State>);
+struct Sink(Mutex<SinkState>);
 
-struct State {
+struct SinkState {
     dropped: u64,
     /// Dropped lines not yet reported.
     untold: u64,
@@ -64,7 +64,7 @@ struct State {
 
 impl Sink {
     const fn new() -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(SinkState {
             dropped: 0,
             untold: 0,
             stuck: false,
@@ -72,7 +72,7 @@ impl Sink {
         }))
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, SinkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,7 +1,7 @@
 //! The protocol's requests as calls to etcd.
 
 use super::connection::{Connection, Connections};
-use super::errors::{Kind, is_answer, is_no_lease};
+use super::errors::{FailureKind, is_answer, is_no_lease};
 use super::options::EtcdOptions;
 use super::trouble::EtcdTrouble;
 use crate::manager::Counters;
@@ -131,7 +131,7 @@ impl EtcdRegistry {
                 .await
             {
                 Ok(response) => response,
-                Err(failure) if failure.has(|kind| kind == Kind::TooLarge) && page > 1 => {
+                Err(failure) if failure.has(|kind| kind == FailureKind::TooLarge) && page > 1 => {
                     self.page.store(page / 2, Ordering::Relaxed);
                     continue;
                 }
@@ -352,7 +352,7 @@ impl Registry for EtcdRegistry {
             // Refused unseen, and the connection was dropped: the next one logs in as etcd requires now.
             Err(EtcdTrouble::Refused(_, why))
                 if self.connections.options().user.is_some()
-                    && why.kind().is_some_and(Kind::of_log_in) =>
+                    && why.kind().is_some_and(FailureKind::of_log_in) =>
             {
                 self.attempt(request).await?
             }

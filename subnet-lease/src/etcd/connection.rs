@@ -5,7 +5,7 @@
 
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
-use super::errors::{Kind, Refusal};
+use super::errors::{FailureKind, Refusal};
 use super::options::EtcdOptions;
 use super::tls::Tls;
 use super::tls_trouble::TlsTrouble;
@@ -294,7 +294,7 @@ impl Connections {
             // A refusal is an answer by etcd: a logged-in user may be told more.
             Ok(Err(error)) => match Refusal::from(&error) {
                 refusal
-                    if matches!(refusal.kind, Kind::Unreachable(_))
+                    if matches!(refusal.kind, FailureKind::Unreachable(_))
                         || refusal.kind.is_unavailable() =>
                 {
                     return Err(why_no_answer(refusal, &dialed, &target, tls.as_ref()).await);
@@ -348,7 +348,7 @@ impl Connections {
             Ok(Ok(client)) => Ok(client),
             Ok(Err(error)) => match Refusal::from(&error) {
                 Refusal {
-                    kind: Kind::NoAuthentication,
+                    kind: FailureKind::NoAuthentication,
                     ..
                 } => Ok(nobody),
                 refusal => Err(EndpointTrouble::LogIn(name.to_owned(), refusal)),
@@ -375,12 +375,12 @@ impl Connections {
         let refusal = Refusal::from(error);
         let user = self.options.user.as_ref().map(|(name, _)| name.clone());
         let lack = match refusal.kind {
-            Kind::Permission => Lack::Right {
+            FailureKind::Permission => Lack::Right {
                 user,
                 prefix: self.options.prefix.clone(),
             },
-            Kind::NoUser if user.is_none() => Lack::LogIn,
-            Kind::NoSpace => Lack::Space,
+            FailureKind::NoUser if user.is_none() => Lack::LogIn,
+            FailureKind::NoSpace => Lack::Space,
             _ => Lack::Nothing,
         };
         EndpointTrouble::Key {

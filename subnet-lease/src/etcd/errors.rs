@@ -8,7 +8,7 @@ use types::problem::StoreCause;
 
 /// What a refusal is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FailureKind {
     /// There is no answer: the connection failed.
     Unreachable(ConnectFailure),
     /// The server cannot serve: it is overloaded or stopping.
@@ -37,53 +37,58 @@ pub enum Kind {
     Client,
 }
 
-impl Kind {
+impl FailureKind {
     /// Whether another log-in, or none, would help.
     pub fn of_log_in(self) -> bool {
         matches!(
             self,
-            Kind::NoUser | Kind::StaleLogIn | Kind::NoAuthentication
+            FailureKind::NoUser | FailureKind::StaleLogIn | FailureKind::NoAuthentication
         )
     }
 
     /// Whether the server cannot serve for now.
     pub fn is_unavailable(self) -> bool {
-        matches!(self, Kind::Unavailable | Kind::NoLeader | Kind::TimedOut)
+        matches!(
+            self,
+            FailureKind::Unavailable | FailureKind::NoLeader | FailureKind::TimedOut
+        )
     }
 
     /// Its code.
     pub fn code(self) -> &'static str {
         match self {
-            Kind::Unreachable(_) => "etcd-unreachable",
-            Kind::Unavailable => "etcd-unavailable",
-            Kind::NoLeader => "etcd-no-leader",
-            Kind::TimedOut => "etcd-timed-out",
-            Kind::Credentials => "etcd-wrong-credentials",
-            Kind::NoUser => "etcd-no-user",
-            Kind::StaleLogIn => "etcd-stale-log-in",
-            Kind::NoAuthentication => "etcd-no-authentication",
-            Kind::Permission => "etcd-no-permission",
-            Kind::NoSpace => "etcd-no-space",
-            Kind::TooLarge => "etcd-too-large",
-            Kind::Refused(_) => "etcd-refused",
-            Kind::Client => "etcd-client",
+            FailureKind::Unreachable(_) => "etcd-unreachable",
+            FailureKind::Unavailable => "etcd-unavailable",
+            FailureKind::NoLeader => "etcd-no-leader",
+            FailureKind::TimedOut => "etcd-timed-out",
+            FailureKind::Credentials => "etcd-wrong-credentials",
+            FailureKind::NoUser => "etcd-no-user",
+            FailureKind::StaleLogIn => "etcd-stale-log-in",
+            FailureKind::NoAuthentication => "etcd-no-authentication",
+            FailureKind::Permission => "etcd-no-permission",
+            FailureKind::NoSpace => "etcd-no-space",
+            FailureKind::TooLarge => "etcd-too-large",
+            FailureKind::Refused(_) => "etcd-refused",
+            FailureKind::Client => "etcd-client",
         }
     }
 
     /// What it means for the store.
     pub fn cause(self) -> StoreCause {
         match self {
-            Kind::Unreachable(way) => way.cause(),
-            Kind::NoLeader => StoreCause::NoQuorum,
-            Kind::TimedOut => StoreCause::Silent,
-            Kind::Credentials | Kind::NoUser | Kind::StaleLogIn => StoreCause::User,
-            Kind::Permission => StoreCause::Role,
-            Kind::NoSpace => StoreCause::NoSpace,
-            Kind::Unavailable
-            | Kind::NoAuthentication
-            | Kind::TooLarge
-            | Kind::Refused(_)
-            | Kind::Client => StoreCause::Other,
+            FailureKind::Unreachable(way) => way.cause(),
+            FailureKind::NoLeader => StoreCause::NoQuorum,
+            FailureKind::TimedOut => StoreCause::Silent,
+            FailureKind::Credentials | FailureKind::NoUser | FailureKind::StaleLogIn => {
+                StoreCause::User
+            }
+            FailureKind::Permission => StoreCause::Role,
+            FailureKind::NoSpace => StoreCause::NoSpace,
+            FailureKind::Unavailable
+            | FailureKind::NoAuthentication
+            | FailureKind::TooLarge
+            | FailureKind::Refused(_)
+            | FailureKind::Client => StoreCause::Other,
         }
     }
 }
@@ -92,7 +97,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// What it is about.
-    pub kind: Kind,
+    pub kind: FailureKind,
     /// etcd's words, or those of the layers between.
     pub words: String,
 }
@@ -110,59 +115,62 @@ impl Refusal {
     /// A cancelled watch.
     pub fn cancelled(words: &str) -> Self {
         Self {
-            kind: of_words(words).unwrap_or(Kind::Unavailable),
+            kind: of_words(words).unwrap_or(FailureKind::Unavailable),
             words: words.to_owned(),
         }
     }
 }
 
 /// The kind of a failed call.
-fn kind(error: &etcd_client::Error) -> Kind {
+fn kind(error: &etcd_client::Error) -> FailureKind {
     use etcd_client::Error;
     match error {
         Error::GRpcStatus(status) => {
             let by_code = match status.code() {
-                Code::Unauthenticated => Kind::StaleLogIn,
-                Code::PermissionDenied => Kind::Permission,
+                Code::Unauthenticated => FailureKind::StaleLogIn,
+                Code::PermissionDenied => FailureKind::Permission,
                 // Whatever breaks a connection comes as one of these, etcd's "no leader" and "request timed out" as the first.
                 Code::Unavailable if status.message().starts_with("etcdserver: ") => {
-                    Kind::Unavailable
+                    FailureKind::Unavailable
                 }
-                Code::DeadlineExceeded => Kind::Unreachable(ConnectFailure::Silent),
+                Code::DeadlineExceeded => FailureKind::Unreachable(ConnectFailure::Silent),
                 Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => {
-                    Kind::Unreachable(ConnectFailure::of(status))
+                    FailureKind::Unreachable(ConnectFailure::of(status))
                 }
-                code => Kind::Refused(code as i32),
+                code => FailureKind::Refused(code as i32),
             };
             of_words(status.message()).unwrap_or(by_code)
         }
         Error::LeaseKeepAliveError(text) | Error::WatchError(text) => {
-            of_words(text).unwrap_or(Kind::Unreachable(ConnectFailure::Other))
+            of_words(text).unwrap_or(FailureKind::Unreachable(ConnectFailure::Other))
         }
-        Error::TransportError(error) => Kind::Unreachable(ConnectFailure::of(error)),
-        Error::IoError(error) => Kind::Unreachable(ConnectFailure::of(error)),
-        _ => Kind::Client,
+        Error::TransportError(error) => FailureKind::Unreachable(ConnectFailure::of(error)),
+        Error::IoError(error) => FailureKind::Unreachable(ConnectFailure::of(error)),
+        _ => FailureKind::Client,
     }
 }
 
 /// The kind that etcd's own words name.
-fn of_words(text: &str) -> Option<Kind> {
-    const KNOWN: [(&str, Kind); 15] = [
-        ("invalid user ID or password", Kind::Credentials),
-        ("user name is empty", Kind::NoUser),
-        ("invalid auth token", Kind::StaleLogIn),
-        ("revision of auth store is old", Kind::StaleLogIn),
-        ("authentication is not enabled", Kind::NoAuthentication),
-        ("permission denied", Kind::Permission),
-        ("NOSPACE", Kind::NoSpace),
-        ("database space exceeded", Kind::NoSpace),
-        ("message length too large", Kind::TooLarge),
-        ("decoded message length", Kind::TooLarge),
-        ("larger than max", Kind::TooLarge),
-        ("no leader", Kind::NoLeader),
-        ("leader changed", Kind::NoLeader),
-        ("request timed out", Kind::TimedOut),
-        ("too many requests", Kind::Unavailable),
+fn of_words(text: &str) -> Option<FailureKind> {
+    const KNOWN: [(&str, FailureKind); 15] = [
+        ("invalid user ID or password", FailureKind::Credentials),
+        ("user name is empty", FailureKind::NoUser),
+        ("invalid auth token", FailureKind::StaleLogIn),
+        ("revision of auth store is old", FailureKind::StaleLogIn),
+        (
+            "authentication is not enabled",
+            FailureKind::NoAuthentication,
+        ),
+        ("permission denied", FailureKind::Permission),
+        ("NOSPACE", FailureKind::NoSpace),
+        ("database space exceeded", FailureKind::NoSpace),
+        ("message length too large", FailureKind::TooLarge),
+        ("decoded message length", FailureKind::TooLarge),
+        ("larger than max", FailureKind::TooLarge),
+        ("no leader", FailureKind::NoLeader),
+        ("leader changed", FailureKind::NoLeader),
+        ("request timed out", FailureKind::TimedOut),
+        ("too many requests", FailureKind::Unavailable),
     ];
     KNOWN
         .into_iter()
@@ -175,7 +183,7 @@ pub fn is_answer(error: &etcd_client::Error) -> bool {
         // A log-in belongs to its connection: another connection, another log-in.
         kind if kind.of_log_in() => false,
         kind if kind.is_unavailable() => false,
-        Kind::Credentials | Kind::Unreachable(_) => false,
+        FailureKind::Credentials | FailureKind::Unreachable(_) => false,
         _ => match error {
             etcd_client::Error::GRpcStatus(status) => matches!(
                 status.code(),
@@ -229,85 +237,85 @@ mod tests {
             (
                 Code::InvalidArgument,
                 "etcdserver: user name is empty",
-                Kind::NoUser,
+                FailureKind::NoUser,
                 false,
             ),
             (
                 Code::InvalidArgument,
                 "etcdserver: authentication failed, invalid user ID or password",
-                Kind::Credentials,
+                FailureKind::Credentials,
                 false,
             ),
             (
                 Code::Unauthenticated,
                 "etcdserver: invalid auth token",
-                Kind::StaleLogIn,
+                FailureKind::StaleLogIn,
                 false,
             ),
             (
                 Code::InvalidArgument,
                 "etcdserver: revision of auth store is old",
-                Kind::StaleLogIn,
+                FailureKind::StaleLogIn,
                 false,
             ),
             (
                 Code::FailedPrecondition,
                 "etcdserver: authentication is not enabled",
-                Kind::NoAuthentication,
+                FailureKind::NoAuthentication,
                 false,
             ),
             (
                 Code::PermissionDenied,
                 "etcdserver: permission denied",
-                Kind::Permission,
+                FailureKind::Permission,
                 true,
             ),
             (
                 Code::ResourceExhausted,
                 "etcdserver: mvcc: database space exceeded",
-                Kind::NoSpace,
+                FailureKind::NoSpace,
                 true,
             ),
             (
                 Code::ResourceExhausted,
                 "etcdserver: too many requests",
-                Kind::Unavailable,
+                FailureKind::Unavailable,
                 false,
             ),
             (
                 Code::Unavailable,
                 "etcdserver: request timed out",
-                Kind::TimedOut,
+                FailureKind::TimedOut,
                 false,
             ),
             (
                 Code::Unavailable,
                 "tcp connect error",
-                Kind::Unreachable(ConnectFailure::Other),
+                FailureKind::Unreachable(ConnectFailure::Other),
                 false,
             ),
             (
                 Code::Unknown,
                 "transport error",
-                Kind::Unreachable(ConnectFailure::Other),
+                FailureKind::Unreachable(ConnectFailure::Other),
                 false,
             ),
             (
                 Code::OutOfRange,
                 "Error, decoded message length too large: found 7 bytes, the limit is: 4 bytes",
-                Kind::TooLarge,
+                FailureKind::TooLarge,
                 true,
             ),
             (
                 Code::OutOfRange,
                 "etcdserver: mvcc: required revision has been compacted",
-                Kind::Refused(11),
+                FailureKind::Refused(11),
                 true,
             ),
             (
                 Code::NotFound,
                 "etcdserver: requested lease not found",
-                Kind::Refused(5),
+                FailureKind::Refused(5),
                 true,
             ),
         ] {

@@ -1,6 +1,6 @@
 //! What can go wrong with etcd: with one endpoint, and with all of them.
 
-use super::errors::{Kind, Refusal};
+use super::errors::{FailureKind, Refusal};
 use super::tls_trouble::TlsTrouble;
 use crate::config::ConfigError;
 use crate::foreign::ConnectFailure;
@@ -90,7 +90,7 @@ impl From<Refusal> for EndpointTrouble {
 
 impl EndpointTrouble {
     /// What a refusal is about, where it is one.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
                 Some(refusal.kind)
@@ -201,9 +201,9 @@ impl Lasting for EndpointTrouble {
             Self::NoAddress(_) => self.to_string(),
             Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
                 match refusal.kind {
-                    Kind::Client => self.to_string(),
-                    Kind::Refused(code) => format!("{} {code}", self.code()),
-                    kind if kind.is_unavailable() => Kind::Unavailable.code().to_owned(),
+                    FailureKind::Client => self.to_string(),
+                    FailureKind::Refused(code) => format!("{} {code}", self.code()),
+                    kind if kind.is_unavailable() => FailureKind::Unavailable.code().to_owned(),
                     _ => self.code().to_owned(),
                 }
             }
@@ -250,7 +250,7 @@ const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"
 
 impl EtcdTrouble {
     /// Whether a refusal of this kind is a part of it.
-    pub fn has(&self, wanted: impl Fn(Kind) -> bool) -> bool {
+    pub fn has(&self, wanted: impl Fn(FailureKind) -> bool) -> bool {
         match self {
             Self::Endpoints(all) => all
                 .iter()
@@ -413,7 +413,7 @@ mod tests {
     use super::*;
     use crate::reason::{LogOnce, Reason};
 
-    fn refused(kind: Kind) -> EndpointTrouble {
+    fn refused(kind: FailureKind) -> EndpointTrouble {
         EndpointTrouble::Call(Refusal {
             kind,
             words: "no".to_owned(),
@@ -432,7 +432,7 @@ mod tests {
         let away =
             |words: &str| EndpointTrouble::Unreachable(ConnectFailure::Refused, words.to_owned());
         let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
-        let down = |first: EndpointTrouble| endpoints(&[first, refused(Kind::Credentials)]);
+        let down = |first: EndpointTrouble| endpoints(&[first, refused(FailureKind::Credentials)]);
         let mut told = LogOnce::default();
         let mut news = |trouble: EtcdTrouble| told.news(Some(&Reason::from(trouble)));
         assert!(news(down(away("refused"))) && !news(down(silent.clone())));
@@ -440,8 +440,8 @@ mod tests {
             news(endpoints(&[away("refused"), silent.clone()])) && !news(EtcdTrouble::WatchSilent)
         );
         assert!(
-            down(silent.clone()).has(|kind| kind == Kind::Credentials)
-                && !down(silent).has(|kind| kind == Kind::NoUser)
+            down(silent.clone()).has(|kind| kind == FailureKind::Credentials)
+                && !down(silent).has(|kind| kind == FailureKind::NoUser)
         );
     }
 
@@ -450,7 +450,7 @@ mod tests {
         let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
         let all = [
             ("http://a:1", silent),
-            ("http://b:1", refused(Kind::Permission)),
+            ("http://b:1", refused(FailureKind::Permission)),
         ];
         let trouble = EtcdTrouble::Endpoints(
             all.into_iter()

@@ -2,7 +2,7 @@
 
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
-use super::errors::{Kind, Refusal};
+use super::errors::{FailureKind, Refusal};
 use super::trouble::EtcdTrouble;
 use crate::protocol::registry::{Entry, key_text};
 use etcd_client::{
@@ -271,7 +271,7 @@ impl<'a> Watch<'a> {
         }
         if response.canceled() {
             let refusal = Refusal::cancelled(response.cancel_reason());
-            if refusal.kind == Kind::Permission || refusal.kind.of_log_in() {
+            if refusal.kind == FailureKind::Permission || refusal.kind.of_log_in() {
                 // Some versions call everything a missing permission here: a read finds out, and renews a log-in that is no longer valid.
                 let _ = self.registry.revision().await;
             }

@@ -68,14 +68,14 @@ impl Call {
 /// The Kubernetes API.
 pub struct Api {
     options: KubeOptions,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Counts the calls.
     pub counters: Arc<Counters>,
 }
 
 /// The server in use.
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     connection: Option<Connection>,
     /// Which of the configured servers.
     at: usize,
@@ -271,7 +271,7 @@ impl Api {
         ))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         // Each change is one assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

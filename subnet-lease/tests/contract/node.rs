@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::{
-    Choice, Claim, Error, Held, HostFacts, Lost, NodeState, SubnetManager,
+    Choice, Claim, Error, Held, HostEvidence, Lost, NodeState, SubnetManager,
 };
 use subnet_lease::{
     Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, wire,
@@ -27,14 +27,14 @@ pub fn claim(name: &str, last: u8) -> Claim {
             ..NodeId::default()
         },
         public: Dual::V4(Ipv4Addr::new(192, 168, 56, last)),
-        host: HostFacts {
+        host: HostEvidence {
             choice: Some(Choice {
                 interface: "enp0s3".to_owned(),
                 why: "it has the default route".to_owned(),
                 interfaces: "  enp0s8 192.168.56.101  <- reaches the store: --iface=enp0s8\n"
                     .to_owned(),
             }),
-            ..HostFacts::default()
+            ..HostEvidence::default()
         },
     }
 }

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseEvent;
-use subnet_lease::manager::{Claim, HostFacts, SubnetManager};
+use subnet_lease::manager::{Claim, HostEvidence, SubnetManager};
 
 cases! {
     the_watch_sees_leases_come_change_and_go: [],
@@ -34,7 +34,7 @@ async fn the_watch_sees_leases_come_change_and_go(bed: Bed) {
     let again = acquire(
         &manager,
         &Claim {
-            host: HostFacts {
+            host: HostEvidence {
                 previous: Some(lease.subnets),
                 ..moved.host.clone()
             },

@@ -4,7 +4,7 @@ use super::store::{NoAnswer, Store};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, HostFacts, Lost};
+use subnet_lease::manager::{Claim, HostEvidence, Lost};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, LogLine, Step};
 use subnet_lease::protocol::hold::hold;
@@ -44,11 +44,11 @@ fn claim(instance: &str) -> Claim {
             ..NodeId::default()
         },
         public: Dual::V4(OWN),
-        host: HostFacts {
+        host: HostEvidence {
             named: true,
             store_via_underlay: true,
             via_underlay: Arc::new(|_| true),
-            ..HostFacts::default()
+            ..HostEvidence::default()
         },
     }
 }

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, HostFacts, Lost};
+use subnet_lease::manager::{Claim, HostEvidence, Lost};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
 use subnet_lease::protocol::hold::hold;
@@ -78,12 +78,12 @@ impl Node {
                 ..NodeId::default()
             },
             public: Dual::V4(self.address),
-            host: HostFacts {
+            host: HostEvidence {
                 previous: self.previous,
                 named,
                 store_via_underlay: named,
                 via_underlay: Arc::new(move |_| named),
-                ..HostFacts::default()
+                ..HostEvidence::default()
             },
         }
     }

@@ -140,11 +140,11 @@ fn look(sighting: &Sighting) -> Inspection {
 }
 
 /// The objects that are not as wanted: their texts and states.
-fn wrong(inspection: &Inspection) -> Vec<(&str, &State)> {
+fn wrong(inspection: &Inspection) -> Vec<(&str, &ObjectState)> {
     inspection
         .objects
         .iter()
-        .filter(|object| object.state != State::AsWanted)
+        .filter(|object| object.state != ObjectState::AsWanted)
         .map(|object| (object.text.as_str(), &object.state))
         .collect()
 }
@@ -164,7 +164,7 @@ fn a_healthy_node_is_as_wanted() {
         (wrong(&found), found.foreign.len(), found.objects.len()),
         (vec![], 0, 8)
     );
-    let texts: Vec<(Kind, &str, Option<String>)> = found
+    let texts: Vec<(ObjectKind, &str, Option<String>)> = found
         .objects
         .iter()
         .map(|object| {
@@ -182,13 +182,13 @@ fn a_healthy_node_is_as_wanted() {
         texts[..3],
         [
             (
-                Kind::Link,
+                ObjectKind::Link,
                 "flannel.1 mtu 1450 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
                 None
             ),
-            (Kind::Address, "10.244.1.0/32 dev flannel.1", None),
+            (ObjectKind::Address, "10.244.1.0/32 dev flannel.1", None),
             (
-                Kind::Fdb,
+                ObjectKind::Fdb,
                 "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.2 self permanent",
                 Some("node-2".to_owned())
             ),
@@ -236,23 +236,23 @@ fn what_is_missing_or_different_is_told() {
     spec.mtu = 1400;
     sighting.survey.objects = surveyed(&sighting.have);
     let found = look(&sighting);
-    let told: Vec<(Kind, &State, Option<&str>)> = found
+    let told: Vec<(ObjectKind, &ObjectState, Option<&str>)> = found
         .objects
         .iter()
-        .filter(|object| object.state != State::AsWanted)
+        .filter(|object| object.state != ObjectState::AsWanted)
         .map(|object| (object.kind, &object.state, object.found.as_deref()))
         .collect();
     let link = "flannel.1 mtu 1400 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning";
     assert_eq!(
         told,
         [
-            (Kind::Link, &State::Different, Some(link)),
+            (ObjectKind::Link, &ObjectState::Different, Some(link)),
             (
-                Kind::Fdb,
-                &State::Different,
+                ObjectKind::Fdb,
+                &ObjectState::Different,
                 Some("02:00:00:00:00:03 dev flannel.1 dst 192.0.2.33 self permanent")
             ),
-            (Kind::Neighbour, &State::Missing, None),
+            (ObjectKind::Neighbour, &ObjectState::Missing, None),
         ]
     );
     assert_eq!(found.foreign, []);
@@ -273,12 +273,12 @@ fn a_learned_entry_in_the_place_of_ours_is_shown_there() {
     let object = found
         .objects
         .iter()
-        .find(|object| object.state != State::AsWanted)
+        .find(|object| object.state != ObjectState::AsWanted)
         .unwrap();
     let text = "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.9 self";
     assert_eq!(
         (&object.state, object.found.as_deref()),
-        (&State::Different, Some(text))
+        (&ObjectState::Different, Some(text))
     );
     assert_eq!(found.foreign[0].text, text);
     assert_eq!(
@@ -309,13 +309,13 @@ fn a_refused_route_has_the_reason_and_who_is_in_the_way() {
         wrong(&found),
         [(
             "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink",
-            &State::Refused(refused(libc::EEXIST).to_string())
+            &ObjectState::Refused(refused(libc::EEXIST).to_string())
         )]
     );
     let object = found
         .objects
         .iter()
-        .find(|object| object.state != State::AsWanted)
+        .find(|object| object.state != ObjectState::AsWanted)
         .unwrap();
     assert_eq!(
         object.found.as_deref(),
@@ -524,7 +524,10 @@ fn another_kind_under_our_name_is_refused() {
         why: taken.clone(),
     }];
     let found = look(&sighting);
-    assert_eq!(found.objects[0].state, State::Refused(taken.to_string()));
+    assert_eq!(
+        found.objects[0].state,
+        ObjectState::Refused(taken.to_string())
+    );
     assert_eq!(
         found.objects[0].found.as_deref(),
         Some("flannel.1 mtu 1450 up address 02:00:00:00:00:01 bridge")
@@ -532,7 +535,7 @@ fn another_kind_under_our_name_is_refused() {
     assert!(
         found.objects[1..]
             .iter()
-            .all(|object| object.state == State::Missing)
+            .all(|object| object.state == ObjectState::Missing)
             && found.foreign.is_empty(),
         "{found:?}"
     );
@@ -603,7 +606,7 @@ proptest! {
         let touched: BTreeSet<Key> = ops.iter().map(|op| *op.key()).collect();
         for (key, object) in sighting.want.0.keys().zip(&found.objects) {
             // What loses its link or the link's address is made again although it is there now.
-            prop_assert!(object.state == State::AsWanted || touched.contains(key), "{:?}", object);
+            prop_assert!(object.state == ObjectState::AsWanted || touched.contains(key), "{:?}", object);
         }
     }
 }

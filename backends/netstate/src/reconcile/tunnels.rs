@@ -45,7 +45,7 @@ pub struct Silent {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Peer {
+struct TunnelPeer {
     /// The endpoint that follows from the lease, as of the last pass.
     set: Option<SocketAddr>,
     /// Seconds between two keepalives that are sent to it. 0: none are, but as answers.
@@ -65,7 +65,7 @@ struct Peer {
     sent: Option<Instant>,
 }
 
-impl Peer {
+impl TunnelPeer {
     /// Whether it answers, as far as is known. One that is at rest may.
     fn works(&self, now: Instant) -> bool {
         !self.over
@@ -100,7 +100,7 @@ impl Peer {
 
 /// The peers.
 #[derive(Debug, Default)]
-pub(super) struct Tunnels(BTreeMap<Id, Peer>);
+pub(super) struct Tunnels(BTreeMap<Id, TunnelPeer>);
 
 impl Tunnels {
     /// Takes note of the sessions as they are now.
@@ -193,10 +193,10 @@ impl Tunnels {
                 Op::Add(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
                     self.0.insert(
                         (*name, *id),
-                        Peer {
+                        TunnelPeer {
                             set: peer.endpoint,
                             keepalive: peer.keepalive,
-                            ..Peer::default()
+                            ..TunnelPeer::default()
                         },
                     );
                 }
@@ -220,7 +220,7 @@ impl Tunnels {
     pub fn silent(&self, now: Instant) -> Vec<Silent> {
         let silent = self.0.iter().filter_map(|((link, key), peer)| {
             let silence = peer.silence(now)?;
-            let Peer { set, initiates, .. } = *peer;
+            let TunnelPeer { set, initiates, .. } = *peer;
             let handshake = peer.shaken.map(|at| now.duration_since(at));
             Some(Silent {
                 link: *link,

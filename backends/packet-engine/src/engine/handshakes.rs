@@ -22,7 +22,7 @@ pub struct Handshakes<P = Socket> {
 
 /// What the thread keeps between rounds.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct HandshakeState {
     worker: Worker,
     sender: Sender,
     log: LogLimit,
@@ -31,7 +31,7 @@ pub(super) struct State {
 impl<P: Port> Handshakes<P> {
     /// Runs until the wake, which has to be followed by [`Device::ring`].
     pub fn run(self) {
-        let mut state = State::default();
+        let mut state = HandshakeState::default();
         while !self.wake.called() {
             let next = self.round(&mut state);
             self.device.wait(next);
@@ -39,8 +39,8 @@ impl<P: Port> Handshakes<P> {
     }
 
     /// Does a round of work. Returns the time of the next one, unless something new comes before.
-    pub(super) fn round(&self, state: &mut State) -> Option<Instant> {
-        let State {
+    pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
+        let HandshakeState {
             worker,
             sender,
             log,

@@ -9,10 +9,10 @@ const STRIDE: u64 = 256;
 /// The limits of one thread.
 #[derive(Default)]
 pub struct LogLimit {
-    kinds: Vec<Kind>,
+    kinds: Vec<LogKind>,
 }
 
-struct Kind {
+struct LogKind {
     name: &'static str,
     since: u64,
     last: Instant,
@@ -23,7 +23,7 @@ impl LogLimit {
     pub fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {
-            self.kinds.push(Kind {
+            self.kinds.push(LogKind {
                 name,
                 since: 0,
                 last: Instant::now(),

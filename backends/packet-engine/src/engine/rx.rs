@@ -63,7 +63,7 @@ pub struct Rx<D = Tun, P = Socket> {
 }
 
 /// The state that a thread keeps between batches.
-pub(super) struct State {
+pub(super) struct RxState {
     merger: Merger,
     log: LogLimit,
     /// What the device accepts.
@@ -77,7 +77,7 @@ pub(super) struct State {
     sealed: Vec<u8>,
 }
 
-impl State {
+impl RxState {
     pub(super) fn new(offload: Offload) -> Self {
         let merger = Merger::new(offload.tcp, offload.udp);
         let (tcp, udp) = Default::default();
@@ -126,7 +126,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);
         let mut most = features.batch;
-        let mut state = State::new(self.tun.offload());
+        let mut state = RxState::new(self.tun.offload());
         if self.wireguard.is_some() {
             state.merger.trust_checksums();
         }
@@ -170,7 +170,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         count: usize,
         receiver: &mut Receiver,
         table: &Table,
-        state: &mut State,
+        state: &mut RxState,
     ) -> usize {
         add(&self.counters.received.batches, 1);
         if !state.merges() {
@@ -204,7 +204,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     /// Checks all datagrams of a receipt.
-    fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut State) {
+    fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut RxState) {
         let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
         if meta.truncated {
             return self.dropped(
@@ -303,7 +303,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     /// Writes the merged packets.
-    fn write(&self, buffer: &mut [u8], state: &mut State) {
+    fn write(&self, buffer: &mut [u8], state: &mut RxState) {
         state.merger.arrange();
         let mut written = Written::default();
         for position in 0..state.merger.groups().len() {
@@ -322,7 +322,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         index: usize,
         vnet: &VnetHeader,
         buffer: &mut [u8],
-        state: &mut State,
+        state: &mut RxState,
         written: &mut Written,
     ) {
         let Some(group) = state.merger.groups().get(index) else {
@@ -352,7 +352,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                 return self.count_lost(&error, count, &mut state.log);
             }
         }
-        let State { scratch, log, .. } = state;
+        let RxState { scratch, log, .. } = state;
         let lost = match (group.rest.is_empty(), buffer.get_mut(group.first.clone())) {
             (true, Some(packet)) => self.one_by_one(packet, vnet, count, log, written),
             _ => {
@@ -371,7 +371,7 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     /// Remembers a refused super-packet whose packets were accepted.
     #[cold]
-    fn merged_refused(&self, kind: Gso, state: &mut State) {
+    fn merged_refused(&self, kind: Gso, state: &mut RxState) {
         let now = Instant::now();
         if !state
             .writes_of(kind)

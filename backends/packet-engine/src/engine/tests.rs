@@ -438,7 +438,7 @@ proptest! {
         unknown.connect(from.peer_addr().unwrap()).unwrap();
         let tape = FakeTun::new(offload, Vec::new(), faults);
         let rx = rx(&tape, Arc::new(socket));
-        let (table, mut state, mut receiver) = (rx.table.load_full(), rx::State::new(offload), Receiver::new(64));
+        let (table, mut state, mut receiver) = (rx.table.load_full(), rx::RxState::new(offload), Receiver::new(64));
         let mut read = 0;
         for (came, follows) in &all {
             read += send(&from, came);
@@ -501,7 +501,7 @@ proptest! {
         }
         let tape = FakeTun::new(ALL, reads, Vec::new());
         let (tx, line) = tx(&tape, faults);
-        let (table, mut state) = (tx.table.load_full(), tx::State::new(&tx.config));
+        let (table, mut state) = (tx.table.load_full(), tx::TxState::new(&tx.config));
         let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
         loop {
             let error = tx.read(64, &mut buffer, &mut lengths);
@@ -529,8 +529,11 @@ fn refused_merged_packets_are_written_one_by_one() {
     let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
     *tape.refuses.lock().unwrap() = true;
     let rx = rx(&tape, Arc::new(socket));
-    let (table, mut state, mut receiver) =
-        (rx.table.load_full(), rx::State::new(ALL), Receiver::new(64));
+    let (table, mut state, mut receiver) = (
+        rx.table.load_full(),
+        rx::RxState::new(ALL),
+        Receiver::new(64),
+    );
     let mut sent: Vec<Vec<u8>> = Vec::new();
     for round in 0..5 {
         for n in 0..20u32 {
@@ -582,7 +585,7 @@ fn peer_at(n: u8) -> IpAddr {
 fn send_super_packets(
     tx: &Tx<FakeTun, FakeSocket>,
     line: &FakeSocket,
-    state: &mut tx::State,
+    state: &mut tx::TxState,
     to: &[u8],
 ) -> Vec<IpAddr> {
     let peer = |n| Peer {
@@ -624,7 +627,7 @@ fn send_super_packets(
 #[test]
 fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-    let mut state = tx::State::new(&tx.config);
+    let mut state = tx::TxState::new(&tx.config);
     *line.refuses.lock().unwrap() = vec![(peer_at(2), libc::EINVAL)];
     // Alone, and between others.
     let tried = send_super_packets(&tx, &line, &mut state, &[2, 2, 2, 2, 3, 2, 3]);
@@ -663,7 +666,7 @@ fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
 #[test]
 fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_accepts() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-    let mut state = tx::State::new(&tx.config);
+    let mut state = tx::TxState::new(&tx.config);
     *line.refuses.lock().unwrap() = (2..60)
         .map(|n| (peer_at(n), [libc::EINVAL, libc::EIO][usize::from(n % 2)]))
         .collect();
@@ -691,7 +694,7 @@ fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_acce
 #[test]
 fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mtu() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-    let mut state = tx::State::new(&tx.config);
+    let mut state = tx::TxState::new(&tx.config);
     *line.refuses.lock().unwrap() = (2..8).map(|n| (peer_at(n), libc::EMSGSIZE)).collect();
     let tried = send_super_packets(&tx, &line, &mut state, &[2, 3, 4, 5, 2, 3, 4, 5, 9]);
     assert_eq!(tried, [2, 3, 4, 5, 9].map(peer_at));
@@ -701,7 +704,7 @@ fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mt
 #[test]
 fn refused_segments_are_remembered_of_each_of_many_peers() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-    let mut state = tx::State::new(&tx.config);
+    let mut state = tx::TxState::new(&tx.config);
     *line.refuses.lock().unwrap() = (2..90).map(|n| (peer_at(n), libc::EINVAL)).collect();
     for n in 2..90 {
         send_super_packets(&tx, &line, &mut state, &[n, 95]);
@@ -715,7 +718,7 @@ fn refused_segments_are_remembered_of_each_of_many_peers() {
 fn receive_segments(
     rx: &Rx<FakeTun, Socket>,
     from: &UdpSocket,
-    state: &mut rx::State,
+    state: &mut rx::RxState,
     round: u32,
 ) -> usize {
     let (table, mut receiver) = (rx.table.load_full(), Receiver::new(64));
@@ -748,7 +751,7 @@ fn merged_writes_return_a_while_after_the_kernel_refused_them() {
     let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
     *tape.refuses.lock().unwrap() = true;
     let rx = rx(&tape, Arc::new(socket));
-    let mut state = rx::State::new(ALL);
+    let mut state = rx::RxState::new(ALL);
     (0..5).for_each(|round| assert_eq!(receive_segments(&rx, &from, &mut state, round), 20));
     assert!(!state.merges());
     *tape.refuses.lock().unwrap() = false;
@@ -762,7 +765,7 @@ fn merged_writes_go_on_when_refusals_are_rare() {
     let (socket, from) = loopback();
     let tape = FakeTun::new(ALL, Vec::new(), Vec::new());
     let rx = rx(&tape, Arc::new(socket));
-    let mut state = rx::State::new(ALL);
+    let mut state = rx::RxState::new(ALL);
     for round in 0..8 {
         *tape.refuses.lock().unwrap() = round % 2 == 0;
         receive_segments(&rx, &from, &mut state, round);

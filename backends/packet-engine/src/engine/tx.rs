@@ -81,7 +81,7 @@ struct Datagram {
 }
 
 /// The state that a thread keeps between batches.
-pub(super) struct State {
+pub(super) struct TxState {
     schedule: FlowSchedule,
     gathered: Gathered,
     sender: Sender,
@@ -113,9 +113,9 @@ impl Unpacked {
     }
 }
 
-impl State {
+impl TxState {
     pub(super) fn new(config: &EngineConfig) -> Self {
-        State {
+        TxState {
             schedule: FlowSchedule::default(),
             gathered: Gathered::default(),
             sender: Sender::default(),
@@ -133,7 +133,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];
         let mut lengths = Vec::with_capacity(features.batch);
-        let mut state = State::new(&self.config);
+        let mut state = TxState::new(&self.config);
         let mut backoff = ReadBackoff::default();
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
@@ -165,7 +165,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         buffer: &mut [u8],
         lengths: &[usize],
         table: &Table,
-        state: &mut State,
+        state: &mut TxState,
     ) {
         add(&self.counters.sent.batches, 1);
         if !state.segmenting.is_unrestricted() {
@@ -320,7 +320,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         reason: Reason,
         unpacked: &Unpacked,
         buffer: &[u8],
-        state: &mut State,
+        state: &mut TxState,
     ) {
         let (_, count) = unpacked.segments();
         if let Some(kind) = tell {
@@ -356,7 +356,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Decides about a packet and gathers the resulting datagrams.
-    fn packet(&self, unpacked: &Unpacked, buffer: &mut [u8], table: &Table, state: &mut State) {
+    fn packet(&self, unpacked: &Unpacked, buffer: &mut [u8], table: &Table, state: &mut TxState) {
         let Unpacked {
             start,
             length,
@@ -449,7 +449,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Sends the gathered messages.
-    fn flush(&self, buffer: &[u8], state: &mut State) {
+    fn flush(&self, buffer: &[u8], state: &mut TxState) {
         let messages = std::mem::take(&mut state.gathered.messages);
         let mut rest = messages.as_slice();
         let mut tries = 0;
@@ -500,10 +500,10 @@ impl<D: Device, P: Port> Tx<D, P> {
     fn send(
         &self,
         messages: &[Message],
-        state: &mut State,
+        state: &mut TxState,
         buffer: &[u8],
     ) -> (usize, Option<io::Error>) {
-        let State {
+        let TxState {
             sender, gathered, ..
         } = state;
         let socket = messages
@@ -561,7 +561,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Sends each datagram of a message separately.
-    fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut State, buffer: &[u8]) {
+    fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut TxState, buffer: &[u8]) {
         add(&self.counters.unsegmented, 1);
         tracing::debug!(
             "segmented send of {} x {} bytes to {} failed: {error}",
@@ -600,7 +600,7 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Remembers a refusal, and logs a new one.
     #[cold]
-    fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut State) {
+    fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut TxState) {
         let (device, minutes) = (&self.config.device, REMEMBERED.as_secs() / 60);
         if state.segmenting.refused(
             message.to.ip(),
@@ -620,7 +620,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Sends one datagram. Returns whether it was sent.
-    fn single(&self, one: &Message, state: &mut State, buffer: &[u8]) -> bool {
+    fn single(&self, one: &Message, state: &mut TxState, buffer: &[u8]) -> bool {
         let mut tries = 0;
         loop {
             let (done, error) = self.send(std::slice::from_ref(one), state, buffer);

@@ -4,7 +4,7 @@ use super::machine::Node;
 use super::message::{Datagram, Now};
 use crate::rows;
 use crate::target::Path;
-use crate::wire::{ECHO, Echo, Header, Kind, echo, row_answer};
+use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_answer};
 use std::time::Duration;
 use types::Family;
 
@@ -77,7 +77,7 @@ impl Node {
             ..Echo::default()
         };
         let header = Header {
-            kind: Kind::EchoAnswer,
+            kind: MessageKind::EchoAnswer,
             from: own,
             to: header.from,
             ..*header
@@ -105,7 +105,7 @@ impl Node {
         let own = self.local.who(key.into())?;
         self.traffic.questions += 1;
         let header = Header {
-            kind: Kind::RowAnswer,
+            kind: MessageKind::RowAnswer,
             from: own,
             to: header.from,
             ..*header

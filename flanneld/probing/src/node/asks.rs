@@ -3,7 +3,7 @@
 use super::machine::Node;
 use super::message::{LATE, Now, Send, WAIT, Waiting, What};
 use crate::target::Path;
-use crate::wire::{ECHO, Echo, Header, Kind, ROW, echo, row_question};
+use crate::wire::{ECHO, Echo, Header, MessageKind, ROW, echo, row_question};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
@@ -51,7 +51,7 @@ impl Node {
                 .saturating_sub(headers)
                 .max(u16::try_from(ECHO).unwrap_or(u16::MAX));
             let header = Header {
-                kind: Kind::EchoQuestion,
+                kind: MessageKind::EchoQuestion,
                 length,
                 nonce,
                 from: own,
@@ -94,7 +94,7 @@ impl Node {
             What::Row => {
                 let length = u16::try_from(ROW).unwrap_or(u16::MAX);
                 let header = Header {
-                    kind: Kind::RowQuestion,
+                    kind: MessageKind::RowQuestion,
                     length,
                     nonce,
                     from: own,

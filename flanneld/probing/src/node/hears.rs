@@ -7,7 +7,7 @@ use super::rounds::part;
 use crate::target::{Path, overlay_addresses};
 use crate::verdict::ProbeResult;
 use crate::who::is_same_node;
-use crate::wire::{Echo, Header, Kind, Message, parse};
+use crate::wire::{Echo, Header, Message, MessageKind, parse};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,10 +16,10 @@ impl Node {
     /// Takes a datagram. Returns the answer to it, if it is a question that gets one.
     pub fn hear(&mut self, now: Now, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         match parse(datagram.bytes) {
-            Some(Message::Echo(header, body)) if header.kind == Kind::EchoQuestion => {
+            Some(Message::Echo(header, body)) if header.kind == MessageKind::EchoQuestion => {
                 self.answer_echo(now, &datagram, &header, &body)
             }
-            Some(Message::Row(header, _)) if header.kind == Kind::RowQuestion => {
+            Some(Message::Row(header, _)) if header.kind == MessageKind::RowQuestion => {
                 self.answer_row(now, &datagram, &header)
             }
             Some(Message::Echo(header, body)) => {
@@ -46,7 +46,7 @@ impl Node {
     /// The question to which this is the answer: outstanding, asked of this address by this way, and for us.
     fn awaited(&mut self, nonce: u64, way: Path, from: IpAddr, header: &Header) -> Option<Waiting> {
         let waiting = *self.waiting.get(&nonce)?;
-        let is_row = header.kind == Kind::RowAnswer;
+        let is_row = header.kind == MessageKind::RowAnswer;
         let asked =
             waiting.way == way && waiting.to == from && (waiting.what == What::Row) == is_row;
         if !asked || Some(header.to) != self.local.who(waiting.key.into()) {

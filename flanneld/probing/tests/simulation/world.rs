@@ -4,7 +4,7 @@ use probing::node::{Datagram, LocalNode, Node, Notice, Now, Send};
 use probing::target::{Path, Target};
 use probing::view::{Mesh, Own, Probe};
 use probing::who::{mix, who};
-use probing::wire::{Header, Kind, Message, parse, row_answer};
+use probing::wire::{Header, Message, MessageKind, parse, row_answer};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::net::IpAddr;
@@ -377,7 +377,7 @@ impl World {
             Path::Overlay => subnet(from).network(),
             Path::Underlay => address(from),
         };
-        if matches!(parse(bytes), Some(Message::Echo(header, _)) if header.kind == Kind::EchoQuestion)
+        if matches!(parse(bytes), Some(Message::Echo(header, _)) if header.kind == MessageKind::EchoQuestion)
         {
             let second = self.now.at.as_secs();
             let count = &mut self.counts[node];

@@ -1,6 +1,6 @@
 //! With WireGuard: datagrams are opened where they were received, and their packets merged like others.
 
-use super::{Rx, State};
+use super::{Rx, RxState};
 use crate::ecn;
 use crate::engine::io::{Device, Port};
 use crate::packet::{Header, set_ecn};
@@ -15,7 +15,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         meta: &RecvMeta,
         buffer: &mut [u8],
         opener: &mut Opener<'_>,
-        state: &mut State,
+        state: &mut RxState,
     ) {
         let step = meta.segment.max(1);
         if meta.truncated {

@@ -85,7 +85,7 @@ impl End {
                 &mut buffer,
                 &lengths,
                 &table.load(),
-                &mut tx::State::new(&self.config),
+                &mut tx::TxState::new(&self.config),
             );
         }
         let Self {
@@ -127,7 +127,7 @@ impl End {
             counters: self.counters.clone(),
             wake,
         };
-        let mut state = rx::State::new(ALL);
+        let mut state = rx::RxState::new(ALL);
         while let Ok(count) = self.socket.receive(&mut self.receiver, 64) {
             rx.batch(count, &mut self.receiver, &table.load(), &mut state);
         }
@@ -396,7 +396,7 @@ fn with_several_queues_few_datagrams_are_sealed_before_they_are_sent() {
             &mut buffer,
             &lengths,
             &tx.table.load(),
-            &mut tx::State::new(&tx.config),
+            &mut tx::TxState::new(&tx.config),
         );
         assert_eq!(*line.runs.lock().unwrap(), runs);
     }
@@ -467,7 +467,7 @@ fn a_handshake_that_cannot_be_sent_is_told_and_counted() {
     };
     let log = Log::default();
     tracing::subscriber::with_default(log.clone(), || {
-        handshakes.round(&mut handshakes::State::default())
+        handshakes.round(&mut handshakes::HandshakeState::default())
     });
     let log = log.0.lock().unwrap();
     assert!(

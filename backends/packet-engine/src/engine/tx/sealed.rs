@@ -1,6 +1,6 @@
 //! With WireGuard: packets are sealed, one after another into the room for generated headers, and gathered like others.
 
-use super::{Datagram, State, Tx, Unpacked};
+use super::{Datagram, Tx, TxState, Unpacked};
 use crate::ecn;
 use crate::engine::io::{Device, Port};
 use crate::reason::Reason;
@@ -14,7 +14,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         unpacked: &Unpacked,
         buffer: &mut [u8],
         sealer: &mut Sealer<'_>,
-        state: &mut State,
+        state: &mut TxState,
     ) {
         let Unpacked {
             start,
@@ -95,7 +95,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         plain: &[u8],
         datagram: Option<Datagram>,
         sealer: &mut Sealer<'_>,
-        state: &mut State,
+        state: &mut TxState,
     ) {
         let sent = &self.counters.sent;
         let Some(datagram) = datagram else {
