@@ -18,6 +18,9 @@ type Names = BTreeSet<String>;
 const FOREIGN_FLAGS: &[&str] = &[
     // Stands for any.
     "name",
+    // Former names of flags.
+    "page-ip",
+    "page-port",
     "add-port",
     "allow-direct-routing",
     "all-namespaces",

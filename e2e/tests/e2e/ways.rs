@@ -18,7 +18,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"vxlan"}}"#;
+const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Connections on each way in.
 const CONNECTIONS: usize = 10_000;

@@ -22,6 +22,8 @@ fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
             "POD_NAME",
             "POD_NAMESPACE",
             "EVENT_QUEUE_DEPTH",
+            "FLANNELD_PAGE_IP",
+            "FLANNELD_PAGE_PORT",
         ]
         .map(|name| (name.to_owned(), None)),
     );

@@ -682,7 +682,7 @@ fn a_key_is_an_identity() -> Result<()> {
         let hosts = lab.hosts(&lan, 2)?;
         let leases = lab.folder("leases")?;
         let store = Store::dir(&leases);
-        store.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"wireguard"}}"#)?;
+        store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
         let keys = hosts
             .iter()
