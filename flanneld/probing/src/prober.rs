@@ -37,11 +37,11 @@ const REOPEN: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_millis(400);
 /// A pause in which a flood does not take the processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
-/// What comes in before a turn that is so near is read then: the kernel notes when it came. To wake for each of them would cost more than to read it.
+/// Reads wait for the next probe if it is due within this time. The kernel timestamps packets, so this saves wake-ups and costs no accuracy.
 const MAX_READ_DELAY: Duration = Duration::from_millis(300);
-/// Who sends more at once than this is read without a pause, lest there be no room for others,
+/// Above this many packets per read, the socket is drained without a pause so that its buffer does not overflow ...
 const MAX_BATCH: usize = 16;
-/// and for so long after that: a flood comes in waves.
+/// ... and for this long afterwards: a flood comes in waves.
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
 /// The longest sleep: clocks may be changed meanwhile.
 const LONGEST: Duration = Duration::from_secs(60);

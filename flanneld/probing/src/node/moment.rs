@@ -1,4 +1,4 @@
-//! A point in time of which each peer keeps many: half as large as a `Duration`, and no larger where it may be missing.
+//! A point in time of half the size of a `Duration`, optional or not. Each peer keeps many.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
