@@ -55,18 +55,18 @@ image: ## The container images as archives in target/images, without an engine [
 demo: ## Hosts in namespaces, joined by flannel, with traffic; KUBE=1: a real Kubernetes cluster [BACKEND=vxlan|wireguard|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
 ifneq ($(KUBE),)
 	./e2e/setup.sh demo-kube
-	cargo build -p flanneld -p flannelctl -p flannel-cni
+	cargo build -p flanneld -p flannelctl -p flannel-lab -p flannel-cni
 	PROFILE=dev PROGRAMS=target/debug CNI_PLUGIN=target/debug/flannel IMAGES=$(CURDIR)/target/demo-images ./conf/image/build.sh
 	$(AS_ROOT) ./target/debug/flannelctl lab --kube --hosts $(HOSTS) --images target/demo-images $(ARGS)
 else
 	./e2e/setup.sh $(if $(filter etcd,$(STORE)),demo-etcd,demo)
-	cargo build -p flanneld -p flannelctl
+	cargo build -p flanneld -p flannelctl -p flannel-lab
 	$(AS_ROOT) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
 endif
 
 picture: ## Draw docs/demo.svg from a real run of the demonstration
 	./e2e/setup.sh demo
-	cargo build -p flanneld -p flannelctl
+	cargo build -p flanneld -p flannelctl -p flannel-lab
 	$(SUDO) script -qec "stty columns 200; ./target/debug/flannelctl lab" /dev/null > target/demo.typescript < /dev/null
 	python3 docs/demo-svg.py 'make demo' < target/demo.typescript > docs/demo.svg
 
@@ -204,9 +204,10 @@ cni: ## The CNI plugin as one static program, target/cni/ARCH/flannel [ARCH=amd6
 
 install: ## Install the daemon, flannelctl, manual pages, completions, the systemd unit and examples [PREFIX=/usr/local DESTDIR=]
 	./e2e/setup.sh build
-	cargo build --release -p flanneld -p flannelctl
+	cargo build --release -p flanneld -p flannelctl -p flannel-lab
 	install -D -m 755 target/release/flanneld $(DESTDIR)$(PREFIX)/bin/flanneld
 	install -D -m 755 target/release/flannelctl $(DESTDIR)$(PREFIX)/bin/flannelctl
+	install -D -m 755 target/release/flannel-lab $(DESTDIR)$(PREFIX)/bin/flannel-lab
 	install -D -m 755 conf/mk-docker-opts.sh $(DESTDIR)$(PREFIX)/bin/mk-docker-opts.sh
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/flannel/net-conf
 	sed 's|/usr/local/|$(PREFIX)/|g' conf/flanneld.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/flanneld.service

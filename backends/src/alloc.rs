@@ -10,7 +10,8 @@ use netstate::plan::{Announced, Plan};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
+use types::Subnets;
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Profile};
 

@@ -13,8 +13,9 @@ use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::features::Features;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig};
 use tokio::sync::{Notify, watch};
+use types::Subnets;
 use types::{Encapsulation, Family, Profile};
 
 /// Decides whether the backend can use a lease. Pure.

@@ -13,7 +13,8 @@ use netstate::route::{RouteKind, RouteSpec, metric};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
+use types::Subnets;
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Family, Profile};
 

@@ -19,7 +19,8 @@ use netstate::underlay::Underlay;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::json::Object;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
+use types::Subnets;
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Profile};
 

@@ -270,14 +270,14 @@ mod tests {
             overlay(r#"{"Type":"alloc"}"#).is_none(),
             "it carries no packets"
         );
-        let both = subnet_lease::Subnets::Both(
+        let both = types::Subnets::Both(
             "10.5.1.0/24".parse().unwrap(),
             "fd00:5::/64".parse().unwrap(),
         );
         let carried = |backend: &str| overlay(backend).unwrap().carried(both);
         assert_eq!(
             carried(r#"{"Type":"ipip"}"#),
-            subnet_lease::Subnets::V4("10.5.1.0/24".parse().unwrap()),
+            types::Subnets::V4("10.5.1.0/24".parse().unwrap()),
             "in IPv6 nobody is asked through it"
         );
         assert_eq!(carried(r#"{"Type":"vxlan"}"#), both);

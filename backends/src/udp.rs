@@ -26,7 +26,8 @@ use packet_engine::framing::Framing;
 use packet_engine::table::TableSettings;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable};
+use types::Subnets;
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Profile};
 

@@ -3,7 +3,7 @@
 
 pub(crate) mod checks;
 #[cfg(feature = "wireguard")]
-pub mod wireguard;
+pub(crate) mod wireguard;
 
 use crate::error::UnderlayError;
 use crate::handover::Files;
@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-use subnet_lease::Subnets;
+use types::Subnets;
 use types::{Coded, Family};
 
 /// An engine and its state.
@@ -87,7 +87,7 @@ impl Device {
 }
 
 /// The kernel with its engines.
-pub struct UserspaceKernel<K> {
+pub(crate) struct UserspaceKernel<K> {
     kernel: K,
     devices: Vec<Device>,
     files: Files,
@@ -95,7 +95,7 @@ pub struct UserspaceKernel<K> {
 
 impl<K: Kernel> UserspaceKernel<K> {
     /// A kernel without engines.
-    pub fn new(kernel: K, files: Files) -> Self {
+    pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self {
             kernel,
             devices: Vec::new(),
@@ -104,7 +104,7 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 
     /// Adds an engine. It starts when the reconciler adds its link.
-    pub fn engine(
+    pub(crate) fn engine(
         &mut self,
         name: LinkName,
         config: EngineConfig,
@@ -134,7 +134,7 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 
     /// The counters of the engines, by device.
-    pub fn counters(&self) -> Vec<(String, Arc<Counters>)> {
+    pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.devices
             .iter()
             .map(|device| (device.name.to_string(), device.engine.counters().clone()))

@@ -30,8 +30,9 @@ use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::{JsonFault, Object};
-use subnet_lease::{Dual, Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson};
 use types::profile::{Device, Keys, Overhead};
+use types::{Dual, Subnets};
 use types::{Encapsulation, Family, Profile};
 
 /// The wire name.

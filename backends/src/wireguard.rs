@@ -33,7 +33,8 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::{JsonFault, Object};
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson};
+use types::Subnets;
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Profile};
 

@@ -14,7 +14,7 @@ const OPTIONAL: [&str; 2] = ["table", "scope"];
 ///
 /// # Errors
 /// Names the route that is malformed.
-pub fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
+pub(crate) fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
     let wrong = |what: &str| CniError::new(INTERNAL, format!("'ipam' routes: {what}"));
     match routes {
         None | Some(Value::Null) => Ok(Vec::new()),

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::rights;
+use console::rights;
 use doctor::Report;
 use node_api::routes::{self, Routes};
 use node_api::{Node, Probe};
@@ -28,7 +28,7 @@ const LIMIT: usize = 64 * 1024 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub enum Silence {
+pub(crate) enum Silence {
     /// No daemon runs.
     Stopped(PathBuf),
     /// Something runs that has no socket.
@@ -55,7 +55,7 @@ pub enum Silence {
 
 /// What came instead of an answer.
 #[derive(Debug)]
-pub enum Strange {
+pub(crate) enum Strange {
     /// No HTTP.
     NoHttp,
     /// Another code than 200.
@@ -157,7 +157,7 @@ impl fmt::Display for Strange {
 ///
 /// # Errors
 /// Says why there is none.
-pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
+pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
     let path = api_socket::path(subnet_file);
     let target = if rows {
         format!("{}?rows", node_api::NODE)
@@ -173,7 +173,7 @@ pub fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
 ///
 /// # Errors
 /// Says why there is no report.
-pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
+pub(crate) fn findings(subnet_file: &Path) -> Result<Report, Silence> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
     let named = |report: &Report| report.schema.clone();
@@ -185,7 +185,7 @@ pub fn findings(subnet_file: &Path) -> Result<Report, Silence> {
 ///
 /// # Errors
 /// Says why there is no comparison.
-pub fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
+pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::ROUTES, TIMEOUT)?;
     refused(&answer)?;
@@ -197,7 +197,7 @@ pub fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
 ///
 /// # Errors
 /// Says why there is nothing: nobody is meant, it cannot be asked now, or the daemon does not answer.
-pub fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, Silence> {
+pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, Silence> {
     let path = api_socket::path(subnet_file);
     // A daemon that hangs is noticed at once.
     get(subnet_file, &path, ALIVE, TIMEOUT)?;
@@ -211,7 +211,7 @@ pub fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, Silence> {
 ///
 /// # Errors
 /// Says why there is no answer.
-pub fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
+pub(crate) fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, target, TIMEOUT)?;
     match split(&answer) {

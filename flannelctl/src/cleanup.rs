@@ -16,8 +16,8 @@ use run_dir::instance::running::Beside;
 use run_dir::subnet_env;
 use subnet_lease::NetworkConfig;
 
-use crate::out;
-use crate::rights;
+use console::out;
+use console::rights;
 use report::Report;
 
 /// The default path of subnet.env.
@@ -25,7 +25,7 @@ const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
 /// What to remove, and with which safeguards.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Only print what would be removed.
     #[arg(long)]
     dry_run: bool,
@@ -50,7 +50,7 @@ pub struct Args {
 }
 
 /// Lists or removes.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     rights::network("see and remove all that flannel left")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

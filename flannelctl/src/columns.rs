@@ -1,19 +1,19 @@
 //! Tables whose columns are as wide as what is in them.
 
-use subnet_lease::printable;
+use types::printable;
 
-use crate::screen::{Screen, Style};
+use console::screen::{Screen, Style};
 
 /// A cell, and its style if it has one.
-pub type Cell = (String, Option<Style>);
+pub(crate) type Cell = (String, Option<Style>);
 
 /// A cell without a style.
-pub fn plain(text: impl Into<String>) -> Cell {
+pub(crate) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), None)
 }
 
 /// Lines with a heading. A row may have one cell more than there are headings, for a note.
-pub fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
+pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
     let rows: Vec<Vec<Cell>> = rows
         .iter()
         .map(|row| {

@@ -7,14 +7,14 @@ use clap::ValueEnum;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::out;
+use console::out;
 
 /// The section of manual pages for system administration.
 const SECTION: &str = "8";
 
 /// The shell, and the program.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The shell.
     shell: Shell,
     /// Print the completions of this program only, as needed for a file in a completion directory.
@@ -23,7 +23,7 @@ pub struct Args {
 
 /// The destination of manual pages.
 #[derive(Debug, clap::Args)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// The directory, such as /usr/local/share/man/man8.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -65,7 +65,7 @@ impl Program {
 }
 
 /// Prints completions.
-pub fn run(args: &Args, own: &clap::Command) -> Result<()> {
+pub(crate) fn run(args: &Args, own: &clap::Command) -> Result<()> {
     for program in Program::value_variants()
         .iter()
         .filter(|program| args.program.is_none_or(|only| only == **program))
@@ -76,7 +76,7 @@ pub fn run(args: &Args, own: &clap::Command) -> Result<()> {
 }
 
 /// Writes manual pages: one for each program and for each subcommand.
-pub fn manual(args: &ManArgs, own: &clap::Command) -> Result<()> {
+pub(crate) fn manual(args: &ManArgs, own: &clap::Command) -> Result<()> {
     std::fs::create_dir_all(&args.dir)
         .with_context(|| format!("creating {}", args.dir.display()))?;
     for program in Program::value_variants() {

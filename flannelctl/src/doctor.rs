@@ -11,14 +11,14 @@ use doctor::{Report, Severity, table};
 use crate::ask::{self, Silence};
 use crate::form::{self, Form};
 use crate::place::Place;
-use crate::screen::Screen;
+use console::screen::Screen;
 
 /// The exit code of a node on which something is broken.
 const BROKEN: u8 = 3;
 
 /// The options of the doctor.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Also show what other findings explain, and each check that could not be made.
     #[arg(long)]
     all: bool,
@@ -33,7 +33,7 @@ pub struct Args {
 ///
 /// # Errors
 /// Nothing could be found out.
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
         // What does not run or hangs is looked at from outside.

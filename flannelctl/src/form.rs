@@ -3,11 +3,11 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::out;
+use console::out;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Form {
+pub(crate) enum Form {
     /// For people.
     #[default]
     Text,
@@ -19,7 +19,7 @@ pub enum Form {
 ///
 /// # Errors
 /// It cannot be written as JSON.
-pub fn print(document: &impl Serialize) -> Result<()> {
+pub(crate) fn print(document: &impl Serialize) -> Result<()> {
     out::document(&serde_json::to_string_pretty(document)?);
     Ok(())
 }

@@ -12,12 +12,13 @@ use subnet_lease::admission::{Reason, Refused, Terms, admitted};
 use subnet_lease::json::Object;
 use subnet_lease::protocol::registry::{Entry, Listing};
 use subnet_lease::protocol::view::Item;
-use subnet_lease::{LeaseTable, NetworkConfig, printable};
+use subnet_lease::{LeaseTable, NetworkConfig};
+use types::printable;
 
 use crate::form::{self, Form};
-use crate::out;
-use crate::screen::{Screen, Style};
 use crate::store;
+use console::out;
+use console::screen::{Screen, Style};
 use subnet_lease::manager::Liveness;
 use types::Family;
 
@@ -26,7 +27,7 @@ const SCHEMA: &str = "flannel.leases/1";
 
 /// The options of the list.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Also show when each holder was last seen and when its lease expires; one request to etcd per lease.
     #[arg(long)]
     long: bool,
@@ -41,7 +42,7 @@ pub struct Args {
 }
 
 /// Lists the leases.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
         store.reach().await?;
@@ -85,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Leases sorted by address, and the keys that name no subnet.
-pub struct Keys {
+pub(crate) struct Keys {
     /// Leases, readable or unreadable.
     pub items: Vec<Item>,
     /// Keys that name no lease.
@@ -94,7 +95,7 @@ pub struct Keys {
 
 impl Keys {
     /// Sorts a list of entries.
-    pub fn of(listing: Listing) -> Keys {
+    pub(crate) fn of(listing: Listing) -> Keys {
         let (known, strange): (Vec<Entry>, Vec<Entry>) = listing
             .entries
             .into_iter()
@@ -198,7 +199,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
 }
 
 /// Why a value is unreadable.
-pub fn unreadable(item: &Item) -> Option<String> {
+pub(crate) fn unreadable(item: &Item) -> Option<String> {
     let reason = || {
         subnet_lease::wire::parse_value(&item.entry.value)
             .err()
@@ -234,7 +235,7 @@ fn identities(item: &Item) -> Vec<String> {
 }
 
 /// Describes the holder of a lease.
-pub fn holder(item: &Item) -> String {
+pub(crate) fn holder(item: &Item) -> String {
     match item.node() {
         Some(node) if node.name.is_empty() => node.id.to_string(),
         Some(node) => node.name.to_string(),
@@ -243,7 +244,7 @@ pub fn holder(item: &Item) -> String {
 }
 
 /// A duration in one or two units.
-pub fn span(time: Duration) -> String {
+pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match (
         seconds / 86_400,

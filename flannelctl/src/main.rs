@@ -14,15 +14,12 @@ mod doctor;
 mod form;
 mod lab;
 mod leases;
-mod out;
 mod peers;
 mod place;
 mod probe;
 mod release;
 mod reserve;
-mod rights;
 mod routes;
-mod screen;
 mod status;
 mod store;
 mod support_bundle;
@@ -30,6 +27,7 @@ mod support_bundle;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use console::out;
 
 /// Inspect a flannel network, clean up after it, or build one to try out.
 #[derive(Debug, Parser)]
@@ -62,7 +60,7 @@ enum Command {
     /// Write what others need to find out what is wrong into one file, without secrets.
     SupportBundle(support_bundle::Args),
     /// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
-    Lab(lab::Args),
+    Lab(console::lab::Args),
     /// Print a shell's completions for flanneld and flannelctl.
     Completion(completion::Args),
     /// Write the manual pages of flanneld and flannelctl into a directory.
@@ -87,7 +85,6 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return complain_of_usage(&error),
     };
-    let long = matches!(cli.command, Command::Lab(_));
     let mut code = ExitCode::SUCCESS;
     let outcome = match cli.command {
         Command::Status(args) => status::run(&args).map(|found| code = found),
@@ -100,17 +97,12 @@ fn main() -> ExitCode {
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Doctor(args) => doctor::run(&args).map(|found| code = found),
         Command::SupportBundle(args) => support_bundle::run(&args),
-        Command::Lab(args) => lab::run(&args),
+        Command::Lab(_) => lab::run(),
         Command::Completion(args) => completion::run(&args, &command()),
         Command::Man(args) => completion::manual(&args, &command()),
     };
     match outcome.and_then(|()| out::end()) {
         Ok(()) => code,
-        // With the ends of logs.
-        Err(error) if long => {
-            out::complain_at_length(error);
-            ExitCode::FAILURE
-        }
         Err(error) => {
             out::complain(format!("{error:#}"));
             ExitCode::FAILURE

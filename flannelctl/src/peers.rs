@@ -11,10 +11,10 @@ use types::reachability::Impact;
 
 use crate::ask;
 use crate::form::{self, Form};
-use crate::out;
 use crate::place::Place;
-use crate::screen::Screen;
 use crate::status::BROKEN;
+use console::out;
+use console::screen::Screen;
 
 /// The pause between two looks.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ const ROWS_PACE: Duration = Duration::from_millis(200);
 
 /// Which rows, how often, and in which form.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Also ask every other node what it says of its peers.
     #[arg(long)]
     all: bool,
@@ -43,7 +43,7 @@ pub struct Args {
 ///
 /// # Errors
 /// The daemon cannot be asked.
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let screen = Screen::open();
     loop {
         let peers = document(look(args)?, args.all);

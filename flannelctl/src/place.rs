@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 /// Where the daemon puts subnet.env unless it is told otherwise.
-pub const SUBNET_FILE: &str = "/run/flannel/subnet.env";
+pub(crate) const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
 /// The daemon that is meant.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Place {
+pub(crate) struct Place {
     /// The subnet.env of flanneld: its socket and last words lie beside it.
     #[arg(long, value_name = "FILE", default_value = SUBNET_FILE, env = "FLANNELD_SUBNET_FILE")]
     pub subnet_file: PathBuf,

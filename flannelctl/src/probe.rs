@@ -9,12 +9,12 @@ use anyhow::Result;
 use crate::ask;
 use crate::form::{self, Form};
 use crate::place::Place;
-use crate::screen::Screen;
 use crate::status::BROKEN;
+use console::screen::Screen;
 
 /// Whom, and the form of the output.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A peer by its name, subnet or address, or the address of a pod.
     #[arg(value_name = "PEER|POD-IP")]
     peer: String,
@@ -29,7 +29,7 @@ pub struct Args {
 ///
 /// # Errors
 /// The daemon cannot be asked, or it cannot ask.
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let probe = ask::probe(&args.place.subnet_file, &args.peer)?;
     match args.output {
         Form::Json => form::print(&probe)?,

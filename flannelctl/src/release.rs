@@ -5,19 +5,19 @@ use std::io::{BufRead, IsTerminal};
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use options::StoreFlags;
-use subnet_lease::printable;
 use subnet_lease::protocol::decide::SILENCE;
 use subnet_lease::protocol::registry::Entry;
 use subnet_lease::protocol::view::Item;
+use types::printable;
 
 use crate::leases::{Keys, holder, span};
-use crate::out;
 use crate::store;
+use console::out;
 use subnet_lease::manager::Liveness;
 
 /// The lease, and the safeguards.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The key (10.5.34.0-24), the subnet (10.5.34.0/24) or the node of the lease.
     #[arg(value_name = "KEY|SUBNET|NODE")]
     lease: String,
@@ -32,7 +32,7 @@ pub struct Args {
 }
 
 /// Shows the lease, asks, and deletes it.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
         store.reach().await?;
@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Finds the key: by its text, by one of its subnets, or as shown by `flannelctl leases` if that is unambiguous.
-pub fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
+pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted
         .rsplit_once("subnets/")
         .map_or(wanted, |(_, key)| key);

@@ -6,16 +6,17 @@ use anyhow::{Context, Result, bail, ensure};
 use ipnet::IpNet;
 use options::StoreFlags;
 use subnet_lease::protocol::view::Item;
-use subnet_lease::{LeaseAttrs, NetworkConfig, Subnets, printable, wire};
+use subnet_lease::{LeaseAttrs, NetworkConfig, wire};
+use types::{Subnets, printable};
 
 use crate::leases::{Keys, holder};
-use crate::out;
 use crate::release::find;
 use crate::store;
+use console::out;
 
 /// The subnet, and whose it will be.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A lease by its key, subnet or node, to be kept for good; with --address a free subnet (10.5.34.0/24) or key.
     #[arg(value_name = "KEY|SUBNET|NODE")]
     lease: String,
@@ -27,7 +28,7 @@ pub struct Args {
 }
 
 /// Writes the reservation.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
         ensure!(

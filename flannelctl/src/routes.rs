@@ -9,17 +9,17 @@ use anyhow::Result;
 
 use crate::ask;
 use crate::form::{self, Form};
-use crate::out;
 use crate::place::Place;
-use crate::screen::Screen;
 use crate::status::BROKEN;
+use console::out;
+use console::screen::Screen;
 
 /// The pause between two looks: each reads the kernel.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Which objects, how often, and in which form.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// List everything: in large clusters, what is as wanted is only counted otherwise, as are the routes to this node's pods.
     #[arg(long)]
     all: bool,
@@ -37,7 +37,7 @@ pub struct Args {
 ///
 /// # Errors
 /// The daemon cannot be asked, or cannot read the kernel.
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let screen = Screen::open();
     loop {
         let routes = ask::routes(&args.place.subnet_file)?;

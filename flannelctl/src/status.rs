@@ -13,14 +13,14 @@ use run_dir::exit_report;
 use crate::ask::{self, Silence};
 use crate::form::{self, Form};
 use crate::place::Place;
-use crate::screen::Screen;
+use console::screen::Screen;
 
 /// The exit code where something is broken.
-pub const BROKEN: u8 = 3;
+pub(crate) const BROKEN: u8 = 3;
 
 /// The daemon, and the form of the output.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The form of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
@@ -32,7 +32,7 @@ pub struct Args {
 ///
 /// # Errors
 /// Nothing could be found out.
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let status = find_out(args)?;
     match args.output {
         Form::Json => form::print(&status)?,

@@ -1,6 +1,6 @@
 //! Access to the store that the daemon's flags and variables name.
 
-use crate::out;
+use console::out;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use options::{Mistake, StoreFlags};
 use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::manager::{LeaseStore, Liveness};
 use subnet_lease::protocol::view::Item;
-use subnet_lease::{NetworkConfig, Subnets, wire};
+use subnet_lease::{NetworkConfig, wire};
+use types::Subnets;
 
 /// How long a store may be silent before a command gives up.
 const TIMEOUT: Duration = Duration::from_millis(2500);
@@ -20,7 +21,7 @@ const AT_ONCE: usize = 16;
 ///
 /// # Errors
 /// Lists every mistake, as flanneld does.
-pub fn open(flags: &StoreFlags) -> Result<Store> {
+pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
     let (store, warnings) = flags
         .read()
         .map_err(|mistakes| anyhow!(lines(&mistakes, "\nflannelctl: ")))?;
@@ -41,21 +42,21 @@ fn lines(mistakes: &[Mistake], between: &str) -> String {
 }
 
 /// An open store.
-pub struct Store(Box<dyn LeaseStore>);
+pub(crate) struct Store(Box<dyn LeaseStore>);
 
 impl Store {
     /// Describes where the leases are.
-    pub fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         self.0.place()
     }
 
     /// Whether leases end with the Nodes that they are written on.
-    pub fn is_of_nodes(&self) -> bool {
+    pub(crate) fn is_of_nodes(&self) -> bool {
         self.0.nature().of_nodes
     }
 
     /// Whether reading a holder's last sign of life takes a request to a server.
-    pub fn asks_a_server(&self) -> bool {
+    pub(crate) fn asks_a_server(&self) -> bool {
         self.0.nature().asks_a_server
     }
 
@@ -63,7 +64,7 @@ impl Store {
     ///
     /// # Errors
     /// There is none in time. A refusal is an answer.
-    pub async fn reach(&self) -> Result<()> {
+    pub(crate) async fn reach(&self) -> Result<()> {
         match tokio::time::timeout(TIMEOUT, self.config()).await {
             Ok(_) => Ok(()),
             Err(_) => Err(anyhow!(
@@ -77,7 +78,7 @@ impl Store {
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn list(&self) -> Result<Listing> {
+    pub(crate) async fn list(&self) -> Result<Listing> {
         self.0
             .list()
             .await
@@ -88,7 +89,7 @@ impl Store {
     ///
     /// # Errors
     /// It is missing, unreadable or invalid.
-    pub async fn config(&self) -> Result<NetworkConfig> {
+    pub(crate) async fn config(&self) -> Result<NetworkConfig> {
         Ok(self.0.config().await?)
     }
 
@@ -96,7 +97,7 @@ impl Store {
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn sign(&self, item: &Item) -> Result<Liveness> {
+    pub(crate) async fn sign(&self, item: &Item) -> Result<Liveness> {
         let failed = || match self.asks_a_server() {
             true => format!(
                 "cannot read the remaining time of the lease of {}",
@@ -114,7 +115,7 @@ impl Store {
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn signs(&self, items: &[Item]) -> Result<BTreeMap<String, Liveness>> {
+    pub(crate) async fn signs(&self, items: &[Item]) -> Result<BTreeMap<String, Liveness>> {
         use futures_util::stream::{StreamExt, TryStreamExt};
         let one = |item: &Item| {
             let item = item.clone();
@@ -135,7 +136,7 @@ impl Store {
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn release(&self, entry: &Entry) -> Result<bool> {
+    pub(crate) async fn release(&self, entry: &Entry) -> Result<bool> {
         self.0
             .release(entry)
             .await
@@ -146,7 +147,7 @@ impl Store {
     ///
     /// # Errors
     /// The store does not answer, or has no keys of its own.
-    pub async fn reserve(
+    pub(crate) async fn reserve(
         &self,
         subnets: &Subnets,
         value: String,
@@ -167,7 +168,7 @@ impl Store {
 ///
 /// # Errors
 /// Those of the command.
-pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     // The same provider as the daemon's; a second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread()

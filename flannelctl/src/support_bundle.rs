@@ -13,10 +13,10 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::form::{self, Form};
-use crate::out;
 use crate::place::Place;
-use crate::rights;
 use archive::Archive;
+use console::out;
+use console::rights;
 use wanted::WANTED;
 
 /// The schema of the list for programs.
@@ -24,7 +24,7 @@ const SCHEMA: &str = "flannel.support-bundle/1";
 
 /// Where the bundle goes, and what is in it.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Only show what goes in.
     #[arg(long)]
     list: bool,
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 /// Writes the bundle, or prints what would go in.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     if args.list {
         return list(args);
     }

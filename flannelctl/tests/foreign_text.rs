@@ -15,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 use proptest::prelude::*;
 use regex::Regex;
 use serde_json::{Value, json};
-use subnet_lease::printable;
+use types::printable;
 
 /// Clears a screen, begins a line, reports a title, turns text around, and more of what hides.
 const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;title\u{7}\r\nb\u{9b}31m\u{202e}cod\u{2066}\u{200b}\u{feff}\u{ad}\u{7f}\u{e0041}\u{2028}z";

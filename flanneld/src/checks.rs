@@ -31,7 +31,7 @@ use probing::prober::Prober;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::{manager, printable};
+use subnet_lease::manager;
 use sysctls::SysctlWriter;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
 use traffic_rules::pace;
+use types::printable;
 
 /// How often the facts are gathered that cost a few small files.
 const FILES_INTERVAL: Duration = Duration::from_secs(10);

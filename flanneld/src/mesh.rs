@@ -9,12 +9,13 @@ use probing::view::Own;
 use run_dir::instance::lent::{self, tunnel_on};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::{LeaseTable, Subnets};
+use subnet_lease::LeaseTable;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use types::Family;
+use types::Subnets;
 
 /// How often the prober learns what this node says of itself.
 const TELL: Duration = Duration::from_secs(2);
@@ -190,7 +191,8 @@ fn surroundings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use subnet_lease::{Dual, Kinds};
+    use subnet_lease::Kinds;
+    use types::Dual;
 
     #[test]
     fn asks_from_the_addresses_of_tunnels() {

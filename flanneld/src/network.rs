@@ -66,7 +66,7 @@ impl std::fmt::Debug for RunningNetwork {
 impl RunningNetwork {
     /// A network in which nothing happens.
     pub fn idle() -> Self {
-        use subnet_lease::{Addresses, Subnets};
+        use types::{Addresses, Subnets};
         let (networks, own) = (
             Subnets::V4("10.5.0.0/16".parse().unwrap()),
             Subnets::V4("10.5.1.0/24".parse().unwrap()),

@@ -5,9 +5,9 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use subnet_lease::{Subnets, printable};
 use types::problem::{ConfigPlace, PortPurpose, text};
 use types::{Coded, Detail, Problem};
+use types::{Subnets, printable};
 
 /// What can go wrong in the daemon itself.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use crate::health::Health;
 use sd_notify::NotifyState;
 use std::time::Duration;
-use subnet_lease::printable;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
+use types::printable;
 
 /// Reports that the daemon is up, with one line for `systemctl status`.
 pub fn ready(status: &str) {

@@ -13,8 +13,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::backoff::Backoff;
-use subnet_lease::{LeaseTable, Subnets};
+use subnet_lease::LeaseTable;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +25,8 @@ use traffic_rules::pace;
 use traffic_rules::rules::Ruleset;
 use traffic_rules::variant::Variant;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive, uncommented_rules};
+use types::Subnets;
+use types::backoff::Backoff;
 use types::{Family, Problem};
 
 /// How long the start waits for the rules: a delay here must not delay the node.
@@ -62,7 +63,7 @@ impl Nodes {
     /// The addresses of this host and of the other nodes.
     fn now(&mut self, own: &Subnets) -> (BTreeSet<IpAddr>, BTreeSet<IpAddr>) {
         let underlay = self.underlay.borrow_and_update().clone();
-        let of = |addresses: &subnet_lease::Addresses| {
+        let of = |addresses: &types::Addresses| {
             [
                 addresses.v4().copied().map(IpAddr::V4),
                 addresses.v6().copied().map(IpAddr::V6),

@@ -328,7 +328,8 @@ fn flags_on_every_page_exist() {
     // `docs/options.md` is compared with the daemon itself.
     let mut known = flags(&read("docs/options.md"));
     let mut own = Names::new();
-    for source in sources("flannelctl/src") {
+    let programs = ["flannelctl/src", "flannelctl/console/src"];
+    for source in programs.into_iter().flat_map(sources) {
         own.extend(declared_flags(&source));
     }
     assert!(own.contains("dry-run") && own.contains("long"), "{own:?}");
@@ -389,6 +390,7 @@ fn variables_on_every_page_exist() {
     for folder in [
         "flanneld",
         "flannelctl/src",
+        "flannelctl/console/src",
         "backends",
         "subnet-lease/src",
         "cni/src",
@@ -670,6 +672,7 @@ impl Texts {
             "backends",
             "flanneld",
             "flannelctl/src",
+            "flannelctl/console/src",
             "cni/src",
         ] {
             for text in sources(folder).iter().flat_map(|source| literals(source)) {

@@ -15,22 +15,13 @@ const LAW: &[(&str, &[&str])] = &[
     ("subnet-lease", &["types"]),
     ("packet-engine", &["types"]),
     ("netstate", &["subnet-lease", "types"]),
-    ("traffic-rules", &["subnet-lease", "types"]),
+    ("traffic-rules", &["types"]),
     (
         "backends",
         &["netstate", "packet-engine", "subnet-lease", "types"],
     ),
-    ("run-dir", &["subnet-lease", "types"]),
-    (
-        "doctor",
-        &[
-            "netstate",
-            "run-dir",
-            "subnet-lease",
-            "traffic-rules",
-            "types",
-        ],
-    ),
+    ("run-dir", &["types"]),
+    ("doctor", &["netstate", "run-dir", "traffic-rules", "types"]),
     ("install-file", &[]),
     ("probing", &["subnet-lease", "types"]),
     ("node-api", &["doctor", "probing", "run-dir", "types"]),
@@ -60,8 +51,8 @@ const LAW: &[(&str, &[&str])] = &[
         "flannelctl",
         &[
             "backends",
+            "console",
             "doctor",
-            "lab",
             "netstate",
             "node-api",
             "options",
@@ -72,6 +63,8 @@ const LAW: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
+    ("console", &["types"]),
+    ("flannel-lab", &["console", "lab", "types"]),
     ("e2e", &["lab"]),
 ];
 
@@ -103,7 +96,10 @@ const WITHOUT: &[(&str, &[&str])] = &[
         &["etcd-client", "netlink-sys", "subnet-lease", "tokio"],
     ),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),
-    ("flannelctl", &["e2e", "flanneld", "prometheus-client"]),
+    (
+        "flannelctl",
+        &["e2e", "flanneld", "lab", "prometheus-client"],
+    ),
     ("lab", &["flanneld", "backends", "subnet-lease"]),
 ];
 

@@ -7,9 +7,9 @@ use flanneld::underlay::read::{self, Wish};
 use flanneld::underlay::{Selector, UnderlayTrouble};
 use std::process::Command;
 use std::time::Duration;
-use subnet_lease::Dual;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use types::Dual;
 
 /// Runs a future on a thread that has a network namespace for itself.
 fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {

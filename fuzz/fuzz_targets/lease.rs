@@ -7,7 +7,8 @@ use std::sync::{Arc, LazyLock};
 use subnet_lease::admission::{Terms, admitted};
 use subnet_lease::protocol::registry::Entry;
 use subnet_lease::protocol::view::Item;
-use subnet_lease::{Dual, Lease, LeaseAttrs, LeaseTable, NetworkConfig, Term, wire};
+use subnet_lease::{Lease, LeaseAttrs, LeaseTable, NetworkConfig, Term, wire};
+use types::Dual;
 
 static TERMS: LazyLock<Terms> = LazyLock::new(|| {
     let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#).unwrap();

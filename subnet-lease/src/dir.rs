@@ -10,7 +10,6 @@ mod root;
 mod trouble;
 mod worker;
 
-use crate::Subnets;
 use crate::config::NetworkConfig;
 use crate::manager::{Counters, Error, Liveness};
 use crate::protocol::drive::Registry;
@@ -30,6 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use trouble::{LeaseFile, Trouble};
+use types::Subnets;
 use worker::{TIMEOUT, Worker};
 
 /// How often the directory is read if inotify reports nothing (network file systems).

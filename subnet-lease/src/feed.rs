@@ -238,9 +238,10 @@ impl<'a> Feed<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NetworkConfig;
     use crate::lease::{LeaseAttrs, NodeId};
-    use crate::{Dual, NetworkConfig};
     use std::collections::BTreeSet;
+    use types::Dual;
 
     fn lease(third: u8, public: [u8; 4], node: bool) -> Lease {
         let node = node.then(|| NodeId {

@@ -44,4 +44,3 @@ pub mod protocol;
 pub use config::NetworkConfig;
 pub use lease::{Lease, LeaseAttrs, NodeId, RawJson, Term};
 pub use table::{Kinds, LeaseEvent, LeaseTable, Peer};
-pub use types::{Addresses, Dual, Subnets, backoff, dual, nets_overlap, printable};

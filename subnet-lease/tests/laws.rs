@@ -18,10 +18,10 @@ use subnet_lease::admission::{LeasesInForce, Reason, Terms, admitted};
 use subnet_lease::hold_down::HoldDown;
 use subnet_lease::json::Object;
 use subnet_lease::{
-    Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, Term,
-    wire,
+    Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Term, wire,
 };
 use types::Family;
+use types::{Dual, Subnets};
 
 fn cases() -> ProptestConfig {
     ProptestConfig {

@@ -20,10 +20,9 @@ use subnet_lease::manager::{
     SubnetManager,
 };
 use subnet_lease::reason::Reason;
-use subnet_lease::{
-    Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, Subnets, Term,
-};
+use subnet_lease::{Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, Term};
 use tokio::sync::watch;
+use types::{Dual, Subnets};
 
 /// Somebody else decided which node has which subnet.
 struct Assigned;

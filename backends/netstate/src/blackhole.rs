@@ -7,7 +7,7 @@ use crate::object::{KernelState, Key, Value};
 use crate::route::{RouteKind, RouteSpec};
 use crate::scope::Scope;
 use ipnet::IpNet;
-use subnet_lease::Subnets;
+use types::Subnets;
 
 /// The metric. The connected route of the CNI bridge to the same destination has 0 (256 for IPv6) and wins. Go flannel's route has none:
 /// it wins over a bridge that comes later, and is refused if the bridge was first.

@@ -3,7 +3,7 @@
 use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use subnet_lease::Subnets;
+use types::Subnets;
 
 /// A bridge with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]

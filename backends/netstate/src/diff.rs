@@ -7,7 +7,7 @@ use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use subnet_lease::Subnets;
+use types::Subnets;
 
 /// The operations that turn `have` into `want` in one pass.
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {

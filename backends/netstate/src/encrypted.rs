@@ -13,7 +13,7 @@ pub(crate) struct Encrypted {
 
 impl Encrypted {
     /// Of a desired state.
-    pub fn by(want: &KernelState) -> Self {
+    pub(crate) fn by(want: &KernelState) -> Self {
         // Links come first in the order.
         let links = want.0.iter().map_while(|(key, value)| match (key, value) {
             (Key::Link(name), Value::Link(spec)) => Some((*name, spec.kind.encrypts())),
@@ -42,7 +42,7 @@ impl Encrypted {
     }
 
     /// Whether a route takes packets that should be encrypted, and leads elsewhere.
-    pub fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
+    pub(crate) fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
         route.kind == RouteKind::Unicast
             && !self.devices.contains(&route.dev)
             && self.nets.iter().any(|wider| wider.contains(net))

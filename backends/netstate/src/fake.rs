@@ -17,7 +17,7 @@ use types::Errno;
 
 /// The contents of the fake, which tests read and modify.
 #[derive(Debug, Default)]
-pub struct World {
+pub(crate) struct World {
     /// Our objects.
     pub state: KernelState,
     /// Routes of others.
@@ -40,7 +40,7 @@ pub struct World {
 
 /// A notification.
 #[derive(Clone, Debug)]
-pub enum Notice {
+pub(crate) enum Notice {
     /// An object has this content now, or was deleted.
     Object(Key, Option<Value>),
     /// Anything else.
@@ -49,7 +49,7 @@ pub enum Notice {
 
 /// A fake kernel. Clones share their contents.
 #[derive(Clone, Debug, Default)]
-pub struct FakeKernel {
+pub(crate) struct FakeKernel {
     world: Arc<Mutex<World>>,
     noise: Arc<Notify>,
 }
@@ -67,7 +67,7 @@ impl World {
     ///
     /// # Errors
     /// The error that a kernel would return.
-    pub fn apply(&mut self, op: &Op) -> Result<(), Failure> {
+    pub(crate) fn apply(&mut self, op: &Op) -> Result<(), Failure> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err(refused(libc::EPERM)),
             Op::Delete(key, _) => {
@@ -140,12 +140,12 @@ impl World {
 
 impl FakeKernel {
     /// Locks the contents.
-    pub fn world(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the contents as another program would, with notifications.
-    pub fn modify(&self, change: impl FnOnce(&mut World)) {
+    pub(crate) fn modify(&self, change: impl FnOnce(&mut World)) {
         let mut world = self.world();
         let before = world.state.clone();
         change(&mut world);

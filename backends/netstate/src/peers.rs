@@ -5,7 +5,8 @@ use crate::scope::Scope;
 use crate::underlay::Underlay;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use subnet_lease::{LeaseTable, Peer, nets_overlap};
+use subnet_lease::{LeaseTable, Peer};
+use types::nets_overlap;
 
 /// Decides whether a peer can be programmed.
 pub struct Eligible<'a> {

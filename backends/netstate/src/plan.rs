@@ -5,7 +5,8 @@ use crate::kernel::Facts;
 use crate::object::{KernelState, Key, Value};
 use crate::scope::Scope;
 use std::sync::Arc;
-use subnet_lease::{Kinds, LeaseTable, Peer, RawJson, Subnets};
+use subnet_lease::{Kinds, LeaseTable, Peer, RawJson};
+use types::Subnets;
 
 /// What the node announces: the lease attributes (the daemon adds addresses and node) and the pods' MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -36,13 +36,14 @@ use report::Report;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::backoff::Backoff;
-use subnet_lease::{LeaseTable, Subnets};
+use subnet_lease::LeaseTable;
 use tokio::sync::Notify;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tunnels::Tunnels;
+use types::Subnets;
+use types::backoff::Backoff;
 
 /// Notifications are collected until none has arrived for this long ...
 const QUIET: Duration = Duration::from_millis(20);

@@ -3,7 +3,7 @@
 use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use subnet_lease::Subnets;
+use types::Subnets;
 
 /// Which kernel objects are ours.
 #[derive(Clone, PartialEq, Eq, Debug)]

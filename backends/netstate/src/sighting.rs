@@ -8,7 +8,8 @@ use crate::survey::Survey;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use subnet_lease::{LeaseTable, Peer, Subnets};
+use subnet_lease::{LeaseTable, Peer};
+use types::Subnets;
 
 /// Another node that objects are for, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]

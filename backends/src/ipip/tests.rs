@@ -3,7 +3,8 @@
 use super::*;
 use netstate::desired::{Desired, on_link_queries};
 use std::collections::{BTreeMap, BTreeSet};
-use subnet_lease::{Addresses, Dual, NetworkConfig, Term};
+use subnet_lease::{NetworkConfig, Term};
+use types::{Addresses, Dual};
 
 fn ipip(text: &str) -> Result<Ipip, Error> {
     let setup = Setup {

@@ -8,7 +8,7 @@ use subnet_lease::json::Object;
 ///
 /// # Errors
 /// The key and the remedy.
-pub fn checks(object: &Object) -> Result<Checks, Fault> {
+pub(crate) fn checks(object: &Object) -> Result<Checks, Fault> {
     match object
         .read::<String>("Checks")
         .map_err(Fault::Member)?

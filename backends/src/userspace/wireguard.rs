@@ -218,7 +218,7 @@ fn as_tun(op: &Op) -> Op {
 }
 
 /// The kernel with its engines.
-pub struct WireguardUserspace<K> {
+pub(crate) struct WireguardUserspace<K> {
     kernel: K,
     tunnels: Vec<Tunnel>,
     files: Files,
@@ -226,7 +226,7 @@ pub struct WireguardUserspace<K> {
 
 impl<K: Kernel> WireguardUserspace<K> {
     /// A kernel without engines.
-    pub fn new(kernel: K, files: Files) -> Self {
+    pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self {
             kernel,
             tunnels: Vec::new(),
@@ -239,7 +239,7 @@ impl<K: Kernel> WireguardUserspace<K> {
     ///
     /// # Errors
     /// This build has no WireGuard in user space.
-    pub fn device(
+    pub(crate) fn device(
         &mut self,
         name: LinkName,
         port: u16,
@@ -299,7 +299,7 @@ impl<K: Kernel> WireguardUserspace<K> {
     }
 
     /// The counters of the engines, by device.
-    pub fn counters(&self) -> Vec<(String, Arc<Counters>)> {
+    pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.tunnels
             .iter()
             .map(|tunnel| (tunnel.name.to_string(), tunnel.engine.counters().clone()))

@@ -4,9 +4,9 @@ use crate::config_error::{ConfigError, Fault};
 use crate::userspace::checks::checks;
 use netstate::names::LinkName;
 use packet_engine::table::Checks;
-use subnet_lease::Subnets;
 use subnet_lease::json::Object;
 use types::Family;
+use types::Subnets;
 
 /// The overhead of the tunnel's headers, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 pub(super) const OVERHEAD_V4: u32 = 50;

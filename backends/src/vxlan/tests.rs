@@ -7,7 +7,8 @@ use netstate::object::Op;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use subnet_lease::{Addresses, NetworkConfig, Term};
+use subnet_lease::{NetworkConfig, Term};
+use types::Addresses;
 use types::Family;
 
 fn vxlan(backend: &str) -> Vxlan {

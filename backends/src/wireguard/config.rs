@@ -5,8 +5,9 @@ use netstate::names::LinkName;
 use netstate::wireguard::Secret;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
+use subnet_lease::LeaseAttrs;
 use subnet_lease::json::Object;
-use subnet_lease::{LeaseAttrs, Subnets};
+use types::Subnets;
 use types::{Addresses, Dual, Family};
 
 /// The device, or that of IPv4 if each family has one.

@@ -11,13 +11,13 @@ use types::Errno;
 use zeroize::Zeroizing;
 
 /// Where Go flannel keeps the private key.
-pub const KEY_FILE: &str = "/run/flannel/wgkey";
+pub(super) const KEY_FILE: &str = "/run/flannel/wgkey";
 /// A longer file holds no key.
 const LONGEST: u64 = 4096;
 
 /// What a file holds.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Content {
+pub(super) enum Content {
     /// A key.
     Key(Secret),
     /// Nothing, or something else.
@@ -28,7 +28,7 @@ pub enum Content {
 
 /// Whether a file may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
+pub(super) enum Links {
     /// It is an operator's. Kubernetes mounts the files of a Secret as links.
     Followed,
     /// Only the daemon writes it, and it writes files.
@@ -39,7 +39,7 @@ pub enum Links {
 ///
 /// # Errors
 /// It exists and cannot be read, or is a link where links are refused.
-pub fn read(path: &Path, links: Links) -> Result<Content, FileError> {
+pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     let file = match open(path, links) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Missing),
@@ -76,7 +76,7 @@ fn open(path: &Path, links: Links) -> io::Result<File> {
 }
 
 /// A file, if others than its owner can read it.
-pub fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
+pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
     is_open.then(|| Exposed {
         what,
@@ -88,7 +88,7 @@ pub fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
 ///
 /// # Errors
 /// The folder cannot be written.
-pub fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
+pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
@@ -173,7 +173,7 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
 ///
 /// # Errors
 /// It cannot be renamed, or its permissions cannot be set.
-pub fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
+pub(super) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
     match open(path, Links::Refused) {
         Ok(file) => file.set_permissions(fs::Permissions::from_mode(0o600))?,
@@ -195,7 +195,7 @@ fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
+pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     if let Err(error) = remove_leftovers(path) {
         tracing::warn!(
             "cannot remove temporary WireGuard keys beside {}: {error}",
@@ -221,7 +221,7 @@ pub fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn renew(path: &Path) -> Result<Secret, FileError> {
+pub(super) fn renew(path: &Path) -> Result<Secret, FileError> {
     let key = Secret::generate()
         .map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
     write(path, &key)?;

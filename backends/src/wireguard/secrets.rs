@@ -19,7 +19,7 @@ const REREAD: Duration = Duration::from_secs(5);
 
 /// Where the keys are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+pub(super) struct Files {
     /// The private key.
     pub key: PathBuf,
     /// Whether that may be a link: an operator named it.
@@ -32,7 +32,7 @@ pub struct Files {
 
 /// A node's keys at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
+pub(super) struct Keys {
     /// Its private key.
     pub private: Secret,
     /// The public one.
@@ -42,7 +42,7 @@ pub struct Keys {
 }
 
 /// The present keys.
-pub struct Secrets(ArcSwap<Keys>);
+pub(super) struct Secrets(ArcSwap<Keys>);
 
 impl Secrets {
     fn new(private: &Secret, preshared: Option<Secret>) -> Self {
@@ -55,13 +55,13 @@ impl Secrets {
     }
 
     /// The present keys.
-    pub fn now(&self) -> Arc<Keys> {
+    pub(super) fn now(&self) -> Arc<Keys> {
         self.0.load_full()
     }
 
     /// For tests.
     #[cfg(test)]
-    pub fn with(private: &Secret, preshared: Option<Secret>) -> Self {
+    pub(super) fn with(private: &Secret, preshared: Option<Secret>) -> Self {
         Self::new(private, preshared)
     }
 
@@ -76,7 +76,7 @@ impl Secrets {
 
 impl Files {
     /// Those that the environment or the configuration names.
-    pub fn of(config: &Config, refuse_insecure: bool) -> Self {
+    pub(super) fn of(config: &Config, refuse_insecure: bool) -> Self {
         let files = Self::from(
             std::env::var_os(KEY_VARIABLE),
             std::env::var_os(PRESHARED_VARIABLE),
@@ -142,7 +142,7 @@ impl Files {
     ///
     /// # Errors
     /// A file cannot be read or written, or holds no preshared key.
-    pub fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
+    pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
         let private = keys::own(&self.key, self.key_links).map_err(|why| SecretError::Private {
@@ -199,7 +199,12 @@ fn tell(last: &mut String, now: String) {
 }
 
 /// Follows the files, and makes another key when that is asked for. `replanned` is told of each change.
-pub async fn follow(secrets: Arc<Secrets>, files: Files, renewal: Renewal, replanned: Arc<Notify>) {
+pub(super) async fn follow(
+    secrets: Arc<Secrets>,
+    files: Files,
+    renewal: Renewal,
+    replanned: Arc<Notify>,
+) {
     let mut ticks = interval(REREAD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut notices = Notices::default();
@@ -339,11 +344,8 @@ mod tests {
     #[test]
     fn a_process_with_keys_leaves_no_core_dump() {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config::parse(
-            "{}",
-            &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap()),
-        )
-        .unwrap();
+        let config =
+            Config::parse("{}", &types::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
         prctl::set_dumpable(true).unwrap();
         Files::from(Some(folder.path().join("key").into()), None, &config)
             .load(None)
@@ -353,11 +355,8 @@ mod tests {
 
     #[test]
     fn only_a_key_file_that_an_operator_named_may_be_a_link() {
-        let config = Config::parse(
-            "{}",
-            &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap()),
-        )
-        .unwrap();
+        let config =
+            Config::parse("{}", &types::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
         assert_eq!(Files::from(None, None, &config).key_links, Links::Refused);
         assert_eq!(
             Files::from(Some("/etc/flannel/key".into()), None, &config).key_links,
@@ -370,11 +369,8 @@ mod tests {
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let config = Config::parse(
-            "{}",
-            &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap()),
-        )
-        .unwrap();
+        let config =
+            Config::parse("{}", &types::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
         let lax = Files::from(
             Some(folder.join("key").into()),
             Some(folder.join("psk").into()),
@@ -441,11 +437,8 @@ mod tests {
     fn keys_follow_their_files() {
         let folder = std::env::temp_dir().join(format!("flannel-secrets-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let config = Config::parse(
-            "{}",
-            &subnet_lease::Subnets::V4("10.0.0.0/16".parse().unwrap()),
-        )
-        .unwrap();
+        let config =
+            Config::parse("{}", &types::Subnets::V4("10.0.0.0/16".parse().unwrap())).unwrap();
         let files = Files::from(
             Some(folder.join("key").into()),
             Some(folder.join("psk").into()),

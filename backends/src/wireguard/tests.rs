@@ -7,7 +7,8 @@ use netstate::object::Op;
 use netstate::wireguard::Secret;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use subnet_lease::{Addresses, Dual, NetworkConfig, NodeId, Term};
+use subnet_lease::{NetworkConfig, NodeId, Term};
+use types::{Addresses, Dual};
 
 const DUAL: &str = r#""EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48""#;
 

@@ -5,7 +5,7 @@ use crate::backend::{Error, Setup};
 use crate::userspace::wireguard::WireguardUserspace;
 use netstate::kernel::Kernel;
 use netstate::underlay::Underlay;
-use subnet_lease::Subnets;
+use types::Subnets;
 use types::{Addresses, Family};
 
 /// A kernel with a device for each family of the lease, or one for both.

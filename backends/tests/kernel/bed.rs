@@ -13,16 +13,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use subnet_lease::{
-    Addresses, Lease, LeaseAttrs, LeaseTable, NetworkConfig, RawJson, Subnets, Term,
-};
+use subnet_lease::{Lease, LeaseAttrs, LeaseTable, NetworkConfig, RawJson, Term};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use types::{Addresses, Subnets};
 
-pub const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
-pub const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":BACKEND}"#;
-pub const V6: &str =
+pub(crate) const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
+pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":BACKEND}"#;
+pub(crate) const V6: &str =
     r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 
 /// Removes the namespace when dropped.
@@ -37,7 +36,7 @@ impl Drop for Namespace {
 }
 
 /// Runs a test in a namespace with an underlay `eth0` (192.168.56.101, fd00:56::101, MTU 1500).
-pub fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     assert!(
         nix::unistd::geteuid().is_root(),
@@ -71,7 +70,7 @@ pub fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 's
 }
 
 /// Runs a shell command that must succeed and returns its output.
-pub fn sh(command: &str) -> String {
+pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("sh").args(["-ec", command]).output().unwrap();
     assert!(
         output.status.success(),
@@ -82,7 +81,7 @@ pub fn sh(command: &str) -> String {
 }
 
 /// The JSON output of a command.
-pub fn json(command: &str) -> Vec<Value> {
+pub(crate) fn json(command: &str) -> Vec<Value> {
     let text = sh(command);
     if text.trim().is_empty() {
         Vec::new()
@@ -92,7 +91,7 @@ pub fn json(command: &str) -> Vec<Value> {
 }
 
 /// Waits until a condition holds.
-pub async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !condition() {
         assert!(
@@ -105,7 +104,7 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// The relevant state of the namespace, one object a line.
-pub fn state() -> BTreeSet<String> {
+pub(crate) fn state() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for link in json("ip -d -j link show type vxlan") {
         let data = &link["linkinfo"]["info_data"];
@@ -177,7 +176,7 @@ pub fn state() -> BTreeSet<String> {
 }
 
 /// The underlay in the form that the daemon provides.
-pub fn underlay(dual: bool) -> Underlay {
+pub(crate) fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
     let (v4, v6) = (
         "192.168.56.101".parse().unwrap(),
@@ -203,7 +202,7 @@ pub fn underlay(dual: bool) -> Underlay {
 }
 
 /// The setup of a backend: one of the templates above with a `Backend` object.
-pub fn setup(template: &str, backend: &str) -> Setup {
+pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
     Setup {
         config,
@@ -219,7 +218,7 @@ pub fn setup(template: &str, backend: &str) -> Setup {
 }
 
 /// A lease of node `n`. Subnets, addresses and MACs are derived from the number.
-pub fn lease(setup: &Setup, n: u16) -> Lease {
+pub(crate) fn lease(setup: &Setup, n: u16) -> Lease {
     let [high, low] = n.to_be_bytes();
     let v4 = setup
         .config
@@ -258,7 +257,7 @@ pub fn lease(setup: &Setup, n: u16) -> Lease {
 }
 
 /// A running node, number 1 in the network.
-pub struct Node {
+pub(crate) struct Node {
     pub setup: Setup,
     pub announced: Announced,
     pub leases: watch::Sender<Arc<LeaseTable>>,
@@ -271,19 +270,19 @@ pub struct Node {
 }
 
 /// A table with the leases of these nodes.
-pub fn table(setup: &Setup, peers: impl IntoIterator<Item = u16>) -> LeaseTable {
+pub(crate) fn table(setup: &Setup, peers: impl IntoIterator<Item = u16>) -> LeaseTable {
     LeaseTable::of(peers.into_iter().map(|n| lease(setup, n)), BTreeSet::new())
 }
 
 impl Node {
     /// Starts a node with these peers.
-    pub async fn start(setup: Setup, peers: impl IntoIterator<Item = u16>) -> Self {
+    pub(crate) async fn start(setup: Setup, peers: impl IntoIterator<Item = u16>) -> Self {
         let table = table(&setup, peers);
         Self::start_with(setup, table).await
     }
 
     /// Starts a node with these leases.
-    pub async fn start_with(setup: Setup, table: LeaseTable) -> Self {
+    pub(crate) async fn start_with(setup: Setup, table: LeaseTable) -> Self {
         let under = underlay(setup.config.networks.v6().is_some());
         let mut backend = backends::create(&setup).unwrap();
         let own = lease(&setup, 1);
@@ -314,29 +313,29 @@ impl Node {
     }
 
     /// Sets the node's peers.
-    pub fn peers(&self, peers: impl IntoIterator<Item = u16>) {
+    pub(crate) fn peers(&self, peers: impl IntoIterator<Item = u16>) {
         self.leases
             .send_replace(Arc::new(table(&self.setup, peers)));
     }
 
-    pub fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         self.observer.status()
     }
 
     /// What the kernel has beside what is wanted.
-    pub async fn inspect(&self) -> Inspection {
+    pub(crate) async fn inspect(&self) -> Inspection {
         inspect(
             &self.kernel_audit.look().await.unwrap(),
             &Protocols::default(),
         )
     }
 
-    pub fn writes(&self) -> u64 {
+    pub(crate) fn writes(&self) -> u64 {
         self.status().kernel.writes
     }
 
     /// Waits until the loop is idle: no pass for a quarter of a second.
-    pub async fn idle(&self) {
+    pub(crate) async fn idle(&self) {
         let end = Instant::now() + Duration::from_secs(10);
         let mut last = (self.status().kernel.passes, Instant::now());
         while last.1.elapsed() < Duration::from_millis(250) {
@@ -355,14 +354,14 @@ impl Node {
     }
 
     /// Stops the node. The kernel keeps its objects.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
     }
 }
 
 /// The MAC in the data of a lease.
-pub fn mac_of(data: &RawJson) -> String {
+pub(crate) fn mac_of(data: &RawJson) -> String {
     let value: Value = serde_json::from_str(data.as_str()).unwrap();
     value["VtepMAC"].as_str().unwrap().to_owned()
 }

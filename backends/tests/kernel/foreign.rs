@@ -478,7 +478,7 @@ fn host_gw_behind_nat_is_refused() {
     in_namespace(|| async {
         let setup = setup(V4, r#"{"Type":"host-gw"}"#);
         let mut under = underlay(false);
-        under.public = subnet_lease::Addresses::V4("203.0.113.7".parse().unwrap());
+        under.public = types::Addresses::V4("203.0.113.7".parse().unwrap());
         let error = create(&setup)
             .unwrap()
             .announce(&under, None)

@@ -211,7 +211,7 @@ fn underlay_address_is_followed_in_place() {
         sh("ip addr add 192.168.56.200/24 dev eth0");
         node.underlay.send_modify(|underlay| {
             let ip = "192.168.56.200".parse().unwrap();
-            underlay.addresses = subnet_lease::Addresses::V4(ip);
+            underlay.addresses = types::Addresses::V4(ip);
             underlay.public = underlay.addresses;
         });
         until("the device's local address follows", || {

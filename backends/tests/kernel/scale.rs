@@ -82,7 +82,7 @@ fn ten_thousand_peers_measured() {
                 for n in 0..6000u16 {
                     let [high, low] = n.to_be_bytes();
                     let mut more = lease(setup, n);
-                    more.subnets = subnet_lease::Subnets::V4(
+                    more.subnets = types::Subnets::V4(
                         format!("10.{}.{low}.0/24", 100 + high).parse().unwrap(),
                     );
                     more.attrs.public_ip =

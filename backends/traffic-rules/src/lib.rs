@@ -23,7 +23,7 @@ use rules::{Ends, RuleOptions, Ruleset, guard, ruleset};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
-use subnet_lease::Subnets;
+use types::Subnets;
 use types::{Encapsulation, Family};
 
 /// The name of the lock for nftables.

@@ -10,12 +10,12 @@ use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// The plugin, or the one that `FLANNEL_TEST_CNI` names: with a program before it, such as an emulator, if need be.
-pub fn plugin() -> String {
+pub(crate) fn plugin() -> String {
     std::env::var("FLANNEL_TEST_CNI").unwrap_or_else(|_| env!("CARGO_BIN_EXE_flannel").to_owned())
 }
 
 /// What a daemon writes.
-pub const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+pub(crate) const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
 /// Notes what it is called with. It holds one thing for each attachment, as bridge and host-local hold an interface and an address: a file
 /// in `held`. `fail-VERB` is an error to give at once, `fail-late-VERB` one to give when it is done, `slow` the seconds that it takes.
@@ -37,7 +37,7 @@ exit 0
 "#;
 
 /// The place of one test.
-pub struct Bed {
+pub(crate) struct Bed {
     folder: TempDir,
     /// The words of the command line of the plugin.
     plugin: String,
@@ -45,7 +45,7 @@ pub struct Bed {
 
 /// What came of a call.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub exit: i32,
     pub stdout: String,
     pub stderr: String,
@@ -62,13 +62,13 @@ impl Answer {
     }
 
     /// The error.
-    pub fn error(&self) -> Value {
+    pub(crate) fn error(&self) -> Value {
         assert_eq!(self.exit, 1, "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|why| panic!("{why}: {self:?}"))
     }
 
     /// The error's code; 0 for success.
-    pub fn code(&self) -> u64 {
+    pub(crate) fn code(&self) -> u64 {
         if self.exit == 0 {
             0
         } else {
@@ -77,7 +77,7 @@ impl Answer {
     }
 
     /// Fails unless the call succeeded in silence.
-    pub fn ok(self) -> Self {
+    pub(crate) fn ok(self) -> Self {
         assert!(self.exit == 0 && self.stderr.is_empty(), "{self:?}");
         self
     }
@@ -85,12 +85,12 @@ impl Answer {
 
 impl Bed {
     /// With a subnet.env, and stubs of these names.
-    pub fn new(stubs: &[&str]) -> Self {
+    pub(crate) fn new(stubs: &[&str]) -> Self {
         Self::of(plugin(), stubs)
     }
 
     /// The same for another plugin.
-    pub fn of(plugin: String, stubs: &[&str]) -> Self {
+    pub(crate) fn of(plugin: String, stubs: &[&str]) -> Self {
         let bed = Self {
             folder: tempfile::tempdir().unwrap(),
             plugin,
@@ -108,12 +108,12 @@ impl Bed {
     }
 
     /// A path in it.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// A configuration with more keys.
-    pub fn conf(&self, more: &Value) -> String {
+    pub(crate) fn conf(&self, more: &Value) -> String {
         let mut conf = json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
         conf.as_object_mut()
             .unwrap()
@@ -122,7 +122,7 @@ impl Bed {
     }
 
     /// Starts the plugin, through other programs if some are given.
-    pub fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
+    pub(crate) fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
         let words: Vec<&str> = through
             .iter()
             .copied()
@@ -148,7 +148,13 @@ impl Bed {
     }
 
     /// Starts a call for an interface.
-    pub fn start_for(&self, verb: &str, container: &str, interface: &str, conf: &str) -> Child {
+    pub(crate) fn start_for(
+        &self,
+        verb: &str,
+        container: &str,
+        interface: &str,
+        conf: &str,
+    ) -> Child {
         let variables = [
             ("CNI_COMMAND", verb),
             ("CNI_CONTAINERID", container),
@@ -159,7 +165,13 @@ impl Bed {
     }
 
     /// A call for an interface.
-    pub fn call_for(&self, verb: &str, container: &str, interface: &str, conf: &str) -> Answer {
+    pub(crate) fn call_for(
+        &self,
+        verb: &str,
+        container: &str,
+        interface: &str,
+        conf: &str,
+    ) -> Answer {
         Answer::of(
             self.start_for(verb, container, interface, conf)
                 .wait_with_output()
@@ -168,12 +180,12 @@ impl Bed {
     }
 
     /// A call for `eth0` of `c0ffee`, with the usual configuration.
-    pub fn call(&self, verb: &str) -> Answer {
+    pub(crate) fn call(&self, verb: &str) -> Answer {
         self.call_for(verb, "c0ffee", "eth0", &self.conf(&json!({})))
     }
 
     /// GC that keeps these containers' `eth0`.
-    pub fn gc(&self, valid: &[&str]) -> Answer {
+    pub(crate) fn gc(&self, valid: &[&str]) -> Answer {
         let list: Value = valid
             .iter()
             .map(|id| json!({"containerID": id, "ifname": "eth0"}))
@@ -187,7 +199,7 @@ impl Bed {
     }
 
     /// A call through other programs.
-    pub fn call_through(&self, through: &[&str], verb: &str) -> Answer {
+    pub(crate) fn call_through(&self, through: &[&str], verb: &str) -> Answer {
         let variables = [
             ("CNI_COMMAND", verb),
             ("CNI_CONTAINERID", "c0ffee"),
@@ -202,17 +214,17 @@ impl Bed {
     }
 
     /// Has the stub fail.
-    pub fn fail(&self, when: &str, error: &str) {
+    pub(crate) fn fail(&self, when: &str, error: &str) {
         fs::write(self.path("stub").join(format!("fail-{when}")), error).unwrap();
     }
 
     /// Has it succeed again.
-    pub fn heal(&self, when: &str) {
+    pub(crate) fn heal(&self, when: &str) {
         fs::remove_file(self.path("stub").join(format!("fail-{when}"))).unwrap();
     }
 
     /// The calls of the delegate.
-    pub fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         fs::read_to_string(self.path("stub/calls"))
             .unwrap_or_default()
             .lines()
@@ -221,17 +233,17 @@ impl Bed {
     }
 
     /// What the delegate received with a verb.
-    pub fn received(&self, verb: &str) -> Option<String> {
+    pub(crate) fn received(&self, verb: &str) -> Option<String> {
         fs::read_to_string(self.path("stub").join(format!("delegate-{verb}"))).ok()
     }
 
     /// What the delegate holds.
-    pub fn held(&self) -> Vec<String> {
+    pub(crate) fn held(&self) -> Vec<String> {
         names(&self.path("stub/held"))
     }
 
     /// The files of the data directory and their texts.
-    pub fn data(&self) -> BTreeMap<String, String> {
+    pub(crate) fn data(&self) -> BTreeMap<String, String> {
         let folder = self.path("data");
         names(&folder)
             .into_iter()

@@ -36,7 +36,12 @@ struct Known {
 }
 
 /// Answers and asks until `stop`, on a host to which everything for the peers is routed. Counts the questions that it answers.
-pub fn serve(host: &Host, node: Ipv4Addr, stop: &AtomicBool, answered: &AtomicU64) -> Result<()> {
+pub(crate) fn serve(
+    host: &Host,
+    node: Ipv4Addr,
+    stop: &AtomicBool,
+    answered: &AtomicU64,
+) -> Result<()> {
     host.netns().run(|| -> Result<()> {
         let tunnel = UdpSocket::bind(("0.0.0.0", TUNNEL))?;
         let beside = UdpSocket::bind(("0.0.0.0", PROBES))?;
@@ -144,7 +149,7 @@ fn in_tunnel(known: &Known, message: &[u8]) -> Vec<u8> {
 }
 
 /// A datagram, and to which of the peers it was sent.
-pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
+pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
     let mut control = nix::cmsg_space!(libc::in_pktinfo);
     let mut pieces = [IoSliceMut::new(buffer)];
     let message = match recvmsg::<SockaddrIn>(
@@ -167,7 +172,12 @@ pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, I
 }
 
 /// Sends in the name of a peer.
-pub fn send(socket: &UdpSocket, from: Ipv4Addr, to: (Ipv4Addr, u16), bytes: &[u8]) -> Result<()> {
+pub(crate) fn send(
+    socket: &UdpSocket,
+    from: Ipv4Addr,
+    to: (Ipv4Addr, u16),
+    bytes: &[u8],
+) -> Result<()> {
     let from = libc::in_addr {
         s_addr: u32::from(from).to_be(),
     };

@@ -22,7 +22,7 @@ struct Carrier {
 }
 
 /// Measures ADD, with the real delegate and with one that does nothing.
-pub fn measure(rounds: usize, table: &mut Table) -> Result<()> {
+pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-cni")?;
     let host = lab.host("h1", &[])?;
     let folder = host.folder()?;

@@ -52,7 +52,7 @@ struct Figures {
 
 /// What is measured, and how often.
 #[derive(Clone)]
-pub struct Plan {
+pub(crate) struct Plan {
     pub rounds: usize,
     pub time: Duration,
     pub cables: Vec<Cable>,
@@ -85,7 +85,7 @@ impl Plan {
     ///
     /// # Errors
     /// Names the argument, or the variable, that is wrong.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if let Some(go) = go_flanneld() {
             ensure!(
                 go.is_file(),
@@ -106,7 +106,7 @@ impl Plan {
 }
 
 /// Measures; a section of docs/performance.md, and a picture of it.
-pub fn measure(plan: &Plan) -> Result<(String, String)> {
+pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     let mut text = String::new();
     let mut bars = Vec::new();
     for cable in &plan.cables {

@@ -12,7 +12,7 @@ use lab::Netns;
 const BATCH: usize = 128;
 
 /// Writes keys that all hang on one lease.
-pub fn put(store: &Netns, entries: &[(String, String)], lease: i64) -> Result<()> {
+pub(crate) fn put(store: &Netns, entries: &[(String, String)], lease: i64) -> Result<()> {
     for batch in entries.chunks(BATCH) {
         let puts: Vec<serde_json::Value> = batch
             .iter()

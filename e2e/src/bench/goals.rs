@@ -75,7 +75,7 @@ const GOALS: [Goal; 8] = [
 ];
 
 /// What was measured of a carrier, a figure a round.
-pub struct Series<'s> {
+pub(crate) struct Series<'s> {
     pub name: &'s str,
     pub rate: &'s [f64],
     pub processor: &'s [f64],
@@ -91,7 +91,7 @@ impl Series<'_> {
 }
 
 /// Appends the goals of a cable and how far they were reached, where the kernel's vxlan was measured, too.
-pub fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
+pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let Some(kernel) = find(KERNEL) else { return };
     let mut rows = String::new();

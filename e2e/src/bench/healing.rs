@@ -8,7 +8,7 @@ use crate::scale::Fleet;
 use crate::table::Table;
 
 /// How many peers the node has.
-pub const PEERS: u32 = 1000;
+pub(crate) const PEERS: u32 = 1000;
 /// What is repaired five times within a minute counts as a fight, and is repaired more slowly: each life of a daemon sees fewer.
 const LIVES: usize = 3;
 const ROUNDS: usize = 3;
@@ -64,7 +64,7 @@ const DAMAGES: [(&str, &str, &str); 9] = [
 ];
 
 /// Damages a node of many peers, again and again.
-pub fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::of(PEERS)?;
     let netns = fleet.node.netns();
     let mut wanted = None;

@@ -27,10 +27,10 @@ const TIME: Duration = Duration::from_secs(2);
 const TRIES: usize = 5;
 /// Different messages, which are sent again and again.
 const MESSAGES: usize = 256;
-pub const VOLLEY: usize = 64;
+pub(crate) const VOLLEY: usize = 64;
 /// The length of an initiation, and of what its sender signs with the receiver's public key.
-pub const INITIATION: usize = 148;
-pub const DROPPED: &str =
+pub(crate) const INITIATION: usize = 148;
+pub(crate) const DROPPED: &str =
     "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
 /// Initiations of strangers. The first MAC is right: that takes no more than the node's public key, and the node has to compute with a curve to see
@@ -66,7 +66,7 @@ fn noise() -> Vec<Vec<u8>> {
 }
 
 /// Sends them until `stop`, as fast as one processor can; how many a second.
-pub fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
+pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
     let (start, mut sent) = (Instant::now(), 0);
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     while !stop.load(Relaxed) {
@@ -128,7 +128,7 @@ fn beside(bed: &Bed, attacker: &Host, messages: &[Vec<u8>]) -> Result<(Small, f6
 }
 
 /// Measures both kinds of junk, in turns with none.
-pub fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-junk")?;
     let bed = Bed::start(&lab, 2, NET_CONF, |_, options| options)?;
     let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;

@@ -11,7 +11,7 @@ use crate::scale::{memory, stop, sum};
 use crate::table::Table;
 
 /// As many as Kubernetes is made for.
-pub const NODES: u32 = 5000;
+pub(crate) const NODES: u32 = 5000;
 const ROUNDS: u32 = 5;
 /// The node's own address.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);
@@ -43,7 +43,7 @@ fn node(number: u32) -> serde_json::Value {
 }
 
 /// Measures the start of one node among so many.
-pub fn measure(nodes: u32, table: &mut Table) -> Result<()> {
+pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench")?;
     let lan = lab.switch("lan")?;
     let host = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;

@@ -14,19 +14,19 @@ use nix::sys::socket::{
 
 /// What a stream, or several, moved.
 #[derive(Clone, Copy, Default)]
-pub struct Flow {
+pub(crate) struct Flow {
     pub bytes: u64,
     pub seconds: f64,
 }
 
 impl Flow {
-    pub fn gigabits(&self) -> f64 {
+    pub(crate) fn gigabits(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e9 / self.seconds
     }
 }
 
 /// TCP from one pod to another with so many streams, for so long; counted where it arrives, after a start of 300 ms.
-pub fn tcp(
+pub(crate) fn tcp(
     from: &Pod,
     to: &Pod,
     streams: usize,
@@ -102,13 +102,13 @@ pub fn tcp(
 
 /// What became of small packets at a rate.
 #[derive(Clone, Copy, Default)]
-pub struct Small {
+pub(crate) struct Small {
     pub sent: u64,
     pub received: u64,
 }
 
 impl Small {
-    pub fn loss(&self) -> f64 {
+    pub(crate) fn loss(&self) -> f64 {
         1.0 - self.received as f64 / self.sent.max(1) as f64
     }
 }
@@ -117,7 +117,7 @@ impl Small {
 const VOLLEY: usize = 64;
 
 /// UDP packets with 64 bytes at so many a second, for so long.
-pub fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
+pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
     let receiver = to
         .netns()
@@ -197,12 +197,12 @@ fn count(socket: &UdpSocket) -> u64 {
 }
 
 /// Answers each datagram until `stop`.
-pub struct Echo {
+pub(crate) struct Echo {
     socket: UdpSocket,
 }
 
 impl Echo {
-    pub fn new(pod: &Pod) -> Result<Self> {
+    pub(crate) fn new(pod: &Pod) -> Result<Self> {
         let address: IpAddr = pod.address()?;
         let socket = pod
             .netns()
@@ -212,11 +212,11 @@ impl Echo {
         Ok(Self { socket })
     }
 
-    pub fn address(&self) -> Result<SocketAddr> {
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
         Ok(self.socket.local_addr()?)
     }
 
-    pub fn run(&self, stop: &AtomicBool) {
+    pub(crate) fn run(&self, stop: &AtomicBool) {
         let mut buffer = [0; 128];
         while !stop.load(Relaxed) {
             if let Ok((length, from)) = self.socket.recv_from(&mut buffer) {
@@ -229,7 +229,7 @@ impl Echo {
 }
 
 /// Round trips, one after the other, for so long; sorted, in microseconds.
-pub fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f64>> {
+pub(crate) fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f64>> {
     let echo = Echo::new(to)?;
     let address = echo.address()?;
     let here = from.address()?;
@@ -268,14 +268,14 @@ pub fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f64>> {
 }
 
 /// That part of sorted figures: 0.5 is the median.
-pub fn quantile(sorted: &[f64], part: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * part).round();
     sorted.get(place as usize).copied().unwrap_or(f64::NAN)
 }
 
 /// Processor time, in seconds, as `/proc` counts it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cpu {
+pub(crate) struct Cpu {
     /// Of the whole machine.
     pub all: f64,
     /// Of the named processes.
@@ -288,7 +288,7 @@ const TICK: f64 = 0.01;
 
 impl Cpu {
     /// Up to now.
-    pub fn now(daemons: &[u32]) -> Self {
+    pub(crate) fn now(daemons: &[u32]) -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let ticks: Vec<f64> = stat
             .lines()
@@ -340,7 +340,7 @@ impl Cpu {
     }
 
     /// Since an earlier look.
-    pub fn since(&self, before: &Self) -> Self {
+    pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             all: self.all - before.all,
             daemons: self.daemons - before.daemons,

@@ -11,7 +11,7 @@ use crate::scale::{Fleet, memory, stop, sum};
 use crate::table::Table;
 
 /// How many peers there are.
-pub const PEERS: u32 = 1000;
+pub(crate) const PEERS: u32 = 1000;
 /// With probes and without, in turns.
 const ROUNDS: usize = 4;
 /// After a start everything is new; then it is measured for so long.
@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// Processor time of all threads: the kernel counts ticks of 10 ms in /proc/PID/stat, and more exactly here.
-pub fn processor(daemon: &Flanneld) -> Result<f64> {
+pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
@@ -77,7 +77,7 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
 }
 
 /// Measures both.
-pub fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     cuts(table)?;
     let fleet = Fleet::of(PEERS)?;
     let peers = fleet

@@ -152,7 +152,7 @@ fn beside(
 }
 
 /// Measures renewals, in turns with and without a flood.
-pub fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet
         .lab

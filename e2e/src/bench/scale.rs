@@ -12,14 +12,14 @@ use crate::gateway;
 use crate::table::Table;
 
 /// How many peers there are.
-pub const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
+pub(crate) const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
 const ROUNDS: u32 = 5;
 const NEW_LEASES: u32 = 20;
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"vxlan"}}"#;
 
 /// A node and the etcd with all the leases.
-pub struct Fleet {
+pub(crate) struct Fleet {
     pub node: Host,
     pub options: FlanneldOptions,
     pub lab: Lab,
@@ -36,12 +36,12 @@ pub struct Fleet {
 
 impl Fleet {
     /// Writes the leases of so many peers, with vxlan.
-    pub fn of(peers: u32) -> Result<Fleet> {
+    pub(crate) fn of(peers: u32) -> Result<Fleet> {
         Fleet::with(peers, NET_CONF, value)
     }
 
     /// The same with another configuration of the network.
-    pub fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
+    pub(crate) fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
         let lab = Lab::new("bench")?;
         let lan = lab.switch("lan")?;
         let node = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
@@ -127,7 +127,7 @@ fn value(number: u32) -> String {
 }
 
 /// Where a peer is reached.
-pub fn public(number: u32) -> Ipv4Addr {
+pub(crate) fn public(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
 }
 
@@ -143,7 +143,7 @@ fn value_at(number: u32, address: u32) -> String {
 }
 
 /// The lease of a node with a number, as ours write it.
-pub fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
+pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
     format!(
         "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"{backend}\",\"BackendData\":{data},\
          \"NodeID\":{{\"id\":\"{number:032x}\",\"name\":\"node-{number}\",\"instance\":\"{number:016x}\",\"rank\":{number}}}}}"
@@ -151,7 +151,7 @@ pub fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String
 }
 
 /// Resident memory in MiB: now, and at its highest.
-pub fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
+pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let field = |name: &str| -> Result<f64> {
         let line = status
@@ -164,7 +164,7 @@ pub fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
 }
 
 /// The sum of a metric over its labels.
-pub fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
+pub(crate) fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     let (_, text) = daemon.get("/metrics")?;
     let values = text
         .lines()
@@ -173,7 +173,7 @@ pub fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     Ok(values.sum())
 }
 
-pub fn stop(mut daemon: Flanneld) -> Result<()> {
+pub(crate) fn stop(mut daemon: Flanneld) -> Result<()> {
     let errors = daemon.errors();
     let status = daemon.terminate(Duration::from_secs(20))?;
     if !errors.is_empty() || !status.success() {
@@ -183,7 +183,7 @@ pub fn stop(mut daemon: Flanneld) -> Result<()> {
 }
 
 /// Measures a fleet of so many peers.
-pub fn measure(peers: u32, table: &mut Table) -> Result<()> {
+pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
     let fleet = Fleet::of(peers)?;
     let (mut cold, mut warm, mut processor) = (Vec::new(), Vec::new(), Vec::new());
     let (mut resident, mut peak, mut calls, mut writes, mut rewrites) =

@@ -8,19 +8,26 @@ use anyhow::{Context, Result};
 
 /// Rows in the order in which they were measured.
 #[derive(Default)]
-pub struct Table {
+pub(crate) struct Table {
     rows: Vec<[String; 5]>,
 }
 
 impl Table {
     /// Adds a row of any figures: the median and the worst of them, in milliseconds for times.
-    pub fn times(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
+    pub(crate) fn times(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
         let milliseconds = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         self.figures(what, milliseconds, "ms", goal, go);
     }
 
     /// The same for other units.
-    pub fn figures(&mut self, what: &str, mut figures: Vec<f64>, unit: &str, goal: &str, go: &str) {
+    pub(crate) fn figures(
+        &mut self,
+        what: &str,
+        mut figures: Vec<f64>,
+        unit: &str,
+        goal: &str,
+        go: &str,
+    ) {
         figures.sort_by(f64::total_cmp);
         let show = |figure: Option<&f64>| {
             figure.map_or_else(
@@ -40,12 +47,12 @@ impl Table {
     }
 
     /// Whether nothing was measured.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The whole as markdown, with the machine named.
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let mut out = measured();
         out.push_str(
             "| | median | worst | goal | Go flannel v0.20.2 |\n|---|---:|---:|---:|---:|\n",
@@ -59,7 +66,7 @@ impl Table {
 }
 
 /// On what and how it was measured: the first line of a section.
-pub fn measured() -> String {
+pub(crate) fn measured() -> String {
     format!("Measured by `make bench` on {}.\n\n", machine())
 }
 
@@ -89,7 +96,7 @@ fn machine() -> String {
 }
 
 /// Puts a section into docs/performance.md, between its marks.
-pub fn write(section: &str, text: &str) -> Result<()> {
+pub(crate) fn write(section: &str, text: &str) -> Result<()> {
     let marks = [
         format!("<!-- make bench, {section}: begin -->\n"),
         format!("<!-- make bench, {section}: end -->\n"),
@@ -108,7 +115,7 @@ pub fn write(section: &str, text: &str) -> Result<()> {
 }
 
 /// Puts the picture beside it.
-pub fn picture(svg: &str) -> Result<()> {
+pub(crate) fn picture(svg: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/datapath.svg");
     std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))
 }

@@ -19,17 +19,17 @@ use crate::scale::{DEADLINE, Fleet, lease, memory, public, stop, sum};
 use crate::table::Table;
 
 /// How many peers there are.
-pub const PEERS: u32 = 10_000;
+pub(crate) const PEERS: u32 = 10_000;
 const ROUNDS: usize = 3;
-pub const PORT: u16 = 51820;
+pub(crate) const PORT: u16 = 51820;
 /// The first byte of a message with a packet, or with none to keep a session alive.
 const DATA: u8 = 4;
 /// When all have a session, it is measured for so long.
 const WINDOW: Duration = Duration::from_secs(20);
-pub const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
+pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 
 /// The private key of a peer.
-pub fn secret(number: u32) -> StaticSecret {
+pub(crate) fn secret(number: u32) -> StaticSecret {
     let mut bytes = [7; 32];
     if let Some(first) = bytes.first_chunk_mut() {
         *first = number.to_be_bytes();
@@ -37,7 +37,7 @@ pub fn secret(number: u32) -> StaticSecret {
     StaticSecret::from(bytes)
 }
 
-pub fn value(number: u32) -> String {
+pub(crate) fn value(number: u32) -> String {
     let key = STANDARD.encode(PublicKey::from(&secret(number)));
     lease(
         number,
@@ -48,7 +48,7 @@ pub fn value(number: u32) -> String {
 }
 
 /// The public key of a node, by the file of its private one.
-pub fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
+pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
     let text = std::fs::read_to_string(daemon.subnet_file().with_file_name("wgkey"))
         .context("the node's key")?;
     let bytes: [u8; 32] = STANDARD
@@ -106,7 +106,7 @@ struct Figures {
 }
 
 /// Measures a node with so many peers.
-pub fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet
         .lab

@@ -10,7 +10,7 @@ mod node;
 mod store;
 mod trap;
 
-pub use between::protocol_4_is_dropped;
+pub(crate) use between::protocol_4_is_dropped;
 
 use std::time::Duration;
 

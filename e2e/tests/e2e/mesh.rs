@@ -7,12 +7,17 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 /// Ten times what it should take.
-pub const TOLD: Duration = Duration::from_secs(100);
+pub(crate) const TOLD: Duration = Duration::from_secs(100);
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"TYPE"}}"#;
 
 /// What one node says of another one in one family: its state, and all of it.
-pub fn peer(bed: &Bed, node: usize, of: usize, ipv6: bool) -> Result<(String, serde_json::Value)> {
+pub(crate) fn peer(
+    bed: &Bed,
+    node: usize,
+    of: usize,
+    ipv6: bool,
+) -> Result<(String, serde_json::Value)> {
     let (code, text) = bed.daemons[node].api("/api/v1/node")?;
     ensure!(code == 200, "{code}: {text}");
     let document: serde_json::Value = serde_json::from_str(&text)?;
@@ -268,8 +273,8 @@ fn nobody_is_called_broken(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-pub const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-pub const PROBES: u16 = 8473;
+pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub(crate) const PROBES: u16 = 8473;
 
 /// A question as `docs/probing.md` describes it.
 fn question(length: u16) -> Vec<u8> {
@@ -393,7 +398,7 @@ fn strangers_get_no_answer_and_junk_changes_nothing() {
     .unwrap();
 }
 
-pub fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
+pub(crate) fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (is, all) = peer(bed, *node, *of, false)?;
         ensure!(
@@ -407,7 +412,7 @@ pub fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<(
 }
 
 /// For what is watched over time: all these are well, or slow.
-pub fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
+pub(crate) fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (_, peer) = peer(bed, *node, *of, false)?;
         ensure!(
@@ -420,7 +425,7 @@ pub fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
     Ok(())
 }
 
-pub fn told_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
+pub(crate) fn told_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
     eventually_ok(TOLD, state, || told_v4_now(bed, state, pairs))
 }
 

@@ -13,7 +13,7 @@ use super::report::Report;
 const LIMIT: u64 = 64 * 1024;
 
 /// Removes a subnet.env, what a daemon keeps beside it, temporary files left by a crash, and its directory if that is flannel's own and empty.
-pub fn subnet_env(file: &Path, report: &mut Report) {
+pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
             return report.kept(&format!(
@@ -73,7 +73,7 @@ fn is_temporary(file: &Path, name: &str) -> bool {
 }
 
 /// Removes the CNI plugin's state: one file per container.
-pub fn cni(folder: &Path, report: &mut Report) {
+pub(super) fn cni(folder: &Path, report: &mut Report) {
     let entries = match read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if absent(&error) => return,

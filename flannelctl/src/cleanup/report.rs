@@ -1,13 +1,13 @@
 //! The report of a cleanup.
 
 use anyhow::{Result, ensure};
-use subnet_lease::printable;
+use types::printable;
 
-use crate::out;
+use console::out;
 
 /// Prints one line per object, and the outcome.
 #[derive(Debug, Default)]
-pub struct Report {
+pub(super) struct Report {
     /// Whether nothing is changed.
     pub dry_run: bool,
     /// Number of objects removed.
@@ -18,7 +18,7 @@ pub struct Report {
 
 impl Report {
     /// An object was removed, or would be.
-    pub fn removed(&mut self, what: &str) {
+    pub(super) fn removed(&mut self, what: &str) {
         self.removed += 1;
         out::say(format!(
             "{} {}",
@@ -32,18 +32,18 @@ impl Report {
     }
 
     /// An object stays that may be flannel's.
-    pub fn kept(&mut self, what: &str) {
+    pub(super) fn kept(&mut self, what: &str) {
         out::say(format!("kept {}", printable::line(what)));
     }
 
     /// An object could not be removed.
-    pub fn complaint(&mut self, why: impl std::fmt::Display) {
+    pub(super) fn complaint(&mut self, why: impl std::fmt::Display) {
         self.complaints += 1;
         out::complain(why);
     }
 
     /// The outcome.
-    pub fn end(&self) -> Result<()> {
+    pub(super) fn end(&self) -> Result<()> {
         ensure!(
             self.complaints == 0,
             "not everything could be removed: fix the problems above and run cleanup again, which is safe"

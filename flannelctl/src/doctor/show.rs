@@ -5,13 +5,13 @@ use std::fmt::Write;
 
 use doctor::finding::{Finding, HERE, Report, Severity};
 
-use crate::screen::{Screen, Style};
+use console::screen::{Screen, Style};
 
 /// The column in which the check's name ends.
 const WIDTH: usize = 100;
 
 /// The whole text.
-pub fn text(report: &Report, all: bool, screen: Screen) -> String {
+pub(super) fn text(report: &Report, all: bool, screen: Screen) -> String {
     let mut out = String::new();
     for finding in report.causes() {
         cause(finding, report, all, screen, &mut out);

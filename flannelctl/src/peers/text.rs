@@ -8,7 +8,7 @@ use types::reachability::{Impact, State};
 
 use crate::columns::{Cell, plain, table};
 use crate::leases::span;
-use crate::screen::{Screen, Style};
+use console::screen::{Screen, Style};
 
 const HEADINGS: [&str; 9] = [
     "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
@@ -19,7 +19,7 @@ const ROWS: [&str; 7] = [
 const NOTHING: &str = "-";
 
 /// The whole text.
-pub fn text(peers: &Peers, all: bool, screen: Screen) -> String {
+pub(super) fn text(peers: &Peers, all: bool, screen: Screen) -> String {
     if peers.peers.is_empty() {
         return "no other node has a lease that is in force here".to_owned();
     }

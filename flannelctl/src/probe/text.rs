@@ -2,12 +2,12 @@
 
 use node_api::Probe;
 use node_api::probe::{Next, Outcome, Step};
-use subnet_lease::printable;
+use types::printable;
 
-use crate::screen::{Screen, Style};
+use console::screen::{Screen, Style};
 
 /// The whole text.
-pub fn text(probe: &Probe, screen: Screen) -> String {
+pub(super) fn text(probe: &Probe, screen: Screen) -> String {
     let mut lines = vec![heading(probe, screen)];
     let width = probe
         .steps

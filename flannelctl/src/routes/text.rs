@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use node_api::Rules;
 use node_api::routes::{Foreign, Holder, Kind, Object, Routes, State};
-use subnet_lease::printable;
+use types::printable;
 
 use crate::columns::{Cell, plain, table};
-use crate::screen::{Screen, Style};
+use console::screen::{Screen, Style};
 
 const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
 const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
@@ -17,7 +17,7 @@ const LISTED: usize = 30;
 const REASONS: usize = 5;
 
 /// The whole text.
-pub fn text(routes: &Routes, all: bool, screen: Screen) -> String {
+pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
     let (well, wrong): (Vec<&Object>, Vec<&Object>) = routes
         .objects
         .iter()

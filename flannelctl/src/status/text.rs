@@ -6,18 +6,18 @@ use jiff::Timestamp;
 use node_api::{FailedPeer, FileState, Node, Status, Wireguard};
 use std::fmt::Display;
 use std::time::Duration;
-use subnet_lease::printable;
+use types::printable;
 use types::reachability::Impact;
 
 use crate::leases::span;
-use crate::screen::{Screen, Style};
+use console::screen::{Screen, Style};
 
 /// Where the version stands in the first line.
 const WIDTH: usize = 66;
 const DOCTOR: &str = "flannelctl doctor tells what to do";
 
 /// Whether something needs an operator now.
-pub fn is_broken(status: &Status) -> bool {
+pub(super) fn is_broken(status: &Status) -> bool {
     status.node.as_ref().is_none_or(|node| {
         !node.ready || node.silent.is_some() || !broken(node).is_empty() || !cut(node).is_empty()
     })
@@ -45,7 +45,7 @@ fn cut(node: &Node) -> Vec<&probing::view::Peer> {
 }
 
 /// The whole text.
-pub fn text(status: &Status, now: Timestamp, screen: Screen) -> String {
+pub(super) fn text(status: &Status, now: Timestamp, screen: Screen) -> String {
     match &status.node {
         Some(node) => running(node, screen),
         None => silent(status, now, screen),

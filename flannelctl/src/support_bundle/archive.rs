@@ -14,7 +14,7 @@ use tar::{Builder, EntryType, Header};
 const LIMIT: u64 = 19 * 1000 * 1000;
 
 /// A bundle that is being written.
-pub struct Archive {
+pub(super) struct Archive {
     builder: Builder<GzEncoder<File>>,
     path: PathBuf,
     /// The folder that everything is in.
@@ -28,7 +28,7 @@ impl Archive {
     ///
     /// # Errors
     /// It exists, or cannot be created.
-    pub fn create(path: &Path, folder: &str) -> Result<Archive> {
+    pub(super) fn create(path: &Path, folder: &str) -> Result<Archive> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -50,7 +50,7 @@ impl Archive {
     ///
     /// # Errors
     /// The archive cannot be written.
-    pub fn add(&mut self, name: &str, text: &str) -> Result<()> {
+    pub(super) fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX);
         let bytes = text
             .as_bytes()
@@ -72,7 +72,7 @@ impl Archive {
     ///
     /// # Errors
     /// The archive cannot be written.
-    pub fn finish(self) -> Result<u64> {
+    pub(super) fn finish(self) -> Result<u64> {
         let path = self.path;
         let end = || -> std::io::Result<u64> {
             let mut file = self.builder.into_inner()?.finish()?;

@@ -23,7 +23,7 @@ const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Why an item is not in the bundle.
 #[derive(Debug)]
-pub enum Missing {
+pub(super) enum Missing {
     /// The daemon does not answer.
     Daemon(Silence),
     /// A file cannot be read.
@@ -94,7 +94,7 @@ impl fmt::Display for Missing {
 }
 
 /// The text of an item, or why there is none.
-pub async fn item(item: &Item, subnet_file: &Path) -> Result<String, Missing> {
+pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, Missing> {
     match &item.source {
         Source::Daemon(target) => ask::text(subnet_file, target)
             .map_err(Missing::Daemon)

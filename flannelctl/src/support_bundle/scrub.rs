@@ -22,7 +22,7 @@ const NAMES: &[&str] = &[
 const HEADER: &str = "authorization";
 
 /// The same text with `***` in the place of values that look like secrets.
-pub fn scrub(text: &str) -> String {
+pub(super) fn scrub(text: &str) -> String {
     text.split_inclusive('\n').map(line).collect()
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// One file of the bundle.
 #[derive(Debug)]
-pub struct Item {
+pub(super) struct Item {
     /// Its name there.
     pub name: &'static str,
     /// Where it comes from.
@@ -13,7 +13,7 @@ pub struct Item {
 
 /// Where a file of the bundle comes from.
 #[derive(Debug)]
-pub enum Source {
+pub(super) enum Source {
     /// The daemon, asked by its socket.
     Daemon(&'static str),
     /// subnet.env, or the file beside it whose name ends so.
@@ -28,7 +28,7 @@ pub enum Source {
 
 impl Source {
     /// For people.
-    pub fn shown(&self, subnet_file: &Path) -> String {
+    pub(super) fn shown(&self, subnet_file: &Path) -> String {
         match self {
             Source::Daemon(target) => format!("flanneld: GET {target}"),
             Source::Beside(end) => beside(subnet_file, end).display().to_string(),
@@ -40,7 +40,7 @@ impl Source {
 }
 
 /// subnet.env, or a file beside it.
-pub fn beside(subnet_file: &Path, end: &str) -> PathBuf {
+pub(super) fn beside(subnet_file: &Path, end: &str) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(end);
     path.into()
@@ -68,7 +68,7 @@ const fn program(name: &'static str, words: &'static [&'static str]) -> Item {
 }
 
 /// Everything that goes in.
-pub const WANTED: &[Item] = &[
+pub(super) const WANTED: &[Item] = &[
     daemon("flanneld/node.json", node_api::NODE),
     daemon("flanneld/findings.json", node_api::FINDINGS),
     daemon("flanneld/status.json", "/status"),

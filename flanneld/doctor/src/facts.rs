@@ -12,7 +12,7 @@ pub mod wireguard;
 
 use crate::fact::Fact;
 use ipnet::IpNet;
-use subnet_lease::Subnets;
+use types::Subnets;
 use types::{Encapsulation, Family, Profile};
 
 /// Everything that the checks depend on. By default nothing is known.

@@ -4,8 +4,8 @@ use crate::command::{ActsOn, Command};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use subnet_lease::printable;
 use types::Family;
+use types::printable;
 use types::problem::MUTE;
 
 /// The schema of [`Report`].

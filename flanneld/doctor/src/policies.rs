@@ -12,6 +12,6 @@ const POLICIES: [&str; 7] = [
 ];
 
 /// Whether a chain, by its name, is one of network policies.
-pub fn holds_policies(chain: &str) -> bool {
+pub(crate) fn holds_policies(chain: &str) -> bool {
     POLICIES.iter().any(|start| chain.starts_with(start))
 }

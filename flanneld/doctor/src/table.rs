@@ -6,7 +6,7 @@ use crate::facts::Facts;
 use crate::finding::{DaemonState, Finding, Report, SCHEMA, Unknown};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
-use subnet_lease::printable;
+use types::printable;
 
 /// All checks: causes before what they may explain.
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {

@@ -23,11 +23,11 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// A healthy node's host and network, for the tests of what is read.
-pub fn healthy_host() -> crate::facts::host::Host {
+pub(crate) fn healthy_host() -> crate::facts::host::Host {
     healthy().host
 }
 
-pub fn network() -> crate::facts::Network {
+pub(crate) fn network() -> crate::facts::Network {
     healthy().network.known().unwrap().clone()
 }
 
@@ -333,7 +333,7 @@ proptest! {
         for (own, finding) in cases::CASES.iter().flat_map(|(_, spoil)| of(spoil, &name).into_iter().map(|finding| (commands(spoil), finding))) {
             let texts = [&finding.what, &finding.why, &finding.about].into_iter().chain(finding.evidence.iter().map(|seen| &seen.text));
             for text in texts.chain(&finding.remedy.commands) {
-                prop_assert!(text.chars().all(subnet_lease::printable::is_printable), "{:?}", text);
+                prop_assert!(text.chars().all(types::printable::is_printable), "{:?}", text);
             }
             // A name stands in a command quoted or not at all.
             for command in &finding.remedy.commands {

@@ -225,7 +225,7 @@ impl fmt::Display for Endpoint {
 }
 
 /// A path cleaned as Go's `path.Clean` does: doubled slashes, `.` and `..` vanish, and so does the slash at the end.
-pub fn clean(path: &str) -> String {
+pub(crate) fn clean(path: &str) -> String {
     let rooted = path.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

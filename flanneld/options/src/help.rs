@@ -3,7 +3,7 @@
 use crate::argv::{is_switch, value_name};
 use crate::mistake::Mistake;
 use clap::{Arg, Command};
-use subnet_lease::printable;
+use types::printable;
 
 /// Column at which the descriptions begin.
 const COLUMN: usize = 30;

@@ -21,10 +21,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use subnet_lease::{Kinds, LeaseTable, Subnets};
+use subnet_lease::{Kinds, LeaseTable};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use types::Family;
+use types::Subnets;
 use types::reachability::{Impact, State};
 
 /// The pause after all peers were taken over, as a multiple of the time that took: changes of leases cost little, however many come ...

@@ -4,8 +4,9 @@ use crate::who::who;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseTable, Peer, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseTable, Peer};
 use types::Family;
+use types::Subnets;
 
 /// A way to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,7 +123,8 @@ pub fn targets(
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-    use subnet_lease::{Dual, LeaseAttrs, NodeId, Term};
+    use subnet_lease::{LeaseAttrs, NodeId, Term};
+    use types::Dual;
 
     fn lease(number: u8, node: Option<&str>, v6: bool) -> Lease {
         let (v4_net, v6_net) = (

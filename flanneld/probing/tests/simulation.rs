@@ -10,7 +10,7 @@
 )]
 
 mod simulation {
-    pub mod world;
+    pub(crate) mod world;
 }
 
 use probing::node::Datagram;

@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use subnet_lease::printable;
 use types::Problem;
+use types::printable;
 
 /// A longer file is not ours.
 const LIMIT: u64 = 64 * 1024;

@@ -145,7 +145,7 @@ pub(crate) mod tests {
     use std::os::unix::net::SocketAddr;
 
     /// Holds names as user `nobody` does. Only root can.
-    pub fn held_by_nobody(names: &[&str]) -> Vec<UnixListener> {
+    pub(crate) fn held_by_nobody(names: &[&str]) -> Vec<UnixListener> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let hold = move || {
             setfsuid(Uid::from_raw(65534));

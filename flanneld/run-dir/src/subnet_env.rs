@@ -12,8 +12,8 @@ use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use subnet_lease::Subnets;
 use types::Coded;
+use types::Subnets;
 use types::problem::text;
 
 /// A longer file is not ours.

@@ -19,10 +19,10 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use subnet_lease::printable;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
+use types::printable;
 
 /// How many unused leases /readyz lists.
 const REFUSED: usize = 20;

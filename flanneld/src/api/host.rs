@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, Ipv6Addr};
-use subnet_lease::printable;
+use types::printable;
 
 /// Refuses requests that a page of another site makes (DNS rebinding).
 pub async fn own_name_only(State(health): State<Health>, request: Request, next: Next) -> Response {

@@ -38,7 +38,7 @@ pub enum Silence {
 ///
 /// # Errors
 /// There is no network yet, or the kernel cannot be read in time.
-pub async fn routes(
+pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,
     rules: Option<Rules>,

@@ -36,7 +36,7 @@ impl Listener {
 }
 
 /// Listens on an address. 0.0.0.0 stands for all of this host, IPv6 too, as it does for Go: kubelet asks an IPv6 node by IPv6.
-pub async fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
+pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = listening(address).await?;
     // One segment of loopback (64 KiB) would fill the small send buffer, and its acknowledgement be delayed.
     let _ = setsockopt(&listener, TcpMaxSeg, &SEGMENT);

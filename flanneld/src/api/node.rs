@@ -10,8 +10,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use subnet_lease::LeaseTable;
 use subnet_lease::manager::{Held, boot_time};
-use subnet_lease::{Addresses, LeaseTable, Subnets, printable};
+use types::{Addresses, Subnets, printable};
 
 /// Gives the document.
 #[derive(Clone, Debug)]

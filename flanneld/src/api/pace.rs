@@ -15,7 +15,7 @@ const BURST: u32 = 50;
 
 /// The turns of one port. Requests take them in the order in which they arrived.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub(super) struct Pace {
     period: Duration,
     next: Arc<Mutex<Instant>>,
 }
@@ -44,7 +44,7 @@ impl Pace {
 }
 
 /// Answers requests at the pace, in front of a router. The probes of kubelet go past it.
-pub async fn paced(State(pace): State<Pace>, request: Request, next: Next) -> Response {
+pub(super) async fn paced(State(pace): State<Pace>, request: Request, next: Next) -> Response {
     pace.turn().await;
     next.run(request).await
 }

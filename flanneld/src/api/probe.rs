@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use node_api::probe::asked;
 
 /// The way to a peer or a pod.
-pub async fn probe(State(status_source): State<StatusSource>, target: Uri) -> Response {
+pub(super) async fn probe(State(status_source): State<StatusSource>, target: Uri) -> Response {
     let Some(peer) = asked(target.query()) else {
         return (
             StatusCode::BAD_REQUEST,

@@ -38,7 +38,7 @@ impl FromRef<Answers> for StatusSource {
 }
 
 /// What the status API's port answers: to requests for this node by a name of its own alone.
-pub fn of_the_page(status_source: StatusSource) -> Router {
+pub(super) fn of_the_page(status_source: StatusSource) -> Router {
     let health = status_source.health().clone();
     api(status_source, get(findings), DOCUMENT)
         .layer(from_fn(read_only))
@@ -47,7 +47,7 @@ pub fn of_the_page(status_source: StatusSource) -> Router {
 }
 
 /// What the socket answers.
-pub fn of_the_socket(status_source: StatusSource, health: Health) -> Router {
+pub(super) fn of_the_socket(status_source: StatusSource, health: Health) -> Router {
     let kernel = Router::new()
         .route(node_api::ROUTES, get(routes))
         .with_state(status_source.clone());

@@ -7,21 +7,21 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// The pause between two renderings of a document about the node and its peers. In large clusters one takes milliseconds.
-pub const DOCUMENT: Duration = Duration::from_secs(1);
+pub(super) const DOCUMENT: Duration = Duration::from_secs(1);
 /// The pause between two renderings of the metrics, which name no peer.
-pub const METRICS: Duration = Duration::from_millis(100);
+pub(super) const METRICS: Duration = Duration::from_millis(100);
 
 /// A document. Who asks gets a text that was rendered after the question; who asks too soon after the last rendering waits, and shares the next
 /// one with everybody else who waits. A loop of requests therefore costs one rendering for each pause.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub(super) struct Shared {
     pause: Duration,
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
 impl Shared {
     /// A document that is rendered at most once within `pause`.
-    pub fn new(pause: Duration) -> Self {
+    pub(super) fn new(pause: Duration) -> Self {
         Self {
             pause,
             last: Arc::default(),
@@ -32,7 +32,10 @@ impl Shared {
     ///
     /// # Errors
     /// Those of `render`, which the next one who asks tries again.
-    pub async fn get<E>(&self, render: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
+    pub(super) async fn get<E>(
+        &self,
+        render: impl FnOnce() -> Result<String, E>,
+    ) -> Result<Bytes, E> {
         let asked = Instant::now();
         // Fair: those who wait for the one who renders get what it rendered.
         let mut last = self.last.lock().await;
@@ -49,7 +52,10 @@ impl Shared {
     ///
     /// # Errors
     /// Those of `render`, which the next one who asks tries again.
-    pub async fn latest<E>(&self, render: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
+    pub(super) async fn latest<E>(
+        &self,
+        render: impl FnOnce() -> Result<String, E>,
+    ) -> Result<Bytes, E> {
         let asked = Instant::now();
         let mut last = self.last.lock().await;
         match last.as_ref() {

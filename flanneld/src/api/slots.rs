@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// The most connections of one way in.
-pub const CONNECTIONS: usize = 64;
+pub(super) const CONNECTIONS: usize = 64;
 /// How long a connection is kept at least before the next one displaces it: a client that sends its request at once is always heard.
-pub const MINIMUM: Duration = Duration::from_millis(10);
+pub(super) const MINIMUM: Duration = Duration::from_millis(10);
 /// The most of these that keep their places for their answers as long as others wait.
 const ANSWERS: usize = CONNECTIONS / 2;
 /// How long an answer beyond those is left alone. A probe behind a full backlog (1024) of clients that do not read is taken within half a second;
 /// kubelet waits for one.
-pub const ANSWERING: Duration = Duration::from_millis(20);
+pub(super) const ANSWERING: Duration = Duration::from_millis(20);
 
 /// The connections of one way in, by number. The lower number is the older connection.
 #[derive(Debug, Default)]
-pub struct Slots {
+pub(super) struct Slots {
     open: BTreeMap<u64, Open>,
     last: u64,
 }
@@ -29,7 +29,7 @@ struct Open {
 
 /// What the next connection needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub(super) enum Room {
     /// Nothing: there is a free place.
     Free,
     /// The place of this connection.
@@ -40,7 +40,7 @@ pub enum Room {
 
 impl Slots {
     /// Takes a place.
-    pub fn open(&mut self, now: Instant) -> u64 {
+    pub(super) fn open(&mut self, now: Instant) -> u64 {
         self.last += 1;
         self.open.insert(
             self.last,
@@ -53,25 +53,25 @@ impl Slots {
     }
 
     /// The connection has sent its request in whole.
-    pub fn asked(&mut self, number: u64, now: Instant) {
+    pub(super) fn asked(&mut self, number: u64, now: Instant) {
         if let Some(open) = self.open.get_mut(&number) {
             open.asked.get_or_insert(now);
         }
     }
 
     /// Gives the place back.
-    pub fn close(&mut self, number: u64) {
+    pub(super) fn close(&mut self, number: u64) {
         self.open.remove(&number);
     }
 
     /// Whether the connection still has its place.
-    pub fn is_open(&self, number: u64) -> bool {
+    pub(super) fn is_open(&self, number: u64) -> bool {
         self.open.contains_key(&number)
     }
 
     /// Where the next connection finds room: the oldest one without a whole request goes first. Where answers take most places, the connection
     /// whose time ended first goes.
-    pub fn room(&self, now: Instant) -> Room {
+    pub(super) fn room(&self, now: Instant) -> Room {
         if self.open.len() < CONNECTIONS {
             return Room::Free;
         }

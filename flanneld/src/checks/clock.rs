@@ -14,7 +14,7 @@ pub(super) struct Clock {
 
 impl Clock {
     /// By how many seconds the clock is behind what it was since this program started.
-    pub fn behind(&mut self) -> Option<u64> {
+    pub(super) fn behind(&mut self) -> Option<u64> {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

@@ -443,7 +443,7 @@ pub fn vtep(data: Option<&RawJson>) -> Option<(u32, String)> {
 /// The network of a node, for the doctor.
 pub fn network(
     config: &subnet_lease::NetworkConfig,
-    own: subnet_lease::Subnets,
+    own: types::Subnets,
     (backend, encapsulation): (&'static Profile, Encapsulation),
     mtu: u32,
     vni: Option<u32>,

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::{SubnetManager, boot_time};
-use subnet_lease::{Kinds, Lease, LeaseTable, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseTable};
 use tokio::sync::watch;
+use types::Subnets;
 use types::reachability::State;
 
 /// How often it is looked who answers nothing.

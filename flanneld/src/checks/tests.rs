@@ -6,7 +6,7 @@ use doctor::facts::Network;
 use doctor::facts::host::Sysctls;
 use doctor::look::Places;
 use doctor::look::sysctls;
-use subnet_lease::Subnets;
+use types::Subnets;
 
 fn checks_of(health: &Health) -> (Checks, watch::Sender<Known>) {
     let (known_out, known) = watch::channel(Known::default());

@@ -9,8 +9,9 @@ use netstate::reconcile::progress::TunnelPeers;
 use netstate::reconcile::tunnels;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use subnet_lease::{Kinds, Lease, LeaseTable, Subnets};
+use subnet_lease::{Kinds, Lease, LeaseTable};
 use types::Family;
+use types::Subnets;
 
 /// Whether the network has peers of WireGuard.
 pub(super) fn is_used(running: &RunningNetwork) -> bool {

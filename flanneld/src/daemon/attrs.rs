@@ -8,12 +8,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::admission::Terms;
 use subnet_lease::manager::Held;
-use subnet_lease::{Addresses, Lease, LeaseAttrs, NetworkConfig};
+use subnet_lease::{Lease, LeaseAttrs, NetworkConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use types::Addresses;
 
 /// The lease's attributes; the protocol signs them.
-pub fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
+pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: underlay.public.v4().copied(),
         public_ipv6: underlay.public.v6().copied(),
@@ -26,7 +27,7 @@ pub fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
 
 /// Networks that no subnet may overlap: the underlay's if they lie inside the flannel network, else this host's address alone,
 /// since a cluster's network may well lie inside a wide corporate network.
-pub fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
+pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |address: &IpAddr| {
         underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address)
             || underlay.addresses.v6().map(|v6| IpAddr::V6(*v6)) == Some(*address)
@@ -59,7 +60,7 @@ fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
 
 /// Which leases the backend can use.
 #[derive(Clone)]
-pub struct Whose {
+pub(super) struct Whose {
     /// Decides by a lease's data.
     pub accepts: backends::Accepts,
     /// Whether nodes may share one public address.
@@ -69,7 +70,12 @@ pub struct Whose {
 }
 
 /// The terms of admission.
-pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, whose: &Whose) -> Terms {
+pub(super) fn terms(
+    config: &NetworkConfig,
+    own: &Lease,
+    underlay: &Underlay,
+    whose: &Whose,
+) -> Terms {
     let accepts = whose.accepts.clone();
     Terms {
         config: config.clone(),
@@ -89,7 +95,7 @@ pub fn terms(config: &NetworkConfig, own: &Lease, underlay: &Underlay, whose: &W
 }
 
 /// Keeps derived state in sync with its sources.
-pub struct Following {
+pub(super) struct Following {
     /// The network's configuration.
     pub config: NetworkConfig,
     /// The backend's announcement.
@@ -109,7 +115,7 @@ pub struct Following {
 }
 
 /// The other ends of the channels of [`Following`].
-pub struct Ends {
+pub(super) struct Ends {
     /// Receives the current underlay.
     pub underlay: watch::Sender<Underlay>,
     /// Receives the backend's announcement.
@@ -124,7 +130,7 @@ pub struct Ends {
 
 impl Following {
     /// Starts from the state in which the node got its lease.
-    pub fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
+    pub(super) fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
         let Node {
             config,
             announced,
@@ -173,7 +179,7 @@ impl Following {
     }
 
     /// Runs until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             let announced = self.announced.borrow_and_update().clone();
             let underlay = self.underlay.borrow_and_update().clone();

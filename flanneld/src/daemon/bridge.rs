@@ -5,12 +5,12 @@ use netstate::bridge::{StaleGateway, stale_gateways};
 use netstate::kernel::Kernel;
 use netstate::netlink::NetlinkKernel;
 use netstate::object::{Key, Op, Value};
-use subnet_lease::Subnets;
 use tracing::{info, warn};
+use types::Subnets;
 
 /// Removes the gateways of previous subnets from bridges; their connected routes go with them. Nothing else of a bridge is changed. Returns the
 /// names of the bridges.
-pub async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String> {
+pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String> {
     let mut released = Vec::new();
     let found = match NetlinkKernel::open() {
         Ok(mut kernel) => kernel

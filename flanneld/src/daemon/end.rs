@@ -4,7 +4,7 @@ use types::Problem;
 
 /// Why the daemon ends without being stopped.
 #[derive(Debug, thiserror::Error)]
-pub enum End {
+pub(super) enum End {
     /// A failure that waiting does not resolve.
     #[error("{0}")]
     Failed(Box<Problem>),
@@ -21,22 +21,22 @@ pub enum End {
 
 impl End {
     /// A failure that waiting does not resolve.
-    pub fn failed(problem: impl Into<Problem>) -> Self {
+    pub(super) fn failed(problem: impl Into<Problem>) -> Self {
         Self::Failed(Box::new(problem.into()))
     }
 
     /// The network has to be restarted.
-    pub fn start_over(problem: impl Into<Problem>) -> Self {
+    pub(super) fn start_over(problem: impl Into<Problem>) -> Self {
         Self::StartOver(Box::new(problem.into()))
     }
 
     /// The network has to be restarted without the subnet that this node had.
-    pub fn moved(problem: impl Into<Problem>) -> Self {
+    pub(super) fn moved(problem: impl Into<Problem>) -> Self {
         Self::Moved(Box::new(problem.into()))
     }
 
     /// The reason.
-    pub fn problem(&self) -> &Problem {
+    pub(super) fn problem(&self) -> &Problem {
         match self {
             End::Failed(problem)
             | End::LeaseLost(problem)
@@ -46,7 +46,7 @@ impl End {
     }
 
     /// The exit code.
-    pub fn code(&self) -> u8 {
+    pub(super) fn code(&self) -> u8 {
         match self {
             End::Failed(_) | End::StartOver(_) | End::Moved(_) => 1,
             End::LeaseLost(_) => 5,

@@ -8,12 +8,13 @@ use ipnet::IpNet;
 use run_dir::subnet_env::{self, Previous};
 use std::sync::Arc;
 use subnet_lease::manager::{NodeInfo, SubnetManager};
-use subnet_lease::{NetworkConfig, NodeId, Subnets};
+use subnet_lease::{NetworkConfig, NodeId};
 use tracing::{info, warn};
 use types::Coded;
+use types::Subnets;
 
 /// A host with the right to serve a network.
-pub struct Host {
+pub(super) struct Host {
     pub config: NetworkConfig,
     /// What the store knows of this node already.
     pub info: Option<NodeInfo>,

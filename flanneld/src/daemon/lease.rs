@@ -18,10 +18,11 @@ use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::manager::{Claim, Held, HostEvidence, SubnetManager};
-use subnet_lease::{NetworkConfig, NodeId, Subnets, Term};
+use subnet_lease::{NetworkConfig, NodeId, Term};
 use tokio::sync::watch;
 use tracing::{info, warn};
 use types::Problem;
+use types::Subnets;
 
 impl Daemon {
     /// Finds the underlay, prepares what this node will publish, and acquires the lease.

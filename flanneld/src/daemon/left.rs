@@ -11,18 +11,18 @@ const NOT_BACK: Duration = Duration::from_secs(600);
 
 /// The addresses with the time at which each was given up.
 #[derive(Clone, Debug, Default)]
-pub struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
+pub(super) struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
 
 impl Left {
     /// Notes that these are given up now.
-    pub fn note(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
+    pub(super) fn note(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, since)| now.duration_since(*since) < NOT_BACK);
         all.extend(addresses.into_iter().map(|ip| (ip, now)));
     }
 
     /// Those that are not taken again yet.
-    pub fn recent(&self, now: Instant) -> BTreeSet<IpAddr> {
+    pub(super) fn recent(&self, now: Instant) -> BTreeSet<IpAddr> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter()
             .filter(|(_, since)| now.duration_since(*since) < NOT_BACK)

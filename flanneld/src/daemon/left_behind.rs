@@ -5,11 +5,11 @@ use ipnet::IpNet;
 use netstate::names::LinkName;
 use netstate::netlink::NetlinkKernel;
 use run_dir::instance::running;
-use subnet_lease::Subnets;
 use tracing::{info, warn};
+use types::Subnets;
 
 /// The devices of flannel's with an address inside our networks, except those that another running daemon uses.
-pub async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
+pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
     let ours: Vec<IpNet> = networks
         .nets()
         .chain(former.iter().flat_map(Subnets::nets))

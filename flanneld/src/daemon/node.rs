@@ -8,7 +8,7 @@ use subnet_lease::{Lease, NetworkConfig};
 use tokio::sync::watch;
 
 /// A node with a lease.
-pub struct Node {
+pub(super) struct Node {
     pub manager: Arc<dyn SubnetManager>,
     /// The network's configuration.
     pub whole: NetworkConfig,

@@ -12,15 +12,16 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::backoff::Backoff;
+use subnet_lease::NetworkConfig;
 use subnet_lease::manager::{Error, NodeInfo, SubnetManager};
 use subnet_lease::reason::LogOnce;
-use subnet_lease::{Dual, NetworkConfig, Subnets};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 use types::Detail;
 use types::Problem;
+use types::backoff::Backoff;
+use types::{Dual, Subnets};
 
 /// Delay between two questions, unless the store reports a change. The configuration is read again each time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));

@@ -28,7 +28,7 @@ const UNPUBLISHED: Duration = Duration::from_secs(1);
 const LEASE_GRACE: Duration = Duration::from_secs(60);
 
 /// Watches what readiness depends on.
-pub struct ReadinessMonitor {
+pub(super) struct ReadinessMonitor {
     /// The running network.
     pub network: RunningNetwork,
     /// Whether the kernel is audited at least every 20 s, even without an event.
@@ -41,7 +41,7 @@ pub struct ReadinessMonitor {
 
 impl ReadinessMonitor {
     /// Checks every second until `stop`.
-    pub async fn watch(self, stop: CancellationToken) {
+    pub(super) async fn watch(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut in_sync_at = Instant::now();
@@ -186,7 +186,7 @@ impl ReadinessMonitor {
 }
 
 /// While the node waits for a lease, reports the reason to health and the log. Ends when the result is dropped.
-pub fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
+pub(super) fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
     struct Telling(tokio::task::JoinHandle<()>);
     impl Drop for Telling {
         fn drop(&mut self) {

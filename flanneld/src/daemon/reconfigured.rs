@@ -12,7 +12,7 @@ const CONFIGURATION: Duration = Duration::from_secs(2);
 
 /// Returns when the configuration of a store that knows its nodes is another one than this: while the node waits for its lease, the present one
 /// applies. A file that cannot be used changes nothing.
-pub async fn another_configuration(
+pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,
     waiting_with: &NetworkConfig,
 ) -> End {

@@ -30,7 +30,7 @@ const LISTEN: Duration = Duration::from_secs(5);
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the choice depends on while the node runs.
-pub struct Reconsider {
+pub(super) struct Reconsider {
     pub manager: Arc<dyn SubnetManager>,
     pub settings: Settings,
     /// The network's configuration, with all its families.
@@ -49,7 +49,7 @@ pub struct Reconsider {
 
 impl Reconsider {
     /// Returns when another choice is better.
-    pub async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
+    pub(super) async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
         let mut told: Option<NoBetter> = None;
         let (mut silence, mut silent) = (Silence::new(Instant::now()), false);
         let mut looked = Instant::now();

@@ -8,7 +8,7 @@ use subnet_lease::NetworkConfig;
 ///
 /// # Errors
 /// It names another one: what was found, where, and what to do.
-pub fn check(
+pub(super) fn check(
     required: &[String],
     config: &NetworkConfig,
     store: &Store,

@@ -5,10 +5,10 @@ use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::systemd;
 use std::time::Duration;
-use subnet_lease::backoff::Backoff;
 use subnet_lease::manager::Error;
 use subnet_lease::reason::LogOnce;
 use tracing::warn;
+use types::backoff::Backoff;
 
 /// Delay between attempts while the store does not answer.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
@@ -17,7 +17,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 ///
 /// # Errors
 /// The error of the last attempt.
-pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
+pub(super) async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
     attempt: impl Fn() -> F,
 ) -> Result<T, E> {
     const LIMIT: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
 ///
 /// # Errors
 /// The store refuses permanently.
-pub async fn until_available<T, F: Future<Output = Result<T, Error>>>(
+pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
     health: &Health,
     condition: Condition,
     ask: impl Fn() -> F,

@@ -9,7 +9,7 @@ use subnet_lease::NetworkConfig;
 
 /// The exclusive resources of this daemon.
 #[derive(Default)]
-pub struct Rights {
+pub(super) struct Rights {
     _instance: Option<Instance>,
     _taken: Option<Taken>,
     pub guard: Option<GuardSlot>,
@@ -20,7 +20,7 @@ pub struct Rights {
 ///
 /// # Errors
 /// Names the process that holds one of them.
-pub async fn claim(
+pub(super) async fn claim(
     config: &NetworkConfig,
     wants: &Wants,
     guard: bool,
@@ -42,7 +42,7 @@ pub async fn claim(
 }
 
 /// The resources that the network needs exclusively.
-pub async fn wants(backend: &dyn Backend) -> Wants {
+pub(super) async fn wants(backend: &dyn Backend) -> Wants {
     let Takes {
         devices,
         tunnels,

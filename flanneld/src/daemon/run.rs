@@ -7,10 +7,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// How long tasks may take to end.
-pub const FAREWELL: Duration = Duration::from_millis(1_500);
+pub(super) const FAREWELL: Duration = Duration::from_millis(1_500);
 
 /// The tasks of the network; the first failure ends all of them.
-pub struct Run {
+pub(super) struct Run {
     /// Ends them.
     pub stop: CancellationToken,
     /// The tasks.
@@ -19,7 +19,7 @@ pub struct Run {
 
 impl Run {
     /// No task yet. The process's stop ends the run, too.
-    pub fn until(stop: &CancellationToken) -> Self {
+    pub(super) fn until(stop: &CancellationToken) -> Self {
         Self {
             stop: stop.child_token(),
             tasks: JoinSet::new(),
@@ -27,7 +27,7 @@ impl Run {
     }
 
     /// Starts a task that cannot fail.
-    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(async move {
             task.await;
             Ok(())
@@ -35,7 +35,7 @@ impl Run {
     }
 
     /// Waits for the first task that fails, or for the stop.
-    pub async fn supervise(&mut self) -> Result<(), End> {
+    pub(super) async fn supervise(&mut self) -> Result<(), End> {
         loop {
             let ended = tokio::select! {
                 ended = self.tasks.join_next() => ended,
@@ -55,7 +55,7 @@ impl Run {
     }
 
     /// Ends all tasks.
-    pub async fn end(mut self) {
+    pub(super) async fn end(mut self) {
         self.stop.cancel();
         let _ = tokio::time::timeout(FAREWELL, async {
             while self.tasks.join_next().await.is_some() {}

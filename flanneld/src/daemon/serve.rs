@@ -36,7 +36,7 @@ use types::{Problem, Subnets};
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 
 /// The leases of the other nodes, as they change.
-pub struct Leases {
+pub(super) struct Leases {
     table: watch::Receiver<Arc<LeaseTable>>,
     readings: watch::Receiver<Reading>,
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long nothing may come in before a doubtful interface is given up.
-pub const SILENCE: Duration = Duration::from_secs(60);
+pub(super) const SILENCE: Duration = Duration::from_secs(60);
 
 /// What came in so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub(super) struct Received {
     /// Answers of peers to probes.
     pub answers: u64,
     /// Packets through the tunnel.
@@ -17,14 +17,14 @@ pub struct Received {
 
 /// Notes since when nothing has come in.
 #[derive(Debug)]
-pub struct Silence {
+pub(super) struct Silence {
     since: Instant,
     last: Received,
 }
 
 impl Silence {
     /// Begins now.
-    pub fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
             since: now,
             last: Received::default(),
@@ -32,7 +32,7 @@ impl Silence {
     }
 
     /// Takes the counters as they are now. Returns whether nothing has come in for [`SILENCE`].
-    pub fn look(&mut self, heard: Received, now: Instant) -> bool {
+    pub(super) fn look(&mut self, heard: Received, now: Instant) -> bool {
         // A device that was made anew counts from 0.
         if heard.answers > self.last.answers || heard.received > self.last.received {
             self.since = now;

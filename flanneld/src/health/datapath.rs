@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::{Serialize, Serializer};
-use subnet_lease::printable;
+use types::printable;
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -51,7 +51,7 @@ fn label(text: &str) -> String {
 }
 
 /// Adds the engines' metrics.
-pub fn register(registry: &mut Registry, engines: &[EngineStatus]) {
+pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     for (index, (name, help)) in COUNTED.into_iter().enumerate() {
         let family = Family::<Labels, Counter>::default();
         for engine in engines {
@@ -133,7 +133,7 @@ pub fn register(registry: &mut Registry, engines: &[EngineStatus]) {
 ///
 /// # Errors
 /// Those of the serializer.
-pub fn serialize<S: Serializer>(
+pub(super) fn serialize<S: Serializer>(
     engines: &[EngineStatus],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -33,7 +33,7 @@ pub struct Figures {
 
 /// What the daemon counts.
 #[derive(Debug, Default, Serialize)]
-pub struct Counts {
+pub(super) struct Counts {
     /// Peers that the backend serves.
     pub peers: u64,
     /// Leases of other nodes in the store.
@@ -78,7 +78,7 @@ pub struct Counts {
 
 /// What was done to the traffic rules.
 #[derive(Debug, Default, Serialize)]
-pub struct RuleCounts {
+pub(super) struct RuleCounts {
     /// Number of writes.
     pub writes: u64,
     /// Number of repairs of what another program had changed.
@@ -89,7 +89,7 @@ pub struct RuleCounts {
 
 /// What was done in the kernel.
 #[derive(Debug, Serialize)]
-pub struct KernelCounts {
+pub(super) struct KernelCounts {
     /// Whether it is in sync with the desired state, apart from peers that failed by themselves.
     pub in_step: bool,
     /// What is wrong; empty if nothing is.

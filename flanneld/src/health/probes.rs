@@ -11,7 +11,7 @@ use types::reachability::State;
 type Labels = Vec<(&'static str, &'static str)>;
 
 /// Adds the prober's metrics.
-pub fn register(registry: &mut Registry, traffic: &Traffic, counts: &BTreeMap<State, u32>) {
+pub(super) fn register(registry: &mut Registry, traffic: &Traffic, counts: &BTreeMap<State, u32>) {
     for (name, help, value) in [
         ("probe_sent", "Questions sent to peers", traffic.sent),
         ("probe_pings", "Pings sent to peers", traffic.pings),

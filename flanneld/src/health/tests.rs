@@ -11,10 +11,11 @@ use std::collections::BTreeSet;
 use subnet_lease::admission::{Refused, Why};
 use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, Held, boot_time};
-use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Subnets, Term};
+use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Term};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
+use types::Subnets;
 
 async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -419,12 +420,12 @@ proptest::proptest! {
             tokio::time::sleep(Duration::from_millis(2)).await;
             for path in ["/healthz", "/readyz", "/metrics", "/status"] {
                 let (_, body) = get(address, "GET", path).await;
-                assert!(body.chars().all(|c| c == '\n' || subnet_lease::printable::is_printable(c)), "{path}: {body:?}");
+                assert!(body.chars().all(|c| c == '\n' || types::printable::is_printable(c)), "{path}: {body:?}");
                 match path {
                     "/readyz" => assert_eq!(body.lines().count(), 3, "{body:?}"),
                     "/metrics" => {
                         let line = body.lines().find(|line| line.starts_with("flannel_datapath_info{")).unwrap();
-                        assert_eq!(label_value(line), subnet_lease::printable::value(&text));
+                        assert_eq!(label_value(line), types::printable::value(&text));
                     }
                     "/status" => {
                         let found: serde_json::Value = serde_json::from_str(&body).unwrap();

@@ -26,7 +26,7 @@ pub fn lost() -> Option<u64> {
 }
 
 /// Where the subscriber writes.
-pub struct Stderr;
+pub(super) struct Stderr;
 
 impl<'a> MakeWriter<'a> for Stderr {
     type Writer = Line;
@@ -37,7 +37,7 @@ impl<'a> MakeWriter<'a> for Stderr {
 }
 
 /// One line. Writing it never fails, since the subscriber would report that on standard error.
-pub struct Line;
+pub(super) struct Line;
 
 impl io::Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {

@@ -2,13 +2,13 @@
 //! keys that others wrote into the store; here none of them is missed.
 
 use std::fmt;
-use subnet_lease::printable;
 use tracing::field::Field;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
+use types::printable;
 
 /// The kind of the inner format.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use types::reachability::State;
 
 /// The end of a way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub(super) struct End {
     /// The step at which it ends, if it does.
     pub at: Option<StepName>,
     /// One sentence.
@@ -21,7 +21,7 @@ pub struct End {
 }
 
 /// Where the way to a peer ends.
-pub fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
+pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
     let at = steps
         .iter()
         .find(|step| step.outcome == Outcome::Failed)

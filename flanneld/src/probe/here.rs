@@ -13,7 +13,7 @@ use probing::view::Tally;
 const LOCAL: RouteKind = RouteKind::Other(2);
 
 /// Whether a packet to it stays in the subnet: it goes to a bridge, with no gateway.
-pub fn bridged(local: &Local) -> Option<&Hop> {
+pub(super) fn bridged(local: &Local) -> Option<&Hop> {
     match &local.fate {
         Ok(Fate::Sent(hop))
             if hop.kind != LOCAL && hop.via.is_none() && local.subnet.contains(&hop.net) =>
@@ -30,7 +30,7 @@ fn is_own(local: &Local) -> bool {
 }
 
 /// All steps.
-pub fn steps(local: &Local) -> Vec<Step> {
+pub(super) fn steps(local: &Local) -> Vec<Step> {
     let step = |name, (outcome, text)| Step {
         name,
         outcome,
@@ -116,7 +116,7 @@ pub fn steps(local: &Local) -> Vec<Step> {
 }
 
 /// Where it ends.
-pub fn end(local: &Local, steps: &[Step]) -> End {
+pub(super) fn end(local: &Local, steps: &[Step]) -> End {
     let at = steps
         .iter()
         .find(|step| step.outcome == Outcome::Failed)

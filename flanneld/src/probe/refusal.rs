@@ -184,7 +184,7 @@ impl std::error::Error for Refusal {
 
 /// Why a part of a probe was not made.
 #[derive(Debug)]
-pub enum Unasked {
+pub(super) enum Unasked {
     /// Probes are off on this node.
     Off,
     /// There is no socket for ping.

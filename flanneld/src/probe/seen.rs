@@ -19,7 +19,7 @@ use types::{Encapsulation, Family};
 
 /// The way to a peer, and to a pod of it.
 #[derive(Debug)]
-pub struct Seen {
+pub(super) struct Seen {
     /// The peer.
     pub target: Target,
     /// The pod.
@@ -50,7 +50,7 @@ pub struct Seen {
 
 /// What this node uses.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub(super) struct Own {
     /// The network of this family.
     pub network: IpNet,
     /// What packets of pods travel in between nodes, with one port; none if they are not encapsulated.
@@ -67,7 +67,7 @@ pub struct Own {
 
 /// What a lease wants in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub(super) struct Wanted {
     /// The route that leads there.
     pub route: Option<(IpNet, RouteSpec)>,
     /// The hardware address of the next hop.
@@ -80,7 +80,7 @@ pub struct Wanted {
 
 impl Wanted {
     /// From the objects that the backend needs.
-    pub fn of(objects: &[(Key, Value)]) -> Self {
+    pub(super) fn of(objects: &[(Key, Value)]) -> Self {
         let mut wanted = Self::default();
         for object in objects {
             match object {
@@ -102,7 +102,7 @@ impl Wanted {
 
     /// With WireGuard, one route for the whole network leads to all peers.
     #[must_use]
-    pub fn in_network(mut self, network: IpNet) -> Self {
+    pub(super) fn in_network(mut self, network: IpNet) -> Self {
         if let (None, Some((dev, ..))) = (&self.route, self.tunnelled) {
             let route = RouteSpec {
                 via: None,
@@ -120,7 +120,7 @@ impl Wanted {
 
 /// What was asked and answered.
 #[derive(Debug, Default)]
-pub struct ProbeReplies {
+pub(super) struct ProbeReplies {
     /// Whether the peer is asked through the overlay network.
     pub overlay: bool,
     /// Why no questions were sent, where they never are.
@@ -149,7 +149,7 @@ pub struct ProbeReplies {
 
 /// What the prober makes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub(super) struct Judged {
     /// The verdict on the peer, as the prober gives it: without an address to ask through the overlay network, the underlay's.
     pub whole: Verdict,
     /// On the overlay network; unknown where nothing was asked through it.
@@ -160,12 +160,12 @@ pub struct Judged {
 
 impl ProbeReplies {
     /// Whether anything came back through the overlay network.
-    pub fn through(&self) -> bool {
+    pub(super) fn through(&self) -> bool {
         self.evidence().through()
     }
 
     /// Whether anything was asked through it.
-    pub fn asked_through(&self) -> bool {
+    pub(super) fn asked_through(&self) -> bool {
         self.evidence().asked_through()
     }
 
@@ -205,7 +205,7 @@ impl ProbeReplies {
     }
 
     /// The prober's verdict on it.
-    pub fn judged(&self) -> Judged {
+    pub(super) fn judged(&self) -> Judged {
         let evidence = self.evidence();
         let lost = if self.small.answered + self.full.answered > 0 {
             self.small.lost() + self.full.lost()
@@ -243,7 +243,7 @@ impl ProbeReplies {
 
 /// What keeps packets on this node, as its doctor says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rules {
+pub(super) enum Rules {
     /// Nothing.
     Clear,
     /// These findings.
@@ -265,7 +265,7 @@ const CHECKS: [&str; 5] = [
 
 impl Rules {
     /// From the doctor's report.
-    pub fn of(report: Option<&Report>, family: Family) -> Self {
+    pub(super) fn of(report: Option<&Report>, family: Family) -> Self {
         let Some(report) = report else {
             return Rules::NotLooked;
         };
@@ -293,7 +293,7 @@ impl Rules {
 
 /// The way to an address in a subnet of this node.
 #[derive(Debug)]
-pub struct Local {
+pub(super) struct Local {
     /// The address.
     pub pod: IpAddr,
     /// The subnet.
@@ -307,7 +307,7 @@ pub struct Local {
 }
 
 /// An encapsulation in a sentence.
-pub fn named(tunnel: Encapsulation) -> String {
+pub(super) fn named(tunnel: Encapsulation) -> String {
     match tunnel.port() {
         Some(port) => format!("UDP port {port}"),
         None => format!("IP protocol {}", tunnel.protocol().unwrap_or_default()),

@@ -13,7 +13,7 @@ use types::reachability::{Impact, State, Verdict};
 const SESSION: Duration = Duration::from_secs(180);
 
 /// All steps, in the order in which a packet takes them.
-pub fn steps(seen: &Seen, judged: &Judged) -> Vec<Step> {
+pub(super) fn steps(seen: &Seen, judged: &Judged) -> Vec<Step> {
     let overlay = overlay(seen, judged.overlay);
     let underlay = underlay(seen, judged.underlay, overlay.outcome == Outcome::Ok);
     let mut steps = vec![route(seen)];
@@ -312,7 +312,7 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
             let other = heard.answered_by.as_deref().unwrap_or_default();
             format!(
                 "{} answers in the place of {peer}",
-                subnet_lease::printable::value(other)
+                types::printable::value(other)
             )
         }
         State::Unknown if !heard.asked_through() => match &heard.silenced {
@@ -410,7 +410,7 @@ fn pod(seen: &Seen) -> Option<Step> {
 }
 
 /// What pings of a pod tell: their silence proves nothing.
-pub fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
+pub(super) fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
     if tally.answered > 0 {
         (
             Outcome::Ok,

@@ -4,14 +4,14 @@ use super::refusal::{Candidate, Refusal};
 use ipnet::IpNet;
 use probing::target::Target;
 use std::net::IpAddr;
-use subnet_lease::{Subnets, printable};
+use types::{Subnets, printable};
 
 /// How many peers are listed where none is meant.
 const LISTED: usize = 8;
 
 /// Who is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeTarget {
+pub(super) enum ProbeTarget {
     /// Another node, or a pod of it.
     Peer {
         /// The node.
@@ -30,7 +30,7 @@ pub enum ProbeTarget {
 
 /// What there is.
 #[derive(Clone, Copy, Debug)]
-pub struct Around<'a> {
+pub(super) struct Around<'a> {
     /// The peers, one for each address family.
     pub targets: &'a [Target],
     /// This node's subnets.
@@ -47,7 +47,7 @@ pub struct Around<'a> {
 ///
 /// # Errors
 /// Nobody, or several.
-pub fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
+pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
     }
@@ -165,7 +165,7 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
 }
 
 /// A peer's name, or its address if it has none, fit for a line.
-pub fn title(target: &Target) -> String {
+pub(super) fn title(target: &Target) -> String {
     match target.name.as_deref().filter(|name| !name.is_empty()) {
         Some(name) => printable::value(name).into_owned(),
         None => target.address.to_string(),
@@ -176,7 +176,7 @@ pub fn title(target: &Target) -> String {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use subnet_lease::Dual;
+    use types::Dual;
 
     fn target(name: &str, subnet: &str, address: &str, primary: bool) -> Target {
         let name = Some(Arc::from(name)).filter(|name: &Arc<str>| !name.is_empty());

@@ -14,18 +14,18 @@ const MAIN: u32 = 254;
 const LOCAL: u32 = 255;
 
 /// A round trip.
-pub fn rtt(us: Option<u32>) -> String {
+pub(super) fn rtt(us: Option<u32>) -> String {
     us.map(|us| format!(", {:.2} ms", f64::from(us) / 1000.0))
         .unwrap_or_default()
 }
 
 /// `5 of 5`.
-pub fn count(tally: Tally) -> String {
+pub(super) fn count(tally: Tally) -> String {
     format!("{} of {}", tally.answered, tally.asked)
 }
 
 /// What was asked, for programs.
-pub fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
+pub(super) fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
     let asked = kinds.iter().filter(|(_, tally)| tally.asked > 0);
     asked
         .map(|(kind, tally)| Questions {
@@ -38,7 +38,7 @@ pub fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
 }
 
 /// `via 10.244.3.0 dev flannel.1 onlink`, as the lease wants it.
-pub fn spec(route: &RouteSpec) -> String {
+pub(super) fn spec(route: &RouteSpec) -> String {
     let via = route
         .via
         .map(|via| format!("via {via} "))
@@ -51,7 +51,7 @@ pub fn spec(route: &RouteSpec) -> String {
 }
 
 /// A route as `ip route` prints it.
-pub fn route(hop: &Hop) -> String {
+pub(super) fn route(hop: &Hop) -> String {
     let kind = match hop.kind {
         RouteKind::Blackhole => "blackhole ",
         UNREACHABLE => "unreachable ",
@@ -105,12 +105,12 @@ fn protocol(number: u8) -> String {
 }
 
 /// Whether a route is in a table that only a rule leads to.
-pub fn by_rule(hop: &Hop) -> bool {
+pub(super) fn by_rule(hop: &Hop) -> bool {
     !matches!(hop.table, 0 | MAIN | LOCAL)
 }
 
 /// `192.0.2.3 by eth1 from 192.0.2.1`.
-pub fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
+pub(super) fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
     match fate {
         Ok(Fate::Sent(hop)) => {
             let source = hop

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::time::{Duration, Instant};
-use subnet_lease::Dual;
+use types::Dual;
 
 fn plain() -> SubnetEnv {
     SubnetEnv {

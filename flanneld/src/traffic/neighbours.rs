@@ -13,7 +13,7 @@ const GRACE: Duration = Duration::from_secs(300);
 
 /// What is known of the other daemons.
 #[derive(Debug)]
-pub struct Neighbours {
+pub(super) struct Neighbours {
     /// Our networks.
     own: BTreeSet<IpNet>,
     /// The networks of our predecessor, unless another daemon serves them now.
@@ -28,7 +28,7 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Knows of no other daemon yet.
-    pub fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, slot: Option<u16>) -> Self {
+    pub(super) fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, slot: Option<u16>) -> Self {
         Self {
             own,
             before,
@@ -40,7 +40,7 @@ impl Neighbours {
     }
 
     /// Finds the running daemons. Returns whose rules stay.
-    pub fn refresh(&mut self) -> OtherDaemons {
+    pub(super) fn refresh(&mut self) -> OtherDaemons {
         self.learn(
             instance::running::served().into_iter().flatten(),
             instance::taken::guard_slots(),
@@ -72,7 +72,7 @@ impl Neighbours {
     }
 
     /// Whether rules of unserved networks may be removed: not soon after our start, and not while another implementation of flanneld runs here.
-    pub fn may_remove_unserved(&self) -> bool {
+    pub(super) fn may_remove_unserved(&self) -> bool {
         is_over(self.since.elapsed()) && !instance::running::foreign_flanneld()
     }
 }

@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const DISCARD: u16 = 9;
 
 /// Which of these hosts answer on the links of this host that may be such a NAT, with the interface's index.
-pub async fn answering(
+pub(super) async fn answering(
     reader: &mut HostReader,
     facts: &HostFacts,
     hosts: &[IpAddr],

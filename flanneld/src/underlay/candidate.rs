@@ -7,7 +7,7 @@ use super::request::Request;
 use backends::Underlay;
 use netstate::host::{Address, Interface, Route};
 use std::net::IpAddr;
-use subnet_lease::Dual;
+use types::Dual;
 use types::Family;
 
 /// A candidate interface, with its addresses if the selector fixes them.
@@ -22,7 +22,7 @@ pub(super) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    pub fn new(interface: &'a Interface, why: impl Into<String>) -> Self {
+    pub(super) fn new(interface: &'a Interface, why: impl Into<String>) -> Self {
         Self {
             interface,
             v4: None,
@@ -35,12 +35,12 @@ impl<'a> Candidate<'a> {
     }
 
     /// With the flag that named it, if one did.
-    pub fn named_by(self, flag: Option<String>) -> Self {
+    pub(super) fn named_by(self, flag: Option<String>) -> Self {
         Self { flag, ..self }
     }
 
     /// Fixes the address of a family.
-    pub fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
+    pub(super) fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
         *(if ip.is_ipv6() {
             &mut self.v6
         } else {

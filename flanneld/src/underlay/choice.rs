@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use options::Pattern;
-use subnet_lease::Addresses;
+use types::Addresses;
 
 /// How the address of a family was found, and how its replacement is found when it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]

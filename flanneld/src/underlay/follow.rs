@@ -6,7 +6,7 @@ use backends::Underlay;
 use ipnet::IpNet;
 use netstate::host::{Interface, is_link_local};
 use std::net::IpAddr;
-use subnet_lease::Addresses;
+use types::Addresses;
 use types::Family;
 
 /// The current underlay, given how it was chosen and its previous state.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
-use subnet_lease::Addresses;
+use types::Addresses;
 use types::problem::{Coded, text};
 use types::{Family, Problem};
 

@@ -4,8 +4,8 @@ use options::Selector;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
-use subnet_lease::Dual;
 use subnet_lease::manager::Claimant;
+use types::Dual;
 use types::problem::{Coded, text};
 use types::{Addresses, Family};
 

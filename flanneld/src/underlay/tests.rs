@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use netstate::route::RouteKind;
 use std::net::IpAddr;
 use std::time::Duration;
-use subnet_lease::Dual;
+use types::Dual;
 use types::Family;
 
 /// A Vagrant machine: NAT with the default route on enp0s3, the cluster's network on enp0s8, a third interface that is down.

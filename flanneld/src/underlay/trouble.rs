@@ -113,7 +113,7 @@ impl fmt::Display for UnderlayTrouble {
 }
 
 /// Why the underlay cannot carry packets; `None` if it can. `elsewhere`: see [`elsewhere`].
-pub fn trouble(
+pub(super) fn trouble(
     underlay: &Underlay,
     facts: &HostFacts,
     elsewhere: &[IpAddr],
@@ -161,7 +161,7 @@ fn unusable(
 }
 
 /// Addresses of the underlay that belong to another interface (a router's `lo`). Computed at the start, right after the choice.
-pub fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
+pub(super) fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
     let own = |address: &IpAddr| {
         facts
             .by_index(underlay.index)
@@ -182,7 +182,7 @@ fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
 
 /// Reports a problem once it lasts, and its end at once.
 #[derive(Debug)]
-pub struct Alarm<T> {
+pub(super) struct Alarm<T> {
     since: Option<Instant>,
     told: Option<T>,
 }
@@ -198,7 +198,7 @@ impl<T> Default for Alarm<T> {
 
 impl<T: Clone + PartialEq> Alarm<T> {
     /// Returns what to report if it is new, and when to check again if necessary.
-    pub fn look(
+    pub(super) fn look(
         &mut self,
         trouble: Option<T>,
         now: Instant,

@@ -159,9 +159,10 @@ impl Clear {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NetworkConfig;
     use crate::json::Object;
     use crate::lease::{LeaseAttrs, RawJson, Term};
-    use crate::{Dual, NetworkConfig};
+    use types::Dual;
     use types::Family;
 
     fn lease(third: u8, node: u8) -> Lease {

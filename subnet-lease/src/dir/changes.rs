@@ -10,21 +10,21 @@ use std::time::Duration;
 const BUFFER: usize = 4096;
 
 /// Waits for changes.
-pub struct Changes(Option<EventStream<Vec<u8>>>);
+pub(super) struct Changes(Option<EventStream<Vec<u8>>>);
 
 /// Sets up the watch, on the thread that may access files.
 #[derive(Clone)]
-pub struct Watch(Option<Watches>);
+pub(super) struct Watch(Option<Watches>);
 
 impl Watch {
     /// Watches nothing.
     #[cfg(test)]
-    pub fn none() -> Self {
+    pub(super) fn none() -> Self {
         Self(None)
     }
 
     /// Watches an open directory from now on; watching it twice is one watch. Returns whether it is watched.
-    pub fn follow(&self, folder: &OwnedFd) -> bool {
+    pub(super) fn follow(&self, folder: &OwnedFd) -> bool {
         let events = WatchMask::CREATE
             | WatchMask::DELETE
             | WatchMask::MOVE
@@ -39,7 +39,7 @@ impl Watch {
 
 impl Changes {
     /// If inotify is exhausted, no change is detected, and callers check periodically.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(
             Inotify::init()
                 .and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER]))
@@ -47,7 +47,7 @@ impl Changes {
         )
     }
 
-    pub fn watch(&self) -> Watch {
+    pub(super) fn watch(&self) -> Watch {
         Watch(self.0.as_ref().map(EventStream::watches))
     }
 
@@ -55,7 +55,7 @@ impl Changes {
     ///
     /// # Cancel safety
     /// A change reported to a dropped future is not reported again; callers read everything after each call.
-    pub async fn within(&mut self, patience: Duration) -> bool {
+    pub(super) async fn within(&mut self, patience: Duration) -> bool {
         let Some(events) = &mut self.0 else {
             tokio::time::sleep(patience).await;
             return false;

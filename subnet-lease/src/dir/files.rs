@@ -27,7 +27,7 @@ const LOCK: &str = ".lock";
 const CONFIG_LIMIT: u64 = 1 << 20;
 
 /// The files of one directory.
-pub struct Files {
+pub(super) struct Files {
     root: Root,
     /// Whether temporary files left by a crash were removed.
     cleared: AtomicBool,
@@ -35,7 +35,7 @@ pub struct Files {
 
 /// All leases.
 #[derive(Debug, Default)]
-pub struct Whole {
+pub(super) struct Whole {
     /// The keys. Those without a readable file have an empty value: they still occupy their subnets.
     pub listing: Listing,
     /// The keys whose files cannot be read, with the reason.
@@ -45,7 +45,7 @@ pub struct Whole {
 }
 
 impl Files {
-    pub fn new(root: PathBuf) -> Self {
+    pub(super) fn new(root: PathBuf) -> Self {
         Self {
             root: Root::new(root),
             cleared: AtomicBool::new(false),
@@ -57,7 +57,7 @@ impl Files {
     }
 
     /// The text of the network configuration. The first directory that has one is used from then on.
-    pub fn config(&self) -> Result<Vec<u8>, Trouble> {
+    pub(super) fn config(&self) -> Result<Vec<u8>, Trouble> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
             ErrorKind::NotFound => Trouble::NoConfig(path.clone()),
@@ -76,12 +76,12 @@ impl Files {
     }
 
     /// Checks that the directory is still the same.
-    pub fn present(&self) -> Result<(), Trouble> {
+    pub(super) fn present(&self) -> Result<(), Trouble> {
         self.root.open().map(drop)
     }
 
     /// Lists all leases. A directory that does not exist yet counts as empty.
-    pub fn list(&self, watch: Option<&Watch>) -> Result<Whole, Trouble> {
+    pub(super) fn list(&self, watch: Option<&Watch>) -> Result<Whole, Trouble> {
         match self.root.open()?.subnets()? {
             Some(folder) => {
                 // Watch first, then read: a change in between is seen by one of them.
@@ -150,7 +150,7 @@ impl Files {
     }
 
     /// A number that identifies a key's content; `None` if there is no file.
-    pub fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
+    pub(super) fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok((None, false));
         };
@@ -160,7 +160,7 @@ impl Files {
     }
 
     /// How long ago the holder touched its file.
-    pub fn last_seen(&self, key: &str) -> Result<Option<Duration>, Trouble> {
+    pub(super) fn last_seen(&self, key: &str) -> Result<Option<Duration>, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(None);
         };
@@ -180,7 +180,7 @@ impl Files {
     }
 
     /// Touches the file to show that the holder is alive. Returns false if the file is gone or not a regular file.
-    pub fn touch(&self, key: &str) -> Result<bool, Trouble> {
+    pub(super) fn touch(&self, key: &str) -> Result<bool, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(false);
         };
@@ -196,7 +196,12 @@ impl Files {
     }
 
     /// Compares and writes under the lock.
-    pub fn txn(&self, compare: &[Compare], write: &[Write], key: &str) -> Result<Answer, Trouble> {
+    pub(super) fn txn(
+        &self,
+        compare: &[Compare],
+        write: &[Write],
+        key: &str,
+    ) -> Result<Answer, Trouble> {
         let folder = self.root.open()?.subnets_made()?;
         let _lock = self.lock(&folder)?;
         if !self.cleared.swap(true, Ordering::Relaxed) {

@@ -17,32 +17,32 @@ const DIRECTORY: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_CLOEXEC);
 
 /// The path of the directory, and the identity of the directory found there first.
-pub struct Root {
+pub(super) struct Root {
     path: PathBuf,
     /// Device and inode.
     first: OnceLock<(u64, u64)>,
 }
 
 /// The directory, open.
-pub struct Open<'a> {
+pub(super) struct Open<'a> {
     root: &'a Root,
     file: OwnedFd,
 }
 
 impl Root {
-    pub fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf) -> Self {
         Self {
             path,
             first: OnceLock::new(),
         }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Opens the directory, if it exists and is still the same.
-    pub fn open(&self) -> Result<Open<'_>, Trouble> {
+    pub(super) fn open(&self) -> Result<Open<'_>, Trouble> {
         let path = || self.path.clone();
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
             Errno::ENOENT => Trouble::Missing(path()),
@@ -69,8 +69,8 @@ impl Root {
 /// The file type bits of a mode.
 mod libc_type {
     use nix::sys::stat::SFlag;
-    pub const MASK: u32 = SFlag::S_IFMT.bits();
-    pub const REGULAR: u32 = SFlag::S_IFREG.bits();
+    pub(super) const MASK: u32 = SFlag::S_IFMT.bits();
+    pub(super) const REGULAR: u32 = SFlag::S_IFREG.bits();
 }
 
 impl Open<'_> {
@@ -81,18 +81,18 @@ impl Open<'_> {
     }
 
     /// The configuration, opened.
-    pub fn config(&self) -> std::io::Result<File> {
+    pub(super) fn config(&self) -> std::io::Result<File> {
         regular(&self.file, CONFIG, OFlag::O_RDONLY)
     }
 
     /// Uses this directory from now on. The first one settled stays in use.
-    pub fn settle(&self) -> Result<(), Trouble> {
+    pub(super) fn settle(&self) -> Result<(), Trouble> {
         let _ = self.root.first.set(self.identity()?);
         Ok(())
     }
 
     /// The directory of the leases; `None` if it does not exist yet.
-    pub fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
+    pub(super) fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
         match openat(
             &self.file,
             SUBNETS,
@@ -109,7 +109,7 @@ impl Open<'_> {
     }
 
     /// The directory of the leases, created if missing.
-    pub fn subnets_made(&self) -> Result<OwnedFd, Trouble> {
+    pub(super) fn subnets_made(&self) -> Result<OwnedFd, Trouble> {
         let failed =
             |error: Errno| Trouble::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into());
         match mkdirat(&self.file, SUBNETS, Mode::from_bits_truncate(0o777)) {
@@ -121,7 +121,7 @@ impl Open<'_> {
 }
 
 /// Opens a regular file of a directory. Follows no links and never blocks on a pipe.
-pub fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Result<File> {
+pub(super) fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Result<File> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let opened =
         openat(folder, name, flags, Mode::from_bits_truncate(0o644)).map_err(
@@ -145,7 +145,7 @@ fn strange() -> std::io::Error {
 }
 
 /// Whether an error means that the name is not that of a regular file.
-pub fn foreign(error: &std::io::Error) -> bool {
+pub(super) fn foreign(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidInput
         || error.raw_os_error() == Some(Errno::ELOOP as i32)
 }

@@ -13,7 +13,7 @@ use types::{Coded, Detail};
 
 /// What the system says of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FileFault {
+pub(super) enum FileFault {
     /// It is a symbolic link.
     Link,
     /// It is no regular file.
@@ -51,7 +51,7 @@ impl From<Errno> for FileFault {
 
 impl FileFault {
     /// As the system's own words, where a link has none of ours.
-    pub fn of(error: Errno) -> Self {
+    pub(super) fn of(error: Errno) -> Self {
         Self::from(&std::io::Error::from(error))
     }
 
@@ -72,7 +72,7 @@ impl fmt::Display for FileFault {
 
 /// The file of one lease cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseFile(pub FileFault);
+pub(super) struct LeaseFile(pub FileFault);
 
 impl Coded for LeaseFile {
     fn code(&self) -> &'static str {
@@ -90,7 +90,7 @@ impl fmt::Display for LeaseFile {
 
 /// What is done with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub(super) enum Act {
     /// The directory of the leases is made.
     Make,
     /// The lock is opened.
@@ -117,7 +117,7 @@ impl Act {
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub(super) enum Trouble {
     /// The directory of the store does not exist.
     Missing(PathBuf),
     /// It cannot be opened.
@@ -156,12 +156,12 @@ pub enum Trouble {
 
 impl Trouble {
     /// What, on which file.
-    pub fn failed(act: Act, path: &Path, error: &std::io::Error) -> Self {
+    pub(super) fn failed(act: Act, path: &Path, error: &std::io::Error) -> Self {
         Self::File(act, path.to_owned(), error.into())
     }
 
     /// There was no answer from the thread.
-    pub fn silent(silence: Silence, root: &Path) -> Self {
+    pub(super) fn silent(silence: Silence, root: &Path) -> Self {
         match silence {
             Silence::Late => Self::Hangs(root.to_owned()),
             silence => Self::NoThread(silence),
@@ -169,7 +169,7 @@ impl Trouble {
     }
 
     /// Whether the contents of the directory are unknown; else only this operation failed.
-    pub fn is_away(&self) -> bool {
+    pub(super) fn is_away(&self) -> bool {
         !matches!(
             self,
             Self::NoConfig(_)

@@ -8,11 +8,11 @@ use tokio::sync::{Semaphore, oneshot};
 type Job = Box<dyn FnOnce() + Send>;
 
 /// How long an answer may take, including the wait for the thread.
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why an operation gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub(super) enum Silence {
     /// It timed out: the operation may still complete once the file system answers.
     Late,
     /// The thread ended.
@@ -37,7 +37,7 @@ impl fmt::Display for Silence {
 }
 
 /// Runs one operation at a time, on a thread that starts when first needed and ends with this value or the process.
-pub struct Worker {
+pub(super) struct Worker {
     jobs: OnceLock<Result<mpsc::Sender<Job>, Silence>>,
     /// The holder of the permit has the thread. A hanging job keeps it, so that nothing piles up behind it.
     turn: Arc<Semaphore>,
@@ -45,7 +45,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(patience: Duration) -> Self {
+    pub(super) fn new(patience: Duration) -> Self {
         Self {
             jobs: OnceLock::new(),
             turn: Arc::new(Semaphore::new(1)),
@@ -57,7 +57,7 @@ impl Worker {
     ///
     /// # Cancel safety
     /// An operation that has started runs to its end.
-    pub async fn run<T: Send + 'static>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Silence> {

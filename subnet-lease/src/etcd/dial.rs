@@ -26,7 +26,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 /// How long one step of connecting may take.
-pub const CONNECT: Duration = Duration::from_secs(3);
+pub(super) const CONNECT: Duration = Duration::from_secs(3);
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// What begins a connection of HTTP/2, with settings that change nothing.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -37,7 +37,7 @@ const SETTINGS: u8 = 4;
 
 /// Where an endpoint is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(super) enum Target {
     /// A host name or address (IPv6 in brackets) with its port, and whether TLS is spoken.
     Host(Uri, bool),
     /// A unix socket.
@@ -49,7 +49,7 @@ impl Target {
     ///
     /// # Errors
     /// It is no address.
-    pub fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointTrouble> {
+    pub(super) fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointTrouble> {
         if let Some(path) = endpoint
             .strip_prefix("unix://")
             .or_else(|| endpoint.strip_prefix("unix:"))
@@ -72,7 +72,7 @@ impl Target {
     }
 
     /// Whether TLS is spoken.
-    pub fn tls(&self) -> bool {
+    pub(super) fn tls(&self) -> bool {
         matches!(self, Target::Host(_, true))
     }
 }
@@ -81,7 +81,7 @@ trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A channel, and the TLS error on it.
-pub struct Dialed {
+pub(super) struct Dialed {
     /// Ends with its connection.
     pub channel: Channel,
     /// Its local address; none for a unix socket.
@@ -91,7 +91,7 @@ pub struct Dialed {
 
 impl Dialed {
     /// What the server said by TLS after the handshake: there it refuses certificates.
-    pub fn complaint(&self) -> Option<rustls::Error> {
+    pub(super) fn complaint(&self) -> Option<rustls::Error> {
         self.noted
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -105,7 +105,7 @@ type Noted = Arc<Mutex<Option<rustls::Error>>>;
 ///
 /// # Errors
 /// What stands in the way, and which side refuses what.
-pub async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointTrouble> {
+pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointTrouble> {
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();
     let stream: Box<dyn Duplex> = match (target, tls) {
@@ -226,7 +226,7 @@ async fn speaks_plain(target: &Target) -> bool {
 }
 
 /// Whether the server answers a TLS handshake, be it by refusing.
-pub async fn speaks_tls(target: &Target) -> bool {
+pub(super) async fn speaks_tls(target: &Target) -> bool {
     let Target::Host(uri, _) = target else {
         return false;
     };

@@ -178,7 +178,7 @@ fn of_words(text: &str) -> Option<FailureKind> {
 }
 
 /// Whether etcd itself answered, and would answer the next request on this connection too.
-pub fn is_answer(error: &etcd_client::Error) -> bool {
+pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     match kind(error) {
         // A log-in belongs to its connection: another connection, another log-in.
         kind if kind.of_log_in() => false,
@@ -202,7 +202,7 @@ pub fn is_answer(error: &etcd_client::Error) -> bool {
 }
 
 /// Whether a lease that was to be renewed does not exist: etcd's client has words alone.
-pub fn is_no_lease(error: &etcd_client::Error) -> bool {
+pub(super) fn is_no_lease(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text.contains("not found"))
 }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// The TLS configuration of one connection, and what is needed to explain a failure.
-pub struct Tls {
+pub(super) struct Tls {
     /// The configuration for rustls.
     pub config: Arc<ClientConfig>,
     seen: Seen,
@@ -32,7 +32,7 @@ impl Tls {
     ///
     /// # Errors
     /// A file cannot be read, or does not hold what it should.
-    pub async fn read(options: &EtcdOptions) -> Result<Self, TlsTrouble> {
+    pub(super) async fn read(options: &EtcdOptions) -> Result<Self, TlsTrouble> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(
             Arc::new(roots(options.ca.as_deref()).await?),
@@ -84,7 +84,7 @@ impl Tls {
     }
 
     /// Explains an error.
-    pub fn explain(&self, error: &rustls::Error) -> TlsTrouble {
+    pub(super) fn explain(&self, error: &rustls::Error) -> TlsTrouble {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
                 let seen = self
@@ -105,7 +105,7 @@ impl Tls {
     }
 
     /// Explains why the server closed the connection before any answer, without a reason.
-    pub fn silent_end(&self) -> TlsTrouble {
+    pub(super) fn silent_end(&self) -> TlsTrouble {
         match &self.client {
             Some((path, own)) => TlsTrouble::MostLikelyRefused {
                 path: path.clone(),

@@ -29,9 +29,9 @@ const SILENCE: Duration = Duration::from_secs(15);
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long the head of an answer may take.
-pub const ANSWER: Duration = Duration::from_secs(15);
+pub(super) const ANSWER: Duration = Duration::from_secs(15);
 /// The largest answer that is read as a whole.
-pub const BODY: usize = 32 << 20;
+pub(super) const BODY: usize = 32 << 20;
 /// Where a pod's service account is mounted.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -39,7 +39,7 @@ type Stack = BoxCloneService<Request<Body>, Response<Incoming>, BoxError>;
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub(super) struct Call {
     /// What it is counted as.
     pub kind: &'static str,
     /// What it does, for messages: `list Nodes`.
@@ -54,7 +54,11 @@ pub struct Call {
 
 impl Call {
     /// A request without content.
-    pub fn get(kind: &'static str, what: impl Into<String>, path: impl Into<String>) -> Self {
+    pub(super) fn get(
+        kind: &'static str,
+        what: impl Into<String>,
+        path: impl Into<String>,
+    ) -> Self {
         Self {
             kind,
             what: what.into(),
@@ -66,7 +70,7 @@ impl Call {
 }
 
 /// The Kubernetes API.
-pub struct Api {
+pub(super) struct Api {
     options: KubeOptions,
     state: Mutex<ConnectionState>,
     /// Counts the calls.
@@ -95,7 +99,7 @@ struct Connection {
 
 impl Api {
     /// Connects to nothing yet.
-    pub fn new(options: KubeOptions) -> Self {
+    pub(super) fn new(options: KubeOptions) -> Self {
         Self {
             options,
             state: Mutex::default(),
@@ -104,7 +108,7 @@ impl Api {
     }
 
     /// What it was told.
-    pub fn options(&self) -> &KubeOptions {
+    pub(super) fn options(&self) -> &KubeOptions {
         &self.options
     }
 
@@ -112,7 +116,7 @@ impl Api {
     ///
     /// # Errors
     /// `Refused` for a mistake, `Unavailable` for files that may come.
-    pub async fn check(&self) -> Result<(), Error> {
+    pub(super) async fn check(&self) -> Result<(), Error> {
         let fail = |trouble: KubeTrouble| {
             if trouble.is_final() {
                 Error::refused(trouble)
@@ -147,7 +151,7 @@ impl Api {
     ///
     /// # Errors
     /// There is no answer, or it is a refusal.
-    pub async fn send(&self, call: &Call) -> Result<Answer, Failure> {
+    pub(super) async fn send(&self, call: &Call) -> Result<Answer, Failure> {
         self.counters.call(call.kind);
         let connection = self.connection().await?;
         let (server, generation) = (connection.server.clone(), connection.generation);
@@ -178,7 +182,7 @@ impl Api {
     ///
     /// # Errors
     /// There is no answer, or it is a refusal, or too large.
-    pub async fn read(&self, call: &Call) -> Result<String, Failure> {
+    pub(super) async fn read(&self, call: &Call) -> Result<String, Failure> {
         let answer = self.send(call).await?;
         let (server, what, generation) = (
             answer.server.clone(),
@@ -199,7 +203,7 @@ impl Api {
     }
 
     /// Connects anew with the next request, with the files read again.
-    pub fn renew(&self) {
+    pub(super) fn renew(&self) {
         self.state().connection = None;
     }
 
@@ -323,7 +327,7 @@ impl Api {
     }
 
     /// The next request goes to the next server, with the files read again; unless another request has seen to that already.
-    pub fn give_up(&self, generation: u64) {
+    pub(super) fn give_up(&self, generation: u64) {
         let mut state = self.state();
         if state.generation == generation && state.connection.is_some() {
             state.connection = None;
@@ -353,7 +357,7 @@ impl Api {
 }
 
 /// An answer whose body is still to be read.
-pub struct Answer {
+pub(super) struct Answer {
     /// The body.
     pub body: Incoming,
     /// Who answers.

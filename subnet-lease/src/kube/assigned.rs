@@ -10,7 +10,7 @@ use types::Subnets;
 
 /// The subnets of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Assigned {
+pub(super) struct Assigned {
     /// The podCIDRs, of the families that the network has.
     pub subnets: Subnets,
 }
@@ -20,7 +20,7 @@ impl Assigned {
     ///
     /// # Errors
     /// What is wrong with its podCIDRs, and what to do.
-    pub fn of(
+    pub(super) fn of(
         node: &Node,
         config: &NetworkConfig,
         others: &Nodes,

@@ -7,7 +7,7 @@ use crate::json::Object;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     /// A Node was created or changed.
     Put(Box<Node>),
     /// A Node was deleted.
@@ -40,7 +40,7 @@ impl Change {
     ///
     /// # Errors
     /// It is no event of a watch.
-    pub fn read(line: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
+    pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
         let json = |error| Nonsense::Json(crate::json::JsonFault::unquoted(&error));
         let event = Object::parse(line).map_err(json)?;
         let kind: String = event.read("type").ok().flatten().ok_or(Nonsense::NoType)?;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 /// What one Node says of its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims {
+pub(super) struct Claims {
     /// Whether its kubelet reports: any other Node may be a machine that is gone, or an object made manually.
     alive: bool,
     /// The boot of the machine that it runs on.
@@ -23,7 +23,7 @@ pub struct Claims {
 
 impl Claims {
     /// Reads a Node.
-    pub fn of(node: &Node) -> Self {
+    pub(super) fn of(node: &Node) -> Self {
         let reported = if is_overwritten(&node.annotations) {
             Vec::new()
         } else {
@@ -39,7 +39,7 @@ impl Claims {
     }
 
     /// Adds the Node's claims to those of others, unless it is the machine that was booted so: a Node of it under another name.
-    pub fn add(&self, name: &str, boot: Option<&str>, to: &mut BTreeMap<IpAddr, Claimant>) {
+    pub(super) fn add(&self, name: &str, boot: Option<&str>, to: &mut BTreeMap<IpAddr, Claimant>) {
         if !self.alive || boot.is_some() && self.boot.as_deref() == boot {
             return;
         }
@@ -66,7 +66,7 @@ impl Claims {
 }
 
 /// The addresses that a Node publishes.
-pub fn published(annotations: &Annotations) -> Vec<IpAddr> {
+pub(super) fn published(annotations: &Annotations) -> Vec<IpAddr> {
     let v4 = annotations::v4(annotations, annotations::PUBLIC_IP)
         .ok()
         .flatten()
@@ -79,7 +79,7 @@ pub fn published(annotations: &Annotations) -> Vec<IpAddr> {
 }
 
 /// Whether an operator chose the address at which peers reach the Node.
-pub fn is_overwritten(annotations: &Annotations) -> bool {
+pub(super) fn is_overwritten(annotations: &Annotations) -> bool {
     annotations::v4(annotations, annotations::OVERWRITE).is_ok_and(|ip| ip.is_some())
         || annotations::v6(annotations, annotations::OVERWRITE_V6).is_ok_and(|ip| ip.is_some())
 }

@@ -12,7 +12,11 @@ const OF_CHART: &str = "flannel-rs/net-conf";
 ///
 /// # Errors
 /// The API refuses, or does not answer.
-pub async fn list(api: &Api, namespace: &str, node: &str) -> Result<Vec<DaemonPod>, KubeTrouble> {
+pub(super) async fn list(
+    api: &Api,
+    namespace: &str,
+    node: &str,
+) -> Result<Vec<DaemonPod>, KubeTrouble> {
     // The server's cache answers: every node asks this.
     let path = format!(
         "/api/v1/namespaces/{namespace}/pods?resourceVersion=0&labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{node}"

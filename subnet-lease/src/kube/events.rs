@@ -11,7 +11,7 @@ use types::{Problem, Subnets};
 
 /// What an Event is about: its `reason`, in the manner of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EventReason {
+pub(super) enum EventReason {
     /// The podCIDR is missing, outside the network, or another Node's.
     PodCidr,
     /// The node got another podCIDR.
@@ -22,7 +22,7 @@ pub enum EventReason {
 
 impl EventReason {
     /// The `reason` of the Event.
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             EventReason::PodCidr => "FlannelPodCIDR",
             EventReason::PodCidrChanged => "FlannelPodCIDRChanged",
@@ -33,7 +33,7 @@ impl EventReason {
 
 /// What an Event tells the operators. Its `Display` is the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeEvent {
+pub(super) enum NodeEvent {
     /// Why the node has no subnet.
     PodCidr(PodCidrTrouble),
     /// The node has another subnet; pods with addresses of the old one reach nobody.
@@ -55,7 +55,7 @@ pub enum NodeEvent {
 
 impl NodeEvent {
     /// What it is about.
-    pub fn reason(&self) -> EventReason {
+    pub(super) fn reason(&self) -> EventReason {
         match self {
             NodeEvent::PodCidr(_) => EventReason::PodCidr,
             NodeEvent::PodCidrChanged { .. } => EventReason::PodCidrChanged,
@@ -99,7 +99,7 @@ impl fmt::Display for NodeEvent {
 
 /// The Events that were posted.
 #[derive(Debug, Default)]
-pub struct PostedEvents {
+pub(super) struct PostedEvents {
     events: Vec<NodeEvent>,
     /// When the last one of each reason was posted.
     last: BTreeMap<EventReason, Instant>,
@@ -107,7 +107,7 @@ pub struct PostedEvents {
 
 impl PostedEvents {
     /// Notes an Event, unless it was posted before or another one of its reason was, less than a minute ago. Returns whether it is to be posted.
-    pub fn take(&mut self, event: &NodeEvent, now: Instant) -> bool {
+    pub(super) fn take(&mut self, event: &NodeEvent, now: Instant) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
         /// Events are few, unless somebody makes many: then some are posted again.
         const KEPT: usize = 50;
@@ -128,7 +128,7 @@ impl PostedEvents {
     }
 
     /// Forgets one that could not be posted, so that it is posted later. Its minute counts all the same: the server may have too much to do.
-    pub fn retract(&mut self, event: &NodeEvent) {
+    pub(super) fn retract(&mut self, event: &NodeEvent) {
         self.events.retain(|posted| posted != event);
     }
 }

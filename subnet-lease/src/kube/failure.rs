@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// What to do about the connection after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(super) enum Step {
     /// Nothing.
     Stay,
     /// Ask another server, where there is one.
@@ -18,7 +18,7 @@ pub enum Step {
 
 /// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(super) struct Failure {
     /// The server's status; none where there was no answer.
     pub status: Option<StatusCode>,
     /// Why.
@@ -29,7 +29,7 @@ pub struct Failure {
 
 impl Failure {
     /// No answer came from a server.
-    pub fn unreachable(server: &str, what: &str, why: Silence) -> Self {
+    pub(super) fn unreachable(server: &str, what: &str, why: Silence) -> Self {
         let trouble = KubeTrouble::Unreachable {
             server: server.to_owned(),
             what: what.to_owned(),
@@ -43,7 +43,7 @@ impl Failure {
     }
 
     /// No request was sent.
-    pub fn local(trouble: KubeTrouble) -> Self {
+    pub(super) fn local(trouble: KubeTrouble) -> Self {
         Self {
             status: None,
             trouble,
@@ -52,7 +52,7 @@ impl Failure {
     }
 
     /// The server sent more than can be used.
-    pub fn too_large(server: &str, what: &str, limit: usize) -> Self {
+    pub(super) fn too_large(server: &str, what: &str, limit: usize) -> Self {
         let trouble = KubeTrouble::TooLarge {
             server: server.to_owned(),
             what: what.to_owned(),
@@ -66,7 +66,7 @@ impl Failure {
     }
 
     /// The server's answer makes no sense.
-    pub fn nonsense(server: &str, what: &str, why: impl Into<Nonsense>) -> Self {
+    pub(super) fn nonsense(server: &str, what: &str, why: impl Into<Nonsense>) -> Self {
         let trouble = KubeTrouble::Nonsense {
             server: server.to_owned(),
             what: what.to_owned(),
@@ -80,7 +80,7 @@ impl Failure {
     }
 
     /// The server refuses, with its own words in the body of the answer.
-    pub fn refused(
+    pub(super) fn refused(
         server: &str,
         what: &str,
         status: StatusCode,
@@ -102,7 +102,7 @@ impl Failure {
     }
 
     /// What to do about the connection, after a request that `reads` or writes.
-    pub fn step(&self, reads: bool) -> Step {
+    pub(super) fn step(&self, reads: bool) -> Step {
         match self.status {
             None | Some(StatusCode::UNAUTHORIZED) => Step::Anew,
             // An admission webhook that fails does so on every server.
@@ -114,13 +114,13 @@ impl Failure {
     }
 
     /// Whether the server has forgotten the version that was asked for, or never had it.
-    pub fn is_gone(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         self.status == Some(StatusCode::GONE)
             || matches!(&self.trouble, KubeTrouble::Refused { said, .. } if said.is_too_new)
     }
 
     /// Whether the server does not know this way of asking.
-    pub fn is_unknown_request(&self) -> bool {
+    pub(super) fn is_unknown_request(&self) -> bool {
         matches!(
             self.status,
             Some(
@@ -133,12 +133,12 @@ impl Failure {
     }
 
     /// Whether the server has too much to do.
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.status == Some(StatusCode::TOO_MANY_REQUESTS)
     }
 
     /// Whether the answer was too large.
-    pub fn is_too_large(&self) -> bool {
+    pub(super) fn is_too_large(&self) -> bool {
         self.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
     }
 }

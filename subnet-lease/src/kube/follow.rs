@@ -33,7 +33,7 @@ const EARLY: Duration = Duration::from_secs(10);
 const AWAY: Duration = Duration::from_secs(60);
 
 /// Takes what is listed and watched.
-pub trait Sink: Send {
+pub(super) trait Sink: Send {
     /// A complete list.
     fn listed(&mut self, nodes: Vec<Node>);
     /// A Node was created or changed.
@@ -61,7 +61,7 @@ enum Ended {
 }
 
 /// One list-and-watch.
-pub struct Follower<'a, S> {
+pub(super) struct Follower<'a, S> {
     api: &'a Api,
     /// One Node alone.
     only: Option<&'a str>,
@@ -80,7 +80,12 @@ pub struct Follower<'a, S> {
 
 impl<'a, S: Sink> Follower<'a, S> {
     /// Of all Nodes, or of one.
-    pub fn new(api: &'a Api, only: Option<&'a str>, stagger: &'a RequestStagger, sink: S) -> Self {
+    pub(super) fn new(
+        api: &'a Api,
+        only: Option<&'a str>,
+        stagger: &'a RequestStagger,
+        sink: S,
+    ) -> Self {
         Self {
             api,
             only,
@@ -95,7 +100,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     /// Never ends.
-    pub async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let mut failures = 0;
         let mut failing: Option<Instant> = None;
         let mut listed = false;
@@ -417,7 +422,7 @@ fn selector(only: Option<&str>) -> String {
 ///
 /// # Errors
 /// The API does not answer, or refuses.
-pub async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String), Failure> {
+pub(super) async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String), Failure> {
     let (kind, what) = if only.is_some() {
         ("list-node", "list this Node")
     } else {

@@ -9,7 +9,7 @@ use types::Subnets;
 
 /// A Node with the podCIDRs that it was given. The order is that of age: of those of one second the first by name is the older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Claim<'a> {
+pub(super) struct Claim<'a> {
     /// When it was created, in whole seconds.
     pub created: i64,
     /// Its name.
@@ -20,14 +20,14 @@ pub struct Claim<'a> {
 
 /// The subnets that were given away, the oldest Node's first.
 #[derive(Debug, Default)]
-pub struct Holders<'a> {
+pub(super) struct Holders<'a> {
     used: UsedSubnets,
     names: BTreeMap<IpNet, &'a str>,
 }
 
 impl<'a> Holders<'a> {
     /// The holders among all of these. A Node that gets nothing, because of an older one, is in nobody's way.
-    pub fn among(mut claims: Vec<Claim<'a>>) -> Self {
+    pub(super) fn among(mut claims: Vec<Claim<'a>>) -> Self {
         claims.sort_unstable();
         let mut holders = Self::default();
         for claim in claims {
@@ -40,7 +40,7 @@ impl<'a> Holders<'a> {
     ///
     /// # Errors
     /// An older one, with this name, has them or a part of them.
-    pub fn take(&mut self, claim: &Claim<'a>) -> Result<(), &'a str> {
+    pub(super) fn take(&mut self, claim: &Claim<'a>) -> Result<(), &'a str> {
         if let Some(holder) = self.holder(&claim.subnets) {
             return Err(holder);
         }
@@ -51,7 +51,7 @@ impl<'a> Holders<'a> {
     }
 
     /// The Node that has these subnets, or a part of them.
-    pub fn holder(&self, subnets: &Subnets) -> Option<&'a str> {
+    pub(super) fn holder(&self, subnets: &Subnets) -> Option<&'a str> {
         self.used
             .taken(subnets)
             .and_then(|net| self.names.get(&net).copied())

@@ -10,7 +10,7 @@ use std::time::Duration;
 const LONGEST: usize = 8 << 20;
 
 /// Reads an answer line by line.
-pub struct Lines {
+pub(super) struct Lines {
     answer: Answer,
     buffer: Vec<u8>,
     /// How much of the buffer holds no end of line.
@@ -18,7 +18,7 @@ pub struct Lines {
 }
 
 /// What came.
-pub enum Line {
+pub(super) enum Line {
     /// A line.
     Text(String),
     /// Nothing within the time.
@@ -29,7 +29,7 @@ pub enum Line {
 
 impl Lines {
     /// Reads nothing yet.
-    pub fn of(answer: Answer) -> Self {
+    pub(super) fn of(answer: Answer) -> Self {
         Self {
             answer,
             buffer: Vec::new(),
@@ -44,7 +44,7 @@ impl Lines {
     ///
     /// # Cancel safety
     /// What was read stays in the buffer.
-    pub async fn next(&mut self, patience: Duration) -> Result<Line, Failure> {
+    pub(super) async fn next(&mut self, patience: Duration) -> Result<Line, Failure> {
         loop {
             if let Some(end) = self
                 .buffer
@@ -92,12 +92,12 @@ impl Lines {
     }
 
     /// The connection stack that the answer came by.
-    pub fn generation(&self) -> u64 {
+    pub(super) fn generation(&self) -> u64 {
         self.answer.generation
     }
 
     /// Who answers.
-    pub fn server(&self) -> &str {
+    pub(super) fn server(&self) -> &str {
         &self.answer.server
     }
 }

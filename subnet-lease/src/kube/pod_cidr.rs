@@ -138,7 +138,7 @@ impl Lasting for PodCidrTrouble {}
 
 /// Why this node's subnet is no longer its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Moved {
+pub(super) enum Moved {
     /// Its Node was deleted, and another has the podCIDR.
     Deleted {
         /// The Node.

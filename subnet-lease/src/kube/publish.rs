@@ -24,17 +24,17 @@ use types::Coded;
 use types::backoff::Backoff;
 
 /// Delay between two attempts to write.
-pub const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+pub(super) const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// Writes to this node's Node.
-pub struct Publisher {
+pub(super) struct Publisher {
     api: Arc<Api>,
     out: watch::Sender<OwnState>,
 }
 
 impl Publisher {
     /// Nothing is written yet.
-    pub fn new(api: Arc<Api>, out: watch::Sender<OwnState>) -> Self {
+    pub(super) fn new(api: Arc<Api>, out: watch::Sender<OwnState>) -> Self {
         Self { api, out }
     }
 
@@ -42,7 +42,11 @@ impl Publisher {
     ///
     /// # Errors
     /// The API refuses, or does not answer.
-    pub async fn annotations(&mut self, node: &Node, attrs: &LeaseAttrs) -> Result<(), Failure> {
+    pub(super) async fn annotations(
+        &mut self,
+        node: &Node,
+        attrs: &LeaseAttrs,
+    ) -> Result<(), Failure> {
         let wanted = Wanted {
             attrs,
             programmed: false,
@@ -61,7 +65,7 @@ impl Publisher {
     ///
     /// # Errors
     /// The API refuses, or does not answer.
-    pub async fn withdraw(&mut self, node: &Node, local: &[IpAddr]) -> Result<(), Failure> {
+    pub(super) async fn withdraw(&mut self, node: &Node, local: &[IpAddr]) -> Result<(), Failure> {
         let due = patches::withdrawn(node, local, &self.api.options().prefix);
         if due.is_empty() {
             return Ok(());
@@ -75,7 +79,7 @@ impl Publisher {
     ///
     /// # Errors
     /// The API refuses, or does not answer.
-    pub async fn condition(&mut self, node: &Node) -> Result<(), Failure> {
+    pub(super) async fn condition(&mut self, node: &Node) -> Result<(), Failure> {
         let now = requests::clear_condition(&self.api, &node.name, &node.uid).await?;
         self.take(now);
         Ok(())
@@ -96,7 +100,7 @@ impl Publisher {
 }
 
 /// A lease that is held.
-pub struct Holding<'a> {
+pub(super) struct Holding<'a> {
     /// The API.
     pub api: &'a Arc<Api>,
     /// This node's name.
@@ -164,7 +168,7 @@ enum Verdict {
 
 impl Holding<'_> {
     /// Returns when the subnets are no longer this node's.
-    pub async fn run(self, mut node: NodeState, state: watch::Sender<Held>) -> Lost {
+    pub(super) async fn run(self, mut node: NodeState, state: watch::Sender<Held>) -> Lost {
         let mut own = self.own.clone();
         let mut all = self.all.changes();
         let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 /// Rights that old manifests do not grant: without them the node does without, and says so once.
 #[derive(Debug, Default)]
-pub struct Extras {
+pub(super) struct Extras {
     events: AtomicBool,
     slices: AtomicBool,
     /// When an Event was refused last.
@@ -44,7 +44,7 @@ impl Extras {
 
     /// Posts an Event on a Node, for people who look there first.
     /// Returns whether it was posted.
-    pub async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
+    pub(super) async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
         if self
             .refused
             .lock()
@@ -98,7 +98,7 @@ impl Extras {
     }
 
     /// The addresses of the API servers; empty where they cannot be read.
-    pub async fn servers(&self, api: &Api) -> Vec<IpAddr> {
+    pub(super) async fn servers(&self, api: &Api) -> Vec<IpAddr> {
         let cached = self
             .servers
             .lock()
@@ -175,7 +175,7 @@ fn endpoints(text: &str) -> Vec<IpAddr> {
 ///
 /// # Errors
 /// The API refuses, or does not answer.
-pub async fn annotate(
+pub(super) async fn annotate(
     api: &Api,
     name: &str,
     uid: &str,
@@ -197,7 +197,11 @@ pub async fn annotate(
 ///
 /// # Errors
 /// The API refuses, or does not answer.
-pub async fn clear_condition(api: &Api, name: &str, uid: &str) -> Result<Option<Node>, Failure> {
+pub(super) async fn clear_condition(
+    api: &Api,
+    name: &str,
+    uid: &str,
+) -> Result<Option<Node>, Failure> {
     let now = format!("{:.0}", jiff::Timestamp::now());
     let body = patches::condition_body(uid, &now);
     patch(
@@ -234,7 +238,11 @@ async fn patch(
 ///
 /// # Errors
 /// The API refuses, or does not answer; the text names the pod.
-pub async fn node_of_pod(api: &Api, namespace: &str, pod: &str) -> Result<Option<String>, Failure> {
+pub(super) async fn node_of_pod(
+    api: &Api,
+    namespace: &str,
+    pod: &str,
+) -> Result<Option<String>, Failure> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
     let text = api
         .read(&Call::get(

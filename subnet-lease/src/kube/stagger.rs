@@ -13,7 +13,7 @@ use types::Subnets;
 /// After a disturbance the nodes of a cluster come back one after the other: this many a second, within [`SPREAD`].
 const A_SECOND: f64 = 40.0;
 /// How long a node waits at most before it comes back.
-pub const SPREAD: Duration = Duration::from_secs(12);
+pub(super) const SPREAD: Duration = Duration::from_secs(12);
 /// How many nodes list Nodes in a second when their hosts have booted: each has a turn of its own, so that it may be more.
 const TURNS_A_SECOND: u32 = 45;
 /// How many turns there are; in larger clusters several nodes have the same.
@@ -26,7 +26,7 @@ const PAGES: Duration = Duration::from_secs(3600);
 
 /// What a node knows of the cluster and its server, by which it spreads its requests.
 #[derive(Debug, Default)]
-pub struct RequestStagger {
+pub(super) struct RequestStagger {
     nodes: AtomicUsize,
     /// Which of the network's subnets this node has, counted from 0; none until its Node is known.
     place: OnceLock<u128>,
@@ -36,12 +36,12 @@ pub struct RequestStagger {
 
 impl RequestStagger {
     /// Notes how many Nodes there are.
-    pub fn set(&self, nodes: usize) {
+    pub(super) fn set(&self, nodes: usize) {
         self.nodes.store(nodes, Relaxed);
     }
 
     /// Notes this node's place, and guesses how many Nodes there are until they have been counted: podCIDRs are given in their order.
-    pub fn guess(&self, own: &Node, networks: &Subnets) {
+    pub(super) fn guess(&self, own: &Node, networks: &Subnets) {
         let place = place(own, networks);
         if let Some(place) = place {
             let _ = self.place.set(place);
@@ -55,17 +55,17 @@ impl RequestStagger {
     }
 
     /// Notes that the server did not list as a stream: it is too old, or was busy.
-    pub fn set_pages(&self) {
+    pub(super) fn set_pages(&self) {
         *self.since() = Some(Instant::now());
     }
 
     /// Notes that the server listed as a stream.
-    pub fn set_streams(&self) {
+    pub(super) fn set_streams(&self) {
         *self.since() = None;
     }
 
     /// Whether to list by pages.
-    pub fn pages(&self) -> bool {
+    pub(super) fn pages(&self) -> bool {
         self.since().is_some_and(|since| since.elapsed() < PAGES)
     }
 
@@ -75,7 +75,7 @@ impl RequestStagger {
 
     /// This node's turn in the time that all nodes take together: in the order of the podCIDRs, which is more even than chance.
     #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
-    pub fn share(&self) -> Duration {
+    pub(super) fn share(&self) -> Duration {
         let nodes = self.nodes.load(Relaxed);
         let all = Duration::try_from_secs_f64(nodes as f64 / A_SECOND)
             .unwrap_or(SPREAD)
@@ -93,7 +93,7 @@ impl RequestStagger {
 /// How long a node waits before its first list of all Nodes, page by page: nothing, unless its host has booted and may be one of many.
 ///
 /// A Node that is younger than the boot was just added to the cluster: it waits for nobody.
-pub fn turn(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
+pub(super) fn turn(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
     let booted = now.saturating_sub(i64::try_from(up.as_secs()).unwrap_or(i64::MAX));
     if up > BOOTED || own.created >= booted {
         return Duration::ZERO;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 /// This node's Node.
 #[derive(Clone, Debug, Default)]
-pub enum Own {
+pub(super) enum Own {
     /// Not read yet.
     #[default]
     Unknown,
@@ -23,7 +23,7 @@ pub enum Own {
 
 /// This node's Node, and whether changes of it are seen.
 #[derive(Clone, Debug, Default)]
-pub struct OwnState {
+pub(super) struct OwnState {
     /// The Node.
     pub own: Own,
     /// Why changes are not seen.
@@ -31,7 +31,7 @@ pub struct OwnState {
 }
 
 /// Takes this node's Node.
-pub struct OwnSink {
+pub(super) struct OwnSink {
     /// Where it goes.
     pub out: watch::Sender<OwnState>,
     /// Its name.
@@ -85,7 +85,7 @@ impl Sink for OwnSink {
 }
 
 /// All Nodes.
-pub struct All {
+pub(super) struct All {
     inner: Mutex<Inner>,
     /// Changes with each change that matters.
     changes: watch::Sender<u64>,
@@ -104,7 +104,7 @@ struct Inner {
 
 /// A look at all Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub(super) struct Look {
     /// Whether a complete list was read.
     pub listed: bool,
     /// How many complete lists were read: after another one nothing is known to have been seen in between.
@@ -115,7 +115,7 @@ pub struct Look {
 
 impl All {
     /// Nothing is known yet.
-    pub fn new(own: &str) -> Self {
+    pub(super) fn new(own: &str) -> Self {
         let inner = Inner {
             nodes: Nodes::new(own),
             listed: false,
@@ -130,17 +130,17 @@ impl All {
     }
 
     /// Changes with each change that matters.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
     /// Sets the network by which all Nodes are judged, those known already too.
-    pub fn serve(&self, networks: crate::Subnets) {
+    pub(super) fn serve(&self, networks: types::Subnets) {
         self.change(|inner| inner.nodes.serve(networks));
     }
 
     /// Forgets the Nodes: nobody follows them from now on.
-    pub fn forget(&self) {
+    pub(super) fn forget(&self) {
         self.change(|inner| {
             inner.nodes.replace(Vec::new(), boot_time());
             (inner.listed, inner.trouble) = (false, None);
@@ -149,12 +149,12 @@ impl All {
     }
 
     /// Reads something out of the Nodes.
-    pub fn with<T>(&self, read: impl FnOnce(&Nodes) -> T) -> T {
+    pub(super) fn with<T>(&self, read: impl FnOnce(&Nodes) -> T) -> T {
         read(&self.inner().nodes)
     }
 
     /// Whether they are known, and current.
-    pub fn look(&self) -> Look {
+    pub(super) fn look(&self) -> Look {
         let inner = self.inner();
         Look {
             listed: inner.listed,
@@ -177,7 +177,7 @@ impl All {
 }
 
 /// Takes all Nodes.
-pub struct AllSink(pub Arc<All>);
+pub(super) struct AllSink(pub Arc<All>);
 
 impl Sink for AllSink {
     fn listed(&mut self, nodes: Vec<Node>) {

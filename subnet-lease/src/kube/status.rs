@@ -66,7 +66,7 @@ impl ApiRefusal {
 }
 
 /// The beginning of a server's words.
-pub fn words(text: &str) -> String {
+pub(super) fn words(text: &str) -> String {
     const LIMIT: usize = 300;
     match text.trim() {
         "" => "no reason was given".to_owned(),
@@ -94,7 +94,7 @@ fn forbidden(text: &str) -> Option<Forbidden> {
 }
 
 /// What a status means for the store.
-pub fn cause(status: StatusCode) -> StoreCause {
+pub(super) fn cause(status: StatusCode) -> StoreCause {
     match status {
         StatusCode::UNAUTHORIZED => StoreCause::User,
         StatusCode::FORBIDDEN => StoreCause::Role,

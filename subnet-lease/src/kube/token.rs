@@ -15,7 +15,7 @@ use tokio::time::Instant;
 const FRESH: Duration = Duration::from_secs(50);
 
 /// A bearer token.
-pub struct Token {
+pub(super) struct Token {
     file: Option<PathBuf>,
     held: Mutex<Held>,
 }
@@ -98,7 +98,7 @@ impl Token {
     ///
     /// # Errors
     /// Says why the token cannot be sent; never quotes it.
-    pub fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
+    pub(super) fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
         // kube prefers these two.
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
             return Ok(None);
@@ -129,7 +129,7 @@ impl Token {
     ///
     /// # Errors
     /// Names the file, and says why its content is no token.
-    pub async fn header(&self) -> Result<HeaderValue, TokenError> {
+    pub(super) async fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut held = self.held.lock().await;
         let mut trouble = None;
         if let Some(file) = self

@@ -1,6 +1,6 @@
 //! What can go wrong with the Kubernetes API, with the way to it, and with what flannel needs of it.
 
-pub use super::fault::Nonsense;
+pub(super) use super::fault::Nonsense;
 use super::pod_cidr::PodCidrTrouble;
 use super::status::{self, ApiRefusal};
 use super::token::TokenError;

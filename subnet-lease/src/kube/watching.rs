@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Turns what is known of the Nodes into events.
-pub struct Watching<'a> {
+pub(super) struct Watching<'a> {
     all: &'a All,
     counters: &'a Counters,
     changes: watch::Receiver<u64>,
@@ -25,7 +25,7 @@ pub struct Watching<'a> {
 
 impl<'a> Watching<'a> {
     /// Nothing was told yet.
-    pub fn of(all: &'a All, counters: &'a Counters) -> Self {
+    pub(super) fn of(all: &'a All, counters: &'a Counters) -> Self {
         let changes = all.changes();
         Self {
             all,
@@ -44,7 +44,7 @@ impl<'a> Watching<'a> {
     ///
     /// # Cancel safety
     /// Events stay in the queue.
-    pub async fn next(&mut self) -> LeaseEvent {
+    pub(super) async fn next(&mut self) -> LeaseEvent {
         loop {
             if let Some(event) = self.queue.pop() {
                 return event;

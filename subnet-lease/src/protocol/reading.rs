@@ -12,7 +12,7 @@ use types::Subnets;
 use types::{Coded, Problem};
 
 /// Reads an entry into a lease; one that cannot be read is counted, and logged once.
-pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
+pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
         tell(counters, &key, &Unreadable::Key.into());
@@ -32,14 +32,14 @@ pub fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>>
 
 /// Counts a key that cannot be read at all; the subnets that it names, if it is a lease's key.
 #[cfg(feature = "dir")]
-pub fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Option<Subnets> {
+pub(crate) fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Option<Subnets> {
     tell(counters, key, why);
     wire::parse_key(key)
 }
 
 /// Why no lease can be read at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreadable {
+pub(crate) enum Unreadable {
     /// By its key.
     Key,
 }
@@ -69,7 +69,7 @@ fn tell(counters: &Counters, key: &str, why: &Problem) {
 }
 
 /// The leases of a complete list, and the keys whose values cannot be read.
-pub fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
+pub(crate) fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();
     counters.only(

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// Numbers the connections in the order of their opening.
     pub connection: usize,
     pub method: String,
@@ -19,23 +19,23 @@ pub struct Asked {
 }
 
 impl Asked {
-    pub fn is_watch(&self) -> bool {
+    pub(crate) fn is_watch(&self) -> bool {
         self.path.contains("watch=1")
     }
 
     /// Whether it is about all Nodes.
-    pub fn is_of_all(&self) -> bool {
+    pub(crate) fn is_of_all(&self) -> bool {
         self.path.starts_with("/api/v1/nodes?") && !self.path.contains("fieldSelector")
     }
 
-    pub fn is_event(&self) -> bool {
+    pub(crate) fn is_event(&self) -> bool {
         self.path.ends_with("/events")
     }
 }
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
-pub enum Reply {
+pub(crate) enum Reply {
     /// What a server with this Node answers.
     Pass,
     /// This status.
@@ -48,7 +48,7 @@ pub enum Reply {
 
 type Judge = dyn Fn(&Asked) -> Reply + Send + Sync;
 
-pub struct Server {
+pub(crate) struct Server {
     pub address: SocketAddr,
     judge: Mutex<Arc<Judge>>,
     asked: Mutex<Vec<Asked>>,
@@ -58,7 +58,9 @@ pub struct Server {
 const NODE: &str = r#"{"metadata":{"name":"n1","uid":"u1","resourceVersion":"7","creationTimestamp":"2026-01-01T00:00:00Z"},"spec":{"podCIDR":"10.244.1.0/24"},"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}"#;
 
 impl Server {
-    pub async fn start(judge: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) async fn start(
+        judge: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Arc::new(Self {
             address: listener.local_addr().unwrap(),
@@ -80,19 +82,19 @@ impl Server {
     }
 
     /// Decides on each request from now on.
-    pub fn on(&self, judge: impl Fn(&Asked) -> Reply + Send + Sync + 'static) {
+    pub(crate) fn on(&self, judge: impl Fn(&Asked) -> Reply + Send + Sync + 'static) {
         *self.judge.lock().unwrap() = Arc::new(judge);
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
 
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.asked.lock().unwrap().clear();
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 

@@ -6,9 +6,10 @@ use crate::node::{
     CONFIG, DEADLINE, DUAL, Follower, acquire, attrs, claim, config, eventually, key, subnets,
 };
 use std::net::Ipv4Addr;
+use subnet_lease::Term;
 use subnet_lease::manager::{Claim, Error, Held};
-use subnet_lease::{Dual, Term};
 use tokio::sync::watch;
+use types::Dual;
 
 cases! {
     configuration_is_waited_for: [],

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 const TOKEN: &str = "token-of-admin";
 
 /// Ends with its owner, its etcd too.
-pub struct ApiServer {
+pub(crate) struct ApiServer {
     folder: tempfile::TempDir,
     port: u16,
     child: Child,
@@ -62,7 +62,7 @@ fn certificates(folder: &Path) {
 }
 
 impl ApiServer {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut etcd = EtcdServer::new(Version::V3_6);
         etcd.start();
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
@@ -147,7 +147,7 @@ impl ApiServer {
     }
 
     /// A kubeconfig of that name for this server, reached at a port.
-    pub fn kubeconfig(&self, name: &str, port: u16) -> PathBuf {
+    pub(crate) fn kubeconfig(&self, name: &str, port: u16) -> PathBuf {
         let path = self.folder.path().join(format!("{name}.kubeconfig"));
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "t",
@@ -161,7 +161,7 @@ impl ApiServer {
         path
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 }
@@ -175,12 +175,12 @@ impl Drop for ApiServer {
 
 /// The administrator's hand.
 #[derive(Clone)]
-pub struct Hand {
+pub(crate) struct Hand {
     client: Client,
 }
 
 impl Hand {
-    pub async fn new(kubeconfig: &Path) -> Self {
+    pub(crate) async fn new(kubeconfig: &Path) -> Self {
         let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
@@ -190,7 +190,7 @@ impl Hand {
         }
     }
 
-    pub async fn ask(
+    pub(crate) async fn ask(
         &self,
         method: Method,
         path: &str,
@@ -209,14 +209,14 @@ impl Hand {
 }
 
 /// Passes connections on to a server, unless it is shut.
-pub struct Gate {
+pub(crate) struct Gate {
     pub port: u16,
     open: Arc<watch::Sender<bool>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Gate {
-    pub async fn before(server: u16) -> Self {
+    pub(crate) async fn before(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let open = Arc::new(watch::Sender::new(true));
@@ -242,7 +242,7 @@ impl Gate {
     }
 
     /// Shut, it breaks every connection and takes no other.
-    pub fn set(&self, open: bool) {
+    pub(crate) fn set(&self, open: bool) {
         self.open.send_replace(open);
     }
 }

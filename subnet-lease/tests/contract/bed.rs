@@ -11,7 +11,7 @@ use subnet_lease::manager::SubnetManager;
 
 /// What not every store has. Any has a configuration, managers, and leases that can be listed and shown as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub(crate) enum Need {
     /// Leases are Go flannel's keys and values, which a hand can write and delete.
     Keys,
     /// The nodes choose their subnets, and decide among themselves whose is whose.
@@ -29,7 +29,7 @@ pub enum Need {
 }
 
 /// A kind of store, and what it has.
-pub struct Kind {
+pub(crate) struct Kind {
     pub name: &'static str,
     pub has: &'static [Need],
     store: Choice,
@@ -49,7 +49,7 @@ const ETCD: &[Need] = &[
     Need::OwnEtcd,
 ];
 
-pub const KINDS: [Kind; 4] = [
+pub(crate) const KINDS: [Kind; 4] = [
     Kind {
         name: "kubernetes",
         has: &[Need::Nodes],
@@ -73,10 +73,10 @@ pub const KINDS: [Kind; 4] = [
 ];
 
 /// The prefix in an etcd of one's own.
-pub const PREFIX: &str = "/coreos.com/network";
+pub(crate) const PREFIX: &str = "/coreos.com/network";
 
 /// A store of one case.
-pub struct Bed {
+pub(crate) struct Bed {
     store: Store,
     prefix: String,
 }
@@ -95,7 +95,7 @@ static SHARED: Mutex<Vec<Arc<EtcdServer>>> = Mutex::new(Vec::new());
 static KUBE: Mutex<Option<Arc<ApiServer>>> = Mutex::new(None);
 
 /// Ends the shared servers.
-pub fn stop() {
+pub(crate) fn stop() {
     SHARED.lock().unwrap().clear();
     KUBE.lock().unwrap().take();
 }
@@ -120,7 +120,7 @@ fn shared(version: Version) -> Arc<EtcdServer> {
 
 impl Kind {
     /// A store for the case of that name.
-    pub fn bed(&self, case: &str, needs: &[Need]) -> Bed {
+    pub(crate) fn bed(&self, case: &str, needs: &[Need]) -> Bed {
         let of = |store| Bed {
             store,
             prefix: String::new(),
@@ -147,7 +147,7 @@ impl Kind {
 
 impl Bed {
     /// The manager of a node, whose Node is there.
-    pub async fn node(&self, name: &str) -> Arc<dyn SubnetManager> {
+    pub(crate) async fn node(&self, name: &str) -> Arc<dyn SubnetManager> {
         let Store::Kube(cluster) = &self.store else {
             return self.manager();
         };
@@ -156,14 +156,14 @@ impl Bed {
     }
 
     /// The Nodes of the case.
-    pub fn cluster(&self) -> &Cluster {
+    pub(crate) fn cluster(&self) -> &Cluster {
         match &self.store {
             Store::Kube(cluster) => cluster,
             _ => panic!("no Nodes here"),
         }
     }
 
-    pub fn manager(&self) -> Arc<dyn SubnetManager> {
+    pub(crate) fn manager(&self) -> Arc<dyn SubnetManager> {
         match self.folder() {
             Some(folder) => Arc::new(DirManager::new(folder.to_owned())),
             None => Arc::new(EtcdManager::new(self.options())),
@@ -171,7 +171,7 @@ impl Bed {
     }
 
     /// How its etcd is reached.
-    pub fn options(&self) -> EtcdOptions {
+    pub(crate) fn options(&self) -> EtcdOptions {
         EtcdOptions {
             endpoints: vec![self.etcd().endpoint()],
             prefix: self.prefix.clone(),
@@ -180,14 +180,14 @@ impl Bed {
     }
 
     /// The directory; none where there is none.
-    pub fn folder(&self) -> Option<&Path> {
+    pub(crate) fn folder(&self) -> Option<&Path> {
         match &self.store {
             Store::Dir(folder) => Some(folder.path()),
             _ => None,
         }
     }
 
-    pub fn etcd(&self) -> &EtcdServer {
+    pub(crate) fn etcd(&self) -> &EtcdServer {
         match &self.store {
             Store::Shared(server) => server,
             Store::Own(server) => server,
@@ -195,7 +195,7 @@ impl Bed {
         }
     }
 
-    pub fn own_etcd(&mut self) -> &mut EtcdServer {
+    pub(crate) fn own_etcd(&mut self) -> &mut EtcdServer {
         match &mut self.store {
             Store::Own(server) => server,
             _ => panic!("no etcd that the case may stop"),
@@ -203,7 +203,7 @@ impl Bed {
     }
 
     /// The whole key of what stands below the prefix.
-    pub fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
 
@@ -211,7 +211,7 @@ impl Bed {
         self.path(&format!("subnets/{key}"))
     }
 
-    pub fn configure(&self, text: &str) {
+    pub(crate) fn configure(&self, text: &str) {
         if let Store::Kube(cluster) = &self.store {
             return cluster.configure(text);
         }
@@ -224,7 +224,7 @@ impl Bed {
     }
 
     /// Writes a key as an operator would.
-    pub fn put(&self, key: &str, value: &str) {
+    pub(crate) fn put(&self, key: &str, value: &str) {
         match self.folder() {
             Some(folder) => {
                 let subnets = folder.join("subnets");
@@ -237,7 +237,7 @@ impl Bed {
     }
 
     /// Writes a key of any bytes, or deletes it.
-    pub fn put_bytes(&self, key: &[u8], there: bool) {
+    pub(crate) fn put_bytes(&self, key: &[u8], there: bool) {
         use std::os::unix::ffi::OsStrExt;
         let key = std::ffi::OsStr::from_bytes(key);
         match self.folder() {
@@ -261,7 +261,7 @@ impl Bed {
         }
     }
 
-    pub fn delete(&self, key: &str) {
+    pub(crate) fn delete(&self, key: &str) {
         if let Store::Kube(cluster) = &self.store {
             return cluster.delete(key);
         }
@@ -273,7 +273,7 @@ impl Bed {
         }
     }
 
-    pub fn get(&self, key: &str) -> Option<String> {
+    pub(crate) fn get(&self, key: &str) -> Option<String> {
         if let Store::Kube(cluster) = &self.store {
             return cluster.get(key);
         }
@@ -289,7 +289,7 @@ impl Bed {
         }
     }
 
-    pub fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         if let Store::Kube(cluster) = &self.store {
             return cluster.keys();
         }
@@ -312,12 +312,12 @@ impl Bed {
     }
 
     /// A key or another text, with the network of this case in the place of 10.5.0.0/16.
-    pub fn here(&self, text: &str) -> String {
+    pub(crate) fn here(&self, text: &str) -> String {
         self.cluster().here(text)
     }
 
     /// The lease that a key hangs on, in decimal; 0 for none.
-    pub fn lease_of(&self, key: &str) -> i64 {
+    pub(crate) fn lease_of(&self, key: &str) -> i64 {
         if self.folder().is_some() {
             return 0;
         }

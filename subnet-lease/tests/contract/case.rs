@@ -4,7 +4,7 @@ use crate::bed::{Bed, Need};
 use std::pin::Pin;
 
 /// What is done with a store.
-pub struct Case {
+pub(crate) struct Case {
     pub name: &'static str,
     /// It runs on every store that has all of these.
     pub needs: &'static [Need],
@@ -14,7 +14,7 @@ pub struct Case {
 /// A table of cases: the function, and what it needs.
 macro_rules! cases {
     ($($case:ident: [$($need:ident),*]),* $(,)?) => {
-        pub const CASES: &[crate::case::Case] = &[
+        pub(crate) const CASES: &[crate::case::Case] = &[
             $(crate::case::Case { name: stringify!($case), needs: &[$(crate::bed::Need::$need),*], run: |bed| Box::pin($case(bed)) }),*
         ];
     };

@@ -5,16 +5,16 @@ use http::Method;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
-use subnet_lease::Dual;
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeManager, KubeOptions};
 use subnet_lease::wire;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
+use types::Dual;
 
-pub const PREFIX: &str = "flannel.alpha.coreos.com";
+pub(crate) const PREFIX: &str = "flannel.alpha.coreos.com";
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     server: Arc<ApiServer>,
     case: String,
     /// Its network is 10.this.0.0/16, in the place of 10.5.0.0/16.
@@ -30,7 +30,7 @@ fn wait<T>(what: impl Future<Output = T>) -> T {
 }
 
 impl Cluster {
-    pub fn new(server: Arc<ApiServer>, case: &str) -> Self {
+    pub(crate) fn new(server: Arc<ApiServer>, case: &str) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(100);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let case = case.replace('_', "-");
@@ -58,7 +58,7 @@ impl Cluster {
     }
 
     /// A text of the case, in which its network stands.
-    pub fn here(&self, text: &str) -> String {
+    pub(crate) fn here(&self, text: &str) -> String {
         text.replace("10.5.", &format!("10.{}.", self.number))
     }
 
@@ -66,17 +66,17 @@ impl Cluster {
         format!("{name}.{}", self.case)
     }
 
-    pub fn configure(&self, text: &str) {
+    pub(crate) fn configure(&self, text: &str) {
         std::fs::write(self.folder.path().join("net-conf.json"), self.here(text)).unwrap();
     }
 
     /// Whether the API can be reached by the managers.
-    pub fn reachable(&self, open: bool) {
+    pub(crate) fn reachable(&self, open: bool) {
         wait(async { self.way().await.1.set(open) });
     }
 
     /// The manager of a Node, which need not exist.
-    pub async fn manager(&self, name: &str) -> KubeManager {
+    pub(crate) async fn manager(&self, name: &str) -> KubeManager {
         let port = self.way().await.1.port;
         let options = KubeOptions {
             urls: Vec::new(),
@@ -95,7 +95,7 @@ impl Cluster {
     }
 
     /// Creates a Node, unless it is there, and gives it the next podCIDR.
-    pub fn register(&self, name: &str) {
+    pub(crate) fn register(&self, name: &str) {
         let at = {
             let mut names = self.names.lock().unwrap();
             if names.iter().any(|known| known == name) {
@@ -108,7 +108,7 @@ impl Cluster {
     }
 
     /// Creates a Node with these podCIDRs, and what a daemon would publish there.
-    pub fn create(&self, name: &str, cidrs: &Value, annotations: &[(&str, &str)]) {
+    pub(crate) fn create(&self, name: &str, cidrs: &Value, annotations: &[(&str, &str)]) {
         let first = self.here(cidrs.get(0).and_then(Value::as_str).unwrap_or_default());
         let cidrs: Value = serde_json::from_str(&self.here(&cidrs.to_string())).unwrap();
         let annotations: Value = annotations
@@ -128,7 +128,7 @@ impl Cluster {
         );
     }
 
-    pub fn delete_node(&self, name: &str) {
+    pub(crate) fn delete_node(&self, name: &str) {
         self.ask(
             &Method::DELETE,
             &format!("/api/v1/nodes/{}", self.full(name)),
@@ -138,7 +138,7 @@ impl Cluster {
     }
 
     /// Writes to a Node as others do.
-    pub fn patch(&self, name: &str, patch: &Value) -> Value {
+    pub(crate) fn patch(&self, name: &str, patch: &Value) -> Value {
         self.ask(
             &Method::PATCH,
             &format!("/api/v1/nodes/{}", self.full(name)),
@@ -147,14 +147,14 @@ impl Cluster {
         )
     }
 
-    pub fn annotate(&self, name: &str, annotation: &str, value: Option<&str>) {
+    pub(crate) fn annotate(&self, name: &str, annotation: &str, value: Option<&str>) {
         self.patch(
             name,
             &json!({ "metadata": { "annotations": { annotation: value } } }),
         );
     }
 
-    pub fn node(&self, name: &str) -> Value {
+    pub(crate) fn node(&self, name: &str) -> Value {
         self.ask(
             &Method::GET,
             &format!("/api/v1/nodes/{}", self.full(name)),
@@ -201,11 +201,11 @@ impl Cluster {
             .collect()
     }
 
-    pub fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         self.served().into_iter().map(|(key, _)| key).collect()
     }
 
-    pub fn get(&self, key: &str) -> Option<String> {
+    pub(crate) fn get(&self, key: &str) -> Option<String> {
         self.served()
             .into_iter()
             .find(|(known, _)| known == key)
@@ -213,7 +213,7 @@ impl Cluster {
     }
 
     /// Deletes the Node with that podCIDR.
-    pub fn delete(&self, key: &str) {
+    pub(crate) fn delete(&self, key: &str) {
         let name = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None)["items"]
             .as_array()
             .unwrap()

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub(crate) enum Version {
     /// Debian's.
     V3_4,
     /// Built by `make setup`.
     V3_6,
 }
 
-pub struct EtcdServer {
+pub(crate) struct EtcdServer {
     pub version: Version,
     pub folder: tempfile::TempDir,
     pub port: u16,
@@ -24,7 +24,7 @@ pub struct EtcdServer {
     child: Option<Child>,
 }
 
-pub fn programs(version: Version) -> PathBuf {
+pub(crate) fn programs(version: Version) -> PathBuf {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map_or_else(|| home.join(".cache"), PathBuf::from)
@@ -39,7 +39,7 @@ pub fn programs(version: Version) -> PathBuf {
 }
 
 /// A port that nobody is given by chance: a server that is stopped for a while finds it free again.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -55,7 +55,7 @@ pub fn free_port() -> u16 {
 }
 
 impl EtcdServer {
-    pub fn new(version: Version) -> Self {
+    pub(crate) fn new(version: Version) -> Self {
         Self {
             version,
             folder: tempfile::tempdir().unwrap(),
@@ -67,17 +67,17 @@ impl EtcdServer {
         }
     }
 
-    pub fn with(mut self, extra: &[String], tls: bool) -> Self {
+    pub(crate) fn with(mut self, extra: &[String], tls: bool) -> Self {
         self.extra = extra.to_vec();
         self.tls = tls;
         self
     }
 
-    pub fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!(
             "http{}://127.0.0.1:{}",
             if self.tls { "s" } else { "" },
@@ -85,7 +85,7 @@ impl EtcdServer {
         )
     }
 
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let program = programs(self.version).join("etcd");
         assert!(
             program.exists(),
@@ -133,14 +133,14 @@ impl EtcdServer {
         }
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    pub fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
+    pub(crate) fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
         let output = Command::new(programs(self.version).join("etcdctl"))
             .env("ETCDCTL_API", "3")
             .args(["--endpoints", &self.endpoint(), "--command-timeout=5s"])
@@ -155,7 +155,7 @@ impl EtcdServer {
     }
 
     /// With arguments that need be no text.
-    pub fn ctl_os(&self, args: &[&std::ffi::OsStr]) {
+    pub(crate) fn ctl_os(&self, args: &[&std::ffi::OsStr]) {
         let mut command = Command::new(programs(self.version).join("etcdctl"));
         let status = command
             .env("ETCDCTL_API", "3")
@@ -167,7 +167,7 @@ impl EtcdServer {
     }
 
     /// Puts a value of any size and content.
-    pub fn put(&self, key: &str, value: &str) {
+    pub(crate) fn put(&self, key: &str, value: &str) {
         let mut child = Command::new(programs(self.version).join("etcdctl"))
             .env("ETCDCTL_API", "3")
             .args(["--endpoints", &self.endpoint(), "put", key])
@@ -179,13 +179,13 @@ impl EtcdServer {
         assert!(child.wait().unwrap().success(), "etcdctl put {key}");
     }
 
-    pub fn ctl(&self, args: &[&str]) -> String {
+    pub(crate) fn ctl(&self, args: &[&str]) -> String {
         self.try_ctl(args)
             .unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
     /// Takes a snapshot, to be restored later.
-    pub fn snapshot(&self) -> PathBuf {
+    pub(crate) fn snapshot(&self) -> PathBuf {
         let file = self.folder.path().join("snapshot.db");
         let _ = std::fs::remove_file(&file);
         self.ctl(&["snapshot", "save", file.to_str().unwrap()]);
@@ -193,7 +193,7 @@ impl EtcdServer {
     }
 
     /// Stops, puts the snapshot's data in place and starts again.
-    pub fn restore(&mut self, snapshot: &Path) {
+    pub(crate) fn restore(&mut self, snapshot: &Path) {
         self.kill();
         std::fs::remove_dir_all(self.data()).unwrap();
         let tool = match self.version {

@@ -72,7 +72,7 @@ async fn a_holder_is_heard_of(bed: Bed) {
     let lease = acquire(&manager, &one).await.unwrap();
     let heard = bed.node("two").await.last_heard(&lease.subnets).await;
     assert!(heard.is_some_and(|ago| ago < DEADLINE), "{heard:?}");
-    let other = subnet_lease::Subnets::V4("10.250.250.0/24".parse().unwrap());
+    let other = types::Subnets::V4("10.250.250.0/24".parse().unwrap());
     assert_eq!(manager.last_heard(&other).await, None);
     assert!(bed.get(&key(&lease)).is_some(), "nothing was written");
 }

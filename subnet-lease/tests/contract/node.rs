@@ -8,17 +8,18 @@ use subnet_lease::manager::{
     Choice, Claim, Error, Held, HostEvidence, Lost, NodeState, SubnetManager,
 };
 use subnet_lease::{
-    Dual, Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Subnets, wire,
+    Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, wire,
 };
 use tokio::sync::watch;
+use types::{Dual, Subnets};
 
-pub const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub(crate) const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-pub const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
+pub(crate) const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
 
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-pub fn claim(name: &str, last: u8) -> Claim {
+pub(crate) fn claim(name: &str, last: u8) -> Claim {
     Claim {
         node: NodeId {
             id: format!("id-{name}").into(),
@@ -39,7 +40,7 @@ pub fn claim(name: &str, last: u8) -> Claim {
     }
 }
 
-pub fn attrs(claim: &Claim) -> LeaseAttrs {
+pub(crate) fn attrs(claim: &Claim) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: claim.public.v4().copied(),
         public_ipv6: claim.public.v6().copied(),
@@ -55,11 +56,14 @@ pub fn attrs(claim: &Claim) -> LeaseAttrs {
     }
 }
 
-pub async fn config(manager: &Arc<dyn SubnetManager>) -> NetworkConfig {
+pub(crate) async fn config(manager: &Arc<dyn SubnetManager>) -> NetworkConfig {
     manager.network_config().await.unwrap()
 }
 
-pub async fn acquire(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Result<Lease, Error> {
+pub(crate) async fn acquire(
+    manager: &Arc<dyn SubnetManager>,
+    claim: &Claim,
+) -> Result<Lease, Error> {
     let config = config(manager).await;
     let (state, _keep) = watch::channel(Held::default());
     tokio::time::timeout(
@@ -71,7 +75,7 @@ pub async fn acquire(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Result<
 }
 
 /// A held lease: runs until it is dropped.
-pub struct Holding {
+pub(crate) struct Holding {
     pub task: tokio::task::JoinHandle<Lost>,
     pub attrs: watch::Sender<LeaseAttrs>,
     pub held: watch::Receiver<Held>,
@@ -83,7 +87,7 @@ impl Drop for Holding {
     }
 }
 
-pub async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Holding {
+pub(crate) async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Holding {
     let config = config(manager).await;
     let (attrs_out, attrs_in) = watch::channel(attrs(claim));
     let (state, held) = watch::channel(Held::default());
@@ -109,7 +113,7 @@ pub async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Holding {
     }
 }
 
-pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !condition() {
         assert!(begun.elapsed() < DEADLINE, "not in time: {what}");
@@ -121,13 +125,13 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 type Followed = (LeaseTable, usize, usize);
 
 /// A table that follows a manager's watch.
-pub struct Follower {
+pub(crate) struct Follower {
     table: Arc<std::sync::Mutex<Followed>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Follower {
-    pub fn of(manager: Arc<dyn SubnetManager>) -> Self {
+    pub(crate) fn of(manager: Arc<dyn SubnetManager>) -> Self {
         let table = Arc::new(std::sync::Mutex::new((LeaseTable::default(), 0, 0)));
         let shared = table.clone();
         let task = tokio::spawn(async move {
@@ -142,7 +146,7 @@ impl Follower {
         Self { table, task }
     }
 
-    pub fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.table
             .lock()
             .unwrap()
@@ -151,7 +155,7 @@ impl Follower {
             .is_some()
     }
 
-    pub fn public_ip(&self, key: &str) -> Option<Ipv4Addr> {
+    pub(crate) fn public_ip(&self, key: &str) -> Option<Ipv4Addr> {
         self.table
             .lock()
             .unwrap()
@@ -160,15 +164,15 @@ impl Follower {
             .and_then(|lease| lease.attrs.public_ip)
     }
 
-    pub fn interruptions(&self) -> usize {
+    pub(crate) fn interruptions(&self) -> usize {
         self.table.lock().unwrap().2
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.table.lock().unwrap().0.len()
     }
 
-    pub fn resets(&self) -> usize {
+    pub(crate) fn resets(&self) -> usize {
         self.table.lock().unwrap().1
     }
 }
@@ -179,10 +183,10 @@ impl Drop for Follower {
     }
 }
 
-pub fn key(lease: &Lease) -> String {
+pub(crate) fn key(lease: &Lease) -> String {
     wire::render_key(&lease.subnets)
 }
 
-pub fn subnets(text: &str) -> Subnets {
+pub(crate) fn subnets(text: &str) -> Subnets {
     wire::parse_key(text).unwrap()
 }

@@ -10,7 +10,8 @@ use subnet_lease::protocol::coroutine::{Coroutine, LogLine, Step};
 use subnet_lease::protocol::hold::hold;
 use subnet_lease::protocol::registry::{Notice, Request, Write};
 use subnet_lease::protocol::tenure::Tenure;
-use subnet_lease::{Dual, LeaseAttrs, NodeId, wire};
+use subnet_lease::{LeaseAttrs, NodeId, wire};
+use types::Dual;
 
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);
 const FOREIGN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 222);

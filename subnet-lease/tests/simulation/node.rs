@@ -13,10 +13,11 @@ use subnet_lease::protocol::hold::hold;
 use subnet_lease::protocol::problem::LeaseProblem;
 use subnet_lease::protocol::registry::{Answer, Request, Unanswered};
 use subnet_lease::protocol::tenure::Tenure;
-use subnet_lease::{Dual, LeaseAttrs, NetworkConfig, NodeId, Subnets};
+use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId};
+use types::{Dual, Subnets};
 
 /// What runs on the machine.
-pub enum Process {
+pub(crate) enum Process {
     Off { restart: Duration },
     Acquiring(Coroutine<Result<Tenure, LeaseProblem>>),
     Holding(Coroutine<Lost>, String),
@@ -29,7 +30,7 @@ enum Travel {
     Back(Result<Answer, Unanswered>),
 }
 
-pub struct Node {
+pub(crate) struct Node {
     pub name: usize,
     pub id: String,
     pub address: Ipv4Addr,
@@ -49,7 +50,13 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(name: usize, id: String, address: Ipv4Addr, named: bool, start: Duration) -> Self {
+    pub(crate) fn new(
+        name: usize,
+        id: String,
+        address: Ipv4Addr,
+        named: bool,
+        start: Duration,
+    ) -> Self {
         Self {
             name,
             id,
@@ -97,7 +104,7 @@ impl Node {
     }
 
     /// What the node believes to hold.
-    pub fn held(&self) -> Option<Subnets> {
+    pub(crate) fn held(&self) -> Option<Subnets> {
         match &self.process {
             Process::Holding(coroutine, _) => {
                 coroutine.with_held(|held| held.lease.as_ref().map(|lease| lease.subnets))
@@ -106,11 +113,11 @@ impl Node {
         }
     }
 
-    pub fn healthy(&self, now: Duration) -> bool {
+    pub(crate) fn healthy(&self, now: Duration) -> bool {
         self.stopped <= now && self.cut <= now
     }
 
-    pub fn crash(&mut self, restart: Duration) {
+    pub(crate) fn crash(&mut self, restart: Duration) {
         self.process = Process::Off { restart };
         // A request under way may still arrive.
         if let Some((_, Travel::Back(_))) = self.travel {
@@ -119,7 +126,7 @@ impl Node {
     }
 
     /// When something happens here next.
-    pub fn next(&self, store: &Store) -> Option<Duration> {
+    pub(crate) fn next(&self, store: &Store) -> Option<Duration> {
         let mut times = Vec::new();
         if let Some((at, _)) = &self.travel {
             times.push(*at);
@@ -156,7 +163,7 @@ impl Node {
     }
 
     /// Does what is due; returns a line for the history.
-    pub fn act(
+    pub(crate) fn act(
         &mut self,
         now: Duration,
         store: &mut Store,

@@ -9,7 +9,7 @@ use subnet_lease::reason::Lasting;
 use types::Coded;
 
 /// A request that got no answer.
-pub struct NoAnswer;
+pub(crate) struct NoAnswer;
 
 impl Coded for NoAnswer {
     fn code(&self) -> &'static str {
@@ -26,7 +26,7 @@ impl std::fmt::Display for NoAnswer {
 impl Lasting for NoAnswer {}
 
 #[derive(Clone, Debug)]
-pub struct Event {
+pub(crate) struct Event {
     pub at: Duration,
     pub revision: i64,
     pub key: String,
@@ -34,7 +34,7 @@ pub struct Event {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Store {
+pub(crate) struct Store {
     pub revision: i64,
     pub keys: BTreeMap<String, Entry>,
     /// Leases, with the time of the last refresh.
@@ -47,7 +47,11 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn carry_out(&mut self, request: &Request, now: Duration) -> Result<Answer, Unanswered> {
+    pub(crate) fn carry_out(
+        &mut self,
+        request: &Request,
+        now: Duration,
+    ) -> Result<Answer, Unanswered> {
         self.expire(now);
         Ok(match request {
             Request::List => Answer::Listing(Listing {
@@ -120,7 +124,7 @@ impl Store {
         }
     }
 
-    pub fn write(&mut self, write: &Write, now: Duration) -> Result<(), Unanswered> {
+    pub(crate) fn write(&mut self, write: &Write, now: Duration) -> Result<(), Unanswered> {
         match write {
             Write::Put { key, value, lease } => {
                 if *lease != 0 && !self.leases.contains_key(lease) {
@@ -152,7 +156,7 @@ impl Store {
         Ok(())
     }
 
-    pub fn delete(&mut self, key: &str, now: Duration) {
+    pub(crate) fn delete(&mut self, key: &str, now: Duration) {
         if self.keys.remove(key).is_some() {
             self.revision += 1;
             self.writes += 1;
@@ -165,7 +169,7 @@ impl Store {
         }
     }
 
-    pub fn drop_lease(&mut self, lease: i64, now: Duration) {
+    pub(crate) fn drop_lease(&mut self, lease: i64, now: Duration) {
         if self.leases.remove(&lease).is_some() {
             let keys: Vec<String> = self
                 .keys
@@ -192,7 +196,7 @@ impl Store {
     }
 
     /// An older state comes back: the revision goes backwards, leases start anew.
-    pub fn restore(&mut self, old: &Store, now: Duration) {
+    pub(crate) fn restore(&mut self, old: &Store, now: Duration) {
         let history = self.history + 1;
         let (writes, next_lease) = (self.writes, self.next_lease);
         let ignores_compares = self.ignores_compares;

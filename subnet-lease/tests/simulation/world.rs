@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use subnet_lease::protocol::registry::Write;
-use subnet_lease::{NetworkConfig, Subnets, wire};
+use subnet_lease::{NetworkConfig, wire};
+use types::Subnets;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scenario {
+pub(crate) enum Scenario {
     Plain,
     SmallPool,
     SharedAddress,
@@ -21,7 +22,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    pub const ALL: [Scenario; 6] = [
+    pub(crate) const ALL: [Scenario; 6] = [
         Scenario::Plain,
         Scenario::SmallPool,
         Scenario::SharedAddress,
@@ -31,11 +32,11 @@ impl Scenario {
     ];
 }
 
-pub fn config() -> NetworkConfig {
+pub(crate) fn config() -> NetworkConfig {
     NetworkConfig::parse(r#"{"Network":"10.5.0.0/20"}"#).unwrap()
 }
 
-pub struct World {
+pub(crate) struct World {
     pub scenario: Scenario,
     pub store: Store,
     nodes: Vec<Node>,
@@ -63,7 +64,7 @@ const FAULTS_UNTIL: Duration = Duration::from_secs(3_000);
 const END: Duration = Duration::from_secs(3_000 + 1_500);
 
 impl World {
-    pub fn new(seed: u64, talk: bool) -> Self {
+    pub(crate) fn new(seed: u64, talk: bool) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let scenario = Scenario::ALL[rng.random_range(0..Scenario::ALL.len())];
         let count = rng.random_range(2..=6);
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    pub fn run(&mut self) -> Result<(), String> {
+    pub(crate) fn run(&mut self) -> Result<(), String> {
         let mut fault = Duration::from_secs(5);
         let mut steps = 0u64;
         let mut writes_before_quiet = 0;

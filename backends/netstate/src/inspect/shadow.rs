@@ -16,7 +16,7 @@ pub(super) struct Shadows<'a> {
 
 impl<'a> Shadows<'a> {
     /// For the peers of a sighting. `is_there` tells whether a wanted object is in place.
-    pub fn of(sighting: &'a Sighting, is_there: impl Fn(&Key, &Value) -> bool) -> Self {
+    pub(super) fn of(sighting: &'a Sighting, is_there: impl Fn(&Key, &Value) -> bool) -> Self {
         // A route for all peers, as to the packet engine's device, is nobody's.
         let common: Vec<(&Key, &Value)> = sighting
             .want
@@ -44,7 +44,7 @@ impl<'a> Shadows<'a> {
     }
 
     /// The peers that a route takes packets from.
-    pub fn cast_by(&self, seen: &Seen) -> Vec<String> {
+    pub(super) fn cast_by(&self, seen: &Seen) -> Vec<String> {
         let Key::Route(net, metric) = &seen.key else {
             return Vec::new();
         };

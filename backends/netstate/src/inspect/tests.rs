@@ -10,8 +10,8 @@ use crate::route::RouteSpec;
 use crate::survey::Survey;
 use ipnet::IpNet;
 use proptest::prelude::*;
-use subnet_lease::Subnets;
 use types::Errno;
+use types::Subnets;
 
 fn refused(code: i32) -> Failure {
     Failure::refused(Errno(code))

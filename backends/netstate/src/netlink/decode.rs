@@ -117,29 +117,29 @@ pub(super) struct SeenNeighbor {
 }
 
 impl SeenNeighbor {
-    pub fn permanent(&self) -> bool {
+    pub(super) fn permanent(&self) -> bool {
         self.state & NUD_PERMANENT != 0
     }
 
     /// Whether a program learned it in the kernel's place.
-    pub fn fed(&self) -> bool {
+    pub(super) fn fed(&self) -> bool {
         self.flags & NTF_EXT_LEARNED != 0
     }
 
     /// Whether it leads somewhere, and is not what every interface has (multicast, loopback).
-    pub fn says_something(&self) -> bool {
+    pub(super) fn says_something(&self) -> bool {
         // FDB entries that are set for good without being permanent are NOARP, too.
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0
             && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
 
     /// Whether another host has answered for it.
-    pub fn answered(&self) -> bool {
+    pub(super) fn answered(&self) -> bool {
         self.state & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE) != 0
     }
 
     /// Whether the kernel asks for its hardware address, and nobody has answered.
-    pub fn unanswered(&self) -> bool {
+    pub(super) fn unanswered(&self) -> bool {
         self.state & (NUD_INCOMPLETE | NUD_FAILED) != 0
     }
 }

@@ -17,12 +17,12 @@ struct EthtoolValue {
 }
 
 /// Whether transmit checksums are left to the device.
-pub fn tx_checksum(name: LinkName) -> io::Result<bool> {
+pub(super) fn tx_checksum(name: LinkName) -> io::Result<bool> {
     call(name, ETHTOOL_GTXCSUM, 0).map(|value| value != 0)
 }
 
 /// Switches transmit checksum offload of the device.
-pub fn set_tx_checksum(name: LinkName, on: bool) -> io::Result<()> {
+pub(super) fn set_tx_checksum(name: LinkName, on: bool) -> io::Result<()> {
     call(name, ETHTOOL_STXCSUM, u32::from(on)).map(|_| ())
 }
 

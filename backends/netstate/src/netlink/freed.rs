@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 /// The secret that is looked for.
-pub const SECRET: [u8; 32] = *b"\xa7\x51 a key of the tests, 32 long\xa7\x51";
+pub(super) const SECRET: [u8; 32] = *b"\xa7\x51 a key of the tests, 32 long\xa7\x51";
 
 thread_local! {
     static WATCHED: Cell<bool> = const { Cell::new(false) };
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Watched {
 }
 
 /// How often the secret is in the memory that this thread frees during the work.
-pub fn secrets_in_freed_memory(work: impl FnOnce()) -> usize {
+pub(super) fn secrets_in_freed_memory(work: impl FnOnce()) -> usize {
     FOUND.set(0);
     WATCHED.set(true);
     work();

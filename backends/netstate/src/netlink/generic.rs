@@ -15,7 +15,7 @@ pub(super) struct Generic {
 
 impl Generic {
     /// Asks for the number of the family; none if the kernel has no WireGuard.
-    pub async fn find() -> Result<Option<Self>, KernelError> {
+    pub(super) async fn find() -> Result<Option<Self>, KernelError> {
         let mut requests = Requests::open_generic()?;
         let mut family = None;
         let request = Message::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0])
@@ -41,7 +41,7 @@ impl Generic {
     }
 
     /// The same, where there has to be one.
-    pub async fn open() -> Result<Self, KernelError> {
+    pub(super) async fn open() -> Result<Self, KernelError> {
         let missing = || KernelError {
             what: Request::ConfigureWireguard,
             why: Failure::NotLoaded {

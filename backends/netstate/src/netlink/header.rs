@@ -1,7 +1,7 @@
 //! The fixed headers of requests, as laid out in the kernel's header files.
 
 /// struct ifinfomsg
-pub fn link_header(index: u32) -> [u8; 16] {
+pub(super) fn link_header(index: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes
         .iter_mut()
@@ -12,25 +12,32 @@ pub fn link_header(index: u32) -> [u8; 16] {
 }
 
 /// struct ifaddrmsg
-pub fn address_header(family: u8, len: u8, index: u32) -> [u8; 8] {
+pub(super) fn address_header(family: u8, len: u8, index: u32) -> [u8; 8] {
     let [a, b, c, d] = index.to_ne_bytes();
     [family, len, 0, 0, a, b, c, d]
 }
 
 /// struct ndmsg
-pub fn neighbor_header(family: u8, index: u32, state: u16, flags: u8) -> [u8; 12] {
+pub(super) fn neighbor_header(family: u8, index: u32, state: u16, flags: u8) -> [u8; 12] {
     let [a, b, c, d] = index.to_ne_bytes();
     let [s, t] = state.to_ne_bytes();
     [family, 0, 0, 0, a, b, c, d, s, t, flags, 0]
 }
 
 /// struct rtmsg
-pub fn route_header(family: u8, len: u8, protocol: u8, scope: u8, kind: u8, table: u8) -> [u8; 12] {
+pub(super) fn route_header(
+    family: u8,
+    len: u8,
+    protocol: u8,
+    scope: u8,
+    kind: u8,
+    table: u8,
+) -> [u8; 12] {
     [family, len, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]
 }
 
 /// struct rtmsg of a look-up, with its flags.
-pub fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
+pub(super) fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
     let [a, b, c, d] = flags.to_ne_bytes();
     [family, len, 0, 0, 0, 0, 0, 0, a, b, c, d]
 }

@@ -13,9 +13,9 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Requests in one sendto. The kernel queues acknowledgements while sendmsg still runs, and silently drops those that do not fit the
 /// receive buffer.
-pub const BATCH: usize = 128;
+pub(super) const BATCH: usize = 128;
 /// Lookups in one sendto. The kernel allocates a page for each answer.
-pub const LOOKUPS: usize = 48;
+pub(super) const LOOKUPS: usize = 48;
 /// An answer takes milliseconds, but others may hold the routing lock for seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 /// The number of attempts at an interrupted dump.
@@ -25,7 +25,7 @@ const DATAGRAM: usize = 64 << 10;
 
 /// The result of one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(super) enum Answer {
     /// It succeeded.
     Done,
     /// The kernel refused it with this errno and message.
@@ -35,7 +35,7 @@ pub enum Answer {
 }
 
 /// A socket for requests.
-pub struct Requests {
+pub(super) struct Requests {
     socket: TokioSocket,
     sequence: u32,
     buffer: Zeroizing<Vec<u8>>,
@@ -46,7 +46,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel provides no socket.
-    pub fn open() -> Result<Self, KernelError> {
+    pub(super) fn open() -> Result<Self, KernelError> {
         Self::of(NETLINK_ROUTE)
     }
 
@@ -54,7 +54,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel provides no socket.
-    pub fn open_generic() -> Result<Self, KernelError> {
+    pub(super) fn open_generic() -> Result<Self, KernelError> {
         Self::of(NETLINK_GENERIC)
     }
 
@@ -62,7 +62,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel provides no socket.
-    pub fn of(protocol: isize) -> Result<Self, KernelError> {
+    pub(super) fn of(protocol: isize) -> Result<Self, KernelError> {
         let socket = open(protocol, 0).map_err(|error| failed(Request::Open, error))?;
         Ok(Self {
             socket,
@@ -72,7 +72,7 @@ impl Requests {
     }
 
     /// Erases what was received last: it held secrets.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.buffer.zeroize();
     }
 
@@ -81,7 +81,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel refuses, does not answer, or keeps interrupting the dump.
-    pub async fn dump<S>(
+    pub(super) async fn dump<S>(
         &mut self,
         what: Listed,
         request: impl Fn() -> Message,
@@ -166,7 +166,7 @@ impl Requests {
     }
 
     /// Sends the messages in chunks and returns the result of each. `each` receives the messages other than acknowledgements.
-    pub async fn batch(
+    pub(super) async fn batch(
         &mut self,
         messages: Vec<Message>,
         chunk: usize,
@@ -257,7 +257,7 @@ impl Requests {
 }
 
 /// A socket for notifications.
-pub struct Notices {
+pub(super) struct Notices {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
@@ -267,7 +267,7 @@ impl Notices {
     ///
     /// # Errors
     /// The kernel provides no socket.
-    pub fn open(groups: u32) -> Result<Self, KernelError> {
+    pub(super) fn open(groups: u32) -> Result<Self, KernelError> {
         Self::of(NETLINK_ROUTE, groups)
     }
 
@@ -275,7 +275,7 @@ impl Notices {
     ///
     /// # Errors
     /// The kernel provides no socket.
-    pub fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
+    pub(super) fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
         let socket = open(protocol, groups).map_err(|error| failed(Request::Subscribe, error))?;
         Ok(Self {
             socket,
@@ -287,7 +287,7 @@ impl Notices {
     ///
     /// # Cancel safety
     /// A datagram is received and evaluated without a point at which the future can be dropped.
-    pub async fn until(&mut self, concerns: impl Fn(&Received<'_>) -> bool) {
+    pub(super) async fn until(&mut self, concerns: impl Fn(&Received<'_>) -> bool) {
         loop {
             match receive(&self.socket, &mut self.buffer).await {
                 Ok(()) if wire::messages(&self.buffer).any(|message| concerns(&message)) => return,
@@ -300,7 +300,7 @@ impl Notices {
     }
 
     /// Consumes all queued notifications. True if one was relevant, or if some were lost.
-    pub fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
+    pub(super) fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
         let mut any = false;
         loop {
             self.buffer.clear();

@@ -6,17 +6,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;
 
 /// The length of a message header.
-pub const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 
 /// The room of a new message: enough for most.
 const ROOM: usize = 128;
 
 /// A message under construction. It may hold keys, so whatever memory it had is erased.
-pub struct Message(Zeroizing<Vec<u8>>);
+pub(super) struct Message(Zeroizing<Vec<u8>>);
 
 impl Message {
     /// Begins a message; `family` is the family's header (ifinfomsg, ndmsg, ...).
-    pub fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
+    pub(super) fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
         let mut message = Self(Zeroizing::new(Vec::with_capacity(ROOM)));
         message.append(&0u32.to_ne_bytes());
         message.append(&kind.to_ne_bytes());
@@ -28,13 +28,13 @@ impl Message {
     }
 
     /// Appends an attribute.
-    pub fn attr(mut self, kind: u16, value: &[u8]) -> Self {
+    pub(super) fn attr(mut self, kind: u16, value: &[u8]) -> Self {
         self.push(kind, value);
         self
     }
 
     /// Appends an address, four or sixteen bytes.
-    pub fn ip(self, kind: u16, ip: IpAddr) -> Self {
+    pub(super) fn ip(self, kind: u16, ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(v4) => self.attr(kind, &v4.octets()),
             IpAddr::V6(v6) => self.attr(kind, &v6.octets()),
@@ -42,19 +42,19 @@ impl Message {
     }
 
     /// Appends a number.
-    pub fn number(self, kind: u16, value: u32) -> Self {
+    pub(super) fn number(self, kind: u16, value: u32) -> Self {
         self.attr(kind, &value.to_ne_bytes())
     }
 
     /// Appends a text with a terminating zero.
-    pub fn text(self, kind: u16, value: &str) -> Self {
+    pub(super) fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.attr(kind, &bytes)
     }
 
     /// Appends a nested attribute.
-    pub fn nest(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
+    pub(super) fn nest(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
         let start = self.0.len();
         self.push(kind | NESTED, &[]);
         let mut this = inside(self);
@@ -64,7 +64,7 @@ impl Message {
     }
 
     /// The bytes, with a sequence number.
-    pub fn finish(mut self, sequence: u32) -> Zeroizing<Vec<u8>> {
+    pub(super) fn finish(mut self, sequence: u32) -> Zeroizing<Vec<u8>> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.put(0, &len.to_ne_bytes());
         self.put(8, &sequence.to_ne_bytes());
@@ -107,7 +107,7 @@ const NESTED: u16 = 0x8000;
 
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
+pub(super) struct Received<'a> {
     /// Its type.
     pub kind: u16,
     /// Its flags.
@@ -119,7 +119,7 @@ pub struct Received<'a> {
 }
 
 /// The messages of a datagram, up to the first truncated one.
-pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
+pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(datagram, 0)?).ok()?;
         let message = datagram.get(..len)?;
@@ -135,7 +135,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
 }
 
 /// The attributes after a header of `skip` bytes: type without flags, and value.
-pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(rest, 0)?);
@@ -147,14 +147,14 @@ pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The value of a nested attribute.
-pub fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(super) fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
     attrs(nest, 0)
         .find(|(kind, _)| *kind == wanted)
         .map(|(_, value)| value)
 }
 
 /// An address of four or sixteen bytes.
-pub fn ip(value: &[u8]) -> Option<IpAddr> {
+pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(IpAddr::V4(Ipv4Addr::from(v4)));
     }
@@ -164,17 +164,17 @@ pub fn ip(value: &[u8]) -> Option<IpAddr> {
 }
 
 /// A zero-terminated text.
-pub fn text(value: &[u8]) -> &str {
+pub(super) fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value.split(|b| *b == 0).next().unwrap_or_default()).unwrap_or_default()
 }
 
 /// The byte at an offset.
-pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
+pub(super) fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }
 
 /// The 16-bit number at an offset, in host byte order.
-pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
         .get(at..at + 2)?
         .try_into()
@@ -183,7 +183,7 @@ pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// The 32-bit number at an offset, in host byte order.
-pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes
         .get(at..at + 4)?
         .try_into()
@@ -192,7 +192,7 @@ pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// The 64-bit number at an offset, in host byte order.
-pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes
         .get(at..at + 8)?
         .try_into()
@@ -201,7 +201,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// The errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message, if any.
-pub fn verdict(body: &[u8]) -> Option<(i32, String)> {
+pub(super) fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
     // NETLINK_CAP_ACK: only the header of the request, then attributes; 1 is NLMSGERR_ATTR_MSG.
     let words = attrs(body, 4 + HEADER)

@@ -663,8 +663,8 @@ mod tests {
     fn operators_peers_are_told_from_ours() {
         let scope = Scope {
             links: Vec::new(),
-            networks: subnet_lease::Subnets::V4("10.244.0.0/16".parse().unwrap()),
-            former: Some(subnet_lease::Subnets::V4("10.5.0.0/16".parse().unwrap())),
+            networks: types::Subnets::V4("10.244.0.0/16".parse().unwrap()),
+            former: Some(types::Subnets::V4("10.5.0.0/16".parse().unwrap())),
             protocol: 241,
             checksum_offload: false,
         };

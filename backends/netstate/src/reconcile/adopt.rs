@@ -7,7 +7,8 @@ use crate::object::{KernelState, Key, Value};
 use crate::route::{RouteSpec, is_go_flannels};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
-use subnet_lease::{Kinds, LeaseTable, Subnets};
+use subnet_lease::{Kinds, LeaseTable};
+use types::Subnets;
 
 /// Adopts desired routes that Go flannel left: to exactly a leased subnet, by the underlay to that peer's address or on a flannel device.
 /// They are replaced in place, so that no packets are lost. A blackhole route for exactly our own subnet is replaced by ours. If we want

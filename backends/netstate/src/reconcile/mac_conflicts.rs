@@ -18,7 +18,7 @@ pub(super) struct MacConflicts {
 impl MacConflicts {
     /// Records links whose MAC is not the desired one. True if a MAC was rewritten more than three times in ten seconds and is accepted from
     /// now on.
-    pub fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
+    pub(super) fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;
         for (key, value) in want

@@ -16,7 +16,7 @@ pub(super) struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
 
 impl Repairs {
     /// Notes that objects were put back.
-    pub fn note<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, now: Instant) {
+    pub(super) fn note<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, now: Instant) {
         self.0.retain(|_, times| {
             times
                 .back()
@@ -35,7 +35,7 @@ impl Repairs {
     }
 
     /// The objects that were put back, and how often.
-    pub fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
+    pub(super) fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
         let count = |times: &VecDeque<Instant>| {
             times
                 .iter()

@@ -27,7 +27,7 @@ const LOGGED_PEERS: usize = 20;
 
 /// Reports what the loop does.
 #[derive(Default)]
-pub struct Report {
+pub(super) struct Report {
     progress: Arc<Progress>,
     logged: Option<(Problem, Instant)>,
     repaired: BTreeMap<Key, (u32, Instant)>,
@@ -37,23 +37,23 @@ pub struct Report {
 
 impl Report {
     /// The progress, shared with readers.
-    pub fn progress(&self) -> Arc<Progress> {
+    pub(super) fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
 
     /// Counts a pass.
-    pub fn pass(&self) {
+    pub(super) fn pass(&self) {
         self.progress.passes.fetch_add(1, Relaxed);
     }
 
     /// Tells that a full pass compares, until the guard is dropped.
-    pub fn compares(&self) -> Comparing {
+    pub(super) fn compares(&self) -> Comparing {
         self.progress.comparing.store(true, Relaxed);
         Comparing(self.progress.clone())
     }
 
     /// Tells of WireGuard's peers.
-    pub fn tunnels(&mut self, tunnels: &Tunnels) {
+    pub(super) fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
         let mut told = self
             .progress
@@ -65,12 +65,12 @@ impl Report {
     }
 
     /// Counts the wanted objects.
-    pub fn wanted(&self, state: &KernelState) {
+    pub(super) fn wanted(&self, state: &KernelState) {
         self.count(|_| Counts::of(state));
     }
 
     /// Counts the wanted objects after a change.
-    pub fn changed(&self, change: &Change) {
+    pub(super) fn changed(&self, change: &Change) {
         let (before, after) = (Counts::of(&change.before), Counts::of(&change.after));
         self.count(|counts| counts.changed(before, after));
     }
@@ -86,7 +86,7 @@ impl Report {
 
     /// Counts and logs operations. Those that nothing but a change by another program explains are repairs: `repair` has the failures of the pass
     /// before, which are tried again.
-    pub fn applied(
+    pub(super) fn applied(
         &mut self,
         ops: &[Op],
         errors: &[OpError],
@@ -155,7 +155,7 @@ impl Report {
     }
 
     /// Whether another program keeps undoing our repairs.
-    pub fn has_conflict(&self) -> bool {
+    pub(super) fn has_conflict(&self) -> bool {
         self.repaired
             .values()
             .any(|(times, last)| *times >= CONFLICT_REPAIRS && last.elapsed() < REPEAT_INTERVAL / 6)
@@ -194,7 +194,7 @@ impl Report {
     }
 
     /// Reports the state after a pass.
-    pub fn state(&mut self, failures: &Failures, held: bool) {
+    pub(super) fn state(&mut self, failures: &Failures, held: bool) {
         let errors = &failures.node;
         self.set_problem(
             Unfinished::of(held, errors).map(Problem::from),
@@ -232,7 +232,7 @@ impl Report {
     }
 
     /// Reports that the kernel could not be read.
-    pub fn unreadable(&mut self, error: &KernelError) {
+    pub(super) fn unreadable(&mut self, error: &KernelError) {
         self.progress.failures.fetch_add(1, Relaxed);
         self.set_problem(Some(Problem::of(error)), false);
     }
@@ -280,7 +280,7 @@ fn summary(ops: &[&Op], total: usize) -> String {
 }
 
 /// A full pass that compares.
-pub struct Comparing(Arc<Progress>);
+pub(super) struct Comparing(Arc<Progress>);
 
 impl Drop for Comparing {
     fn drop(&mut self) {

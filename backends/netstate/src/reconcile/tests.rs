@@ -11,8 +11,9 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
-use subnet_lease::{Addresses, Kinds, Lease, LeaseAttrs, Peer, Term};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, Peer, Term};
 use tokio_util::sync::CancellationToken;
+use types::Addresses;
 use types::Errno;
 
 /// A plan with one route for each lease, like host-gw.

@@ -18,7 +18,7 @@ pub(super) struct Unfinished<'e> {
 
 impl<'e> Unfinished<'e> {
     /// None if nothing was left undone.
-    pub fn of(held: bool, errors: &'e [OpError]) -> Option<Self> {
+    pub(super) fn of(held: bool, errors: &'e [OpError]) -> Option<Self> {
         (held || !errors.is_empty()).then_some(Self { held, errors })
     }
 

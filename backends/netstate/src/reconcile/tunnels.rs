@@ -104,7 +104,7 @@ pub(super) struct Tunnels(BTreeMap<Id, TunnelPeer>);
 
 impl Tunnels {
     /// Takes note of the sessions as they are now.
-    pub fn note(&mut self, sessions: &Sessions, now: Instant) {
+    pub(super) fn note(&mut self, sessions: &Sessions, now: Instant) {
         self.0.retain(|id, _| sessions.contains_key(id));
         for (id, session) in sessions {
             let first = !self.0.contains_key(id);
@@ -144,7 +144,7 @@ impl Tunnels {
     }
 
     /// Makes peers that moved to another endpoint, and answer there, look as wanted, and returns them.
-    pub fn accept(
+    pub(super) fn accept(
         &self,
         have: &mut KernelState,
         want: &KernelState,
@@ -175,7 +175,7 @@ impl Tunnels {
     }
 
     /// Remembers the endpoints that follow from the leases.
-    pub fn follow(&mut self, want: &KernelState) {
+    pub(super) fn follow(&mut self, want: &KernelState) {
         for (key, wanted) in &want.0 {
             if let (Key::WireguardPeer(name, id), Value::WireguardPeer(wanted)) = (key, wanted) {
                 let peer = self.0.entry((*name, *id)).or_default();
@@ -187,7 +187,7 @@ impl Tunnels {
     }
 
     /// The same for some of them.
-    pub fn applied(&mut self, ops: &[Op]) {
+    pub(super) fn applied(&mut self, ops: &[Op]) {
         for op in ops {
             match op {
                 Op::Add(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
@@ -217,7 +217,7 @@ impl Tunnels {
     }
 
     /// The peers that do not answer.
-    pub fn silent(&self, now: Instant) -> Vec<Silent> {
+    pub(super) fn silent(&self, now: Instant) -> Vec<Silent> {
         let silent = self.0.iter().filter_map(|((link, key), peer)| {
             let silence = peer.silence(now)?;
             let TunnelPeer { set, initiates, .. } = *peer;
@@ -235,7 +235,7 @@ impl Tunnels {
     }
 
     /// The number of peers.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 }

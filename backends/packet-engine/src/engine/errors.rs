@@ -14,7 +14,7 @@ use types::Addresses;
 const RAW: i32 = 255;
 
 /// Sends ICMP errors at a limited rate.
-pub struct Errors {
+pub(super) struct Errors {
     /// The tunnel's own addresses, at most one of each family, and the socket that sends from each.
     sockets: Vec<(IpAddr, Socket)>,
     buckets: Buckets,
@@ -23,7 +23,7 @@ pub struct Errors {
 
 impl Errors {
     /// Uses these addresses, which are the tunnel's own, as sources.
-    pub fn new(sources: Option<Addresses>) -> Self {
+    pub(super) fn new(sources: Option<Addresses>) -> Self {
         let open = |source: IpAddr| {
             let domain = Domain::for_address(SocketAddr::new(source, 0));
             Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(Protocol::from(RAW)))
@@ -46,7 +46,7 @@ impl Errors {
     }
 
     /// Sends an error to the sender of `packet`, unless that is not allowed or the rate limit is reached.
-    pub fn tell(&mut self, kind: Icmp, packet: &[u8], header: &Header, counters: &Counters) {
+    pub(super) fn tell(&mut self, kind: Icmp, packet: &[u8], header: &Header, counters: &Counters) {
         let same_family =
             |(source, _): &&(IpAddr, Socket)| source.is_ipv4() == header.source.is_ipv4();
         let Some((source, socket)) = self.sockets.iter().find(same_family) else {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// What the thread needs.
-pub struct Handshakes<P = Socket> {
+pub(super) struct Handshakes<P = Socket> {
     pub device: Arc<Device>,
     /// The name of the device, for the log.
     pub name: String,
@@ -30,7 +30,7 @@ pub(super) struct HandshakeState {
 
 impl<P: Port> Handshakes<P> {
     /// Runs until the wake, which has to be followed by [`Device::ring`].
-    pub fn run(self) {
+    pub(super) fn run(self) {
         let mut state = HandshakeState::default();
         while !self.wake.called() {
             let next = self.round(&mut state);

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 
 /// A queue of the TUN device.
-pub trait Device: AsFd {
+pub(super) trait Device: AsFd {
     /// The offloads that the kernel granted.
     fn offload(&self) -> Offload;
     /// Reads a packet.
@@ -32,7 +32,7 @@ impl Device for Tun {
 }
 
 /// A UDP socket.
-pub trait Port: AsFd {
+pub(super) trait Port: AsFd {
     /// Whether it is an IPv6 socket.
     fn is_ipv6(&self) -> bool;
     /// Receives what is waiting.

@@ -8,7 +8,7 @@ const STRIDE: u64 = 256;
 
 /// The limits of one thread.
 #[derive(Default)]
-pub struct LogLimit {
+pub(super) struct LogLimit {
     kinds: Vec<LogKind>,
 }
 
@@ -20,7 +20,7 @@ struct LogKind {
 
 impl LogLimit {
     /// Counts occurrences of a kind. Returns the number to log, if a line is due.
-    pub fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
+    pub(super) fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {
             self.kinds.push(LogKind {

@@ -23,7 +23,7 @@ struct Attributes {
 
 /// Raises the priority of the calling thread: a higher weight (this needs CAP_SYS_NICE or RLIMIT_NICE) and a shorter slice, which since
 /// Linux 6.12 lets a thread run earlier. If neither is possible, the thread runs with the default priority.
-pub fn raise() {
+pub(super) fn raise() {
     let attributes = Attributes {
         size: size_of::<Attributes>() as u32,
         nice: NICE,

@@ -10,7 +10,7 @@ const LONGEST: u16 = 1000;
 
 /// The backoff of one thread.
 #[derive(Default)]
-pub struct ReadBackoff {
+pub(super) struct ReadBackoff {
     /// Failures since the last success.
     failures: u32,
     /// Whether the file was ready without anything to read.
@@ -20,13 +20,13 @@ pub struct ReadBackoff {
 impl ReadBackoff {
     /// A read succeeded.
     #[inline]
-    pub fn worked(&mut self) {
+    pub(super) fn worked(&mut self) {
         self.failures = 0;
         self.spurious = false;
     }
 
     /// Nothing to read: waits for data or an error. False after the wake.
-    pub fn idle(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
+    pub(super) fn idle(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
         if self.spurious {
             // The file was ready, but there was nothing to read.
             self.failed(wake);
@@ -49,7 +49,7 @@ impl ReadBackoff {
     }
 
     /// A read failed: pauses, except after the first failure, and longer after each one. The wake ends a pause.
-    pub fn failed(&mut self, wake: &Wake) {
+    pub(super) fn failed(&mut self, wake: &Wake) {
         let pause = pause(self.failures);
         self.failures = self.failures.saturating_add(1);
         if pause > 0 {

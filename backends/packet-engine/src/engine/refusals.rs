@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How long a refusal is remembered. Routes, policies and drivers change.
-pub const REMEMBERED: Duration = Duration::from_secs(300);
+pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
 /// After this many refusals without a success in between, an offload is taken not to be supported.
 const IN_A_ROW: u8 = 3;
 /// The most destinations that are remembered. Beyond that, others refuse once more for each message.
@@ -13,7 +13,7 @@ const DESTINATIONS: usize = 4096;
 
 /// Whether an offload is tried.
 #[derive(Debug, Default)]
-pub struct Offload {
+pub(super) struct Offload {
     in_a_row: u8,
     off_since: Option<Instant>,
 }
@@ -21,18 +21,18 @@ pub struct Offload {
 impl Offload {
     /// Whether it is tried.
     #[inline]
-    pub fn is_on(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.off_since.is_none()
     }
 
     /// Notes a success.
     #[inline]
-    pub fn worked(&mut self) {
+    pub(super) fn worked(&mut self) {
         self.in_a_row = 0;
     }
 
     /// Notes a refusal. Returns whether the offload is off from now on.
-    pub fn refused(&mut self, now: Instant) -> bool {
+    pub(super) fn refused(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < IN_A_ROW || !self.is_on() {
             return false;
@@ -45,7 +45,7 @@ impl Offload {
     }
 
     /// Forgets refusals that are old enough.
-    pub fn forgive(&mut self, now: Instant) {
+    pub(super) fn forgive(&mut self, now: Instant) {
         if self.off_since.is_some_and(|since| !is_recent(since, now)) {
             *self = Self::default();
         }
@@ -54,7 +54,7 @@ impl Offload {
 
 /// Whether datagrams to a destination are sent as segments of one message.
 #[derive(Debug)]
-pub struct Segmenting {
+pub(super) struct Segmenting {
     supported: bool,
     to_all: Offload,
     /// Destinations that refused, and when.
@@ -65,7 +65,7 @@ pub struct Segmenting {
 
 impl Segmenting {
     /// Nothing was refused yet.
-    pub fn new(supported: bool) -> Self {
+    pub(super) fn new(supported: bool) -> Self {
         Self {
             supported,
             to_all: Offload::default(),
@@ -76,26 +76,26 @@ impl Segmenting {
 
     /// Whether nothing is remembered.
     #[inline]
-    pub fn is_unrestricted(&self) -> bool {
+    pub(super) fn is_unrestricted(&self) -> bool {
         self.refused.is_empty() && self.to_all.is_on()
     }
 
     /// Whether datagrams to this address are segments.
     #[inline]
-    pub fn is_on(&self, to: IpAddr) -> bool {
+    pub(super) fn is_on(&self, to: IpAddr) -> bool {
         self.supported
             && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.contains_key(&to))
     }
 
     /// Notes that segments were sent.
     #[inline]
-    pub fn worked(&mut self) {
+    pub(super) fn worked(&mut self) {
         self.to_all.worked();
     }
 
     /// Notes that segments to this address were refused and sent one by one. `of_path`: the path to it refused them, which says nothing about the
     /// kernel. Returns whether none are sent to any address from now on.
-    pub fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
+    pub(super) fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
         // The rest of a batch was gathered before the first refusal.
         if self.refused.contains_key(&to) {
             return false;
@@ -108,7 +108,7 @@ impl Segmenting {
     }
 
     /// Forgets refusals that are old enough.
-    pub fn forgive(&mut self, now: Instant) {
+    pub(super) fn forgive(&mut self, now: Instant) {
         self.to_all.forgive(now);
         if self.oldest.is_some_and(|since| !is_recent(since, now)) {
             self.refused.retain(|_, since| is_recent(*since, now));

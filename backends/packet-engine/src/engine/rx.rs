@@ -51,7 +51,7 @@ impl Written {
 }
 
 /// The receiving side of one queue, which runs in a thread.
-pub struct Rx<D = Tun, P = Socket> {
+pub(super) struct Rx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     pub tun: Arc<D>,
     pub socket: Arc<P>,
@@ -122,7 +122,7 @@ impl RxState {
 
 impl<D: Device, P: Port> Rx<D, P> {
     /// Runs until the wake.
-    pub fn run(self) {
+    pub(super) fn run(self) {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);
         let mut most = features.batch;

@@ -7,7 +7,7 @@ const TRIES: usize = 3;
 
 /// The next step after a failed send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SendAction {
+pub(super) enum SendAction {
     /// Retry at once.
     Retry,
     /// Retry when there is room.
@@ -19,7 +19,7 @@ pub enum SendAction {
 }
 
 /// The next step after an error, depending on the number of datagrams in the message and on the retries so far.
-pub fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
+pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
     match error.raw_os_error() {
         // ICMP reports the error of an earlier packet, not of this one.
         Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH) if tries == 0 => {
@@ -35,7 +35,7 @@ pub fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
 }
 
 /// The kind of error. Each kind is logged separately.
-pub fn kind(error: &io::Error) -> &'static str {
+pub(super) fn kind(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "send: forbidden",
         Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ECONNREFUSED) => {
@@ -48,7 +48,7 @@ pub fn kind(error: &io::Error) -> &'static str {
 }
 
 /// The likely cause, and the remedy.
-pub fn hint(error: &io::Error) -> &'static str {
+pub(super) fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             "a firewall on this host refuses it; check its rules for outgoing packets (`nft list ruleset`, `iptables -S OUTPUT`)"

@@ -47,7 +47,7 @@ const SEALED: usize = 64;
 const SEND_TIMEOUT: u16 = 100;
 
 /// The sending side of one queue, which runs in a thread.
-pub struct Tx<D = Tun, P = Socket> {
+pub(super) struct Tx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     pub tun: Arc<D>,
     /// The sockets that send. A flow always uses the same one.
@@ -129,7 +129,7 @@ impl TxState {
 
 impl<D: Device, P: Port> Tx<D, P> {
     /// Runs until the wake.
-    pub fn run(self) {
+    pub(super) fn run(self) {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];
         let mut lengths = Vec::with_capacity(features.batch);

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A signal that stays set once it is given.
-pub struct Wake {
+pub(super) struct Wake {
     event: nix::sys::eventfd::EventFd,
     called: AtomicBool,
 }
@@ -14,7 +14,7 @@ impl Wake {
     ///
     /// # Errors
     /// The process has no file descriptors left.
-    pub fn new() -> nix::Result<Self> {
+    pub(super) fn new() -> nix::Result<Self> {
         use nix::sys::eventfd::{EfdFlags, EventFd};
         let event =
             EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -25,13 +25,13 @@ impl Wake {
     }
 
     /// Gives the signal.
-    pub fn wake(&self) {
+    pub(super) fn wake(&self) {
         self.called.store(true, Ordering::Relaxed);
         let _ = self.event.write(1);
     }
 
     /// Waits for some milliseconds, or until the signal.
-    pub fn sleep(&self, milliseconds: u16) {
+    pub(super) fn sleep(&self, milliseconds: u16) {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut polled = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut polled, PollTimeout::from(milliseconds));
@@ -39,7 +39,7 @@ impl Wake {
 
     /// Whether the signal was given, for threads that never wait because they always have work.
     #[inline]
-    pub fn called(&self) -> bool {
+    pub(super) fn called(&self) -> bool {
         self.called.load(Ordering::Relaxed)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    pub fn transport(&self) -> usize {
+    pub(crate) fn transport(&self) -> usize {
         if self.ipv6 { 40 } else { 20 }
     }
 
@@ -27,7 +27,7 @@ impl Recipe {
     }
 
     /// The packet with correct checksums.
-    pub fn packet(&self) -> Vec<u8> {
+    pub(crate) fn packet(&self) -> Vec<u8> {
         let total = self.headers() + self.payload.len();
         let length = total - self.transport();
         let protocol = if self.tcp { TCP } else { UDP };
@@ -88,7 +88,7 @@ impl Recipe {
     }
 
     /// The packet as the kernel passes it on, with a partial checksum.
-    pub fn partial(&self) -> Vec<u8> {
+    pub(crate) fn partial(&self) -> Vec<u8> {
         let mut out = self.packet();
         let at = self.transport() + if self.tcp { 16 } else { 6 };
         let length = out.len() - self.transport();
@@ -116,7 +116,7 @@ impl Recipe {
         }
     }
 
-    pub fn vnet(&self, size: usize) -> VnetHeader {
+    pub(crate) fn vnet(&self, size: usize) -> VnetHeader {
         VnetHeader {
             needs_csum: true,
             gso: self.gso(),
@@ -128,7 +128,7 @@ impl Recipe {
     }
 
     /// The single packets of this super-packet, with `size` bytes of payload each.
-    pub fn singles(&self, size: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn singles(&self, size: usize) -> Vec<Vec<u8>> {
         let chunks: Vec<&[u8]> = self.payload.chunks(size).collect();
         let single = |(index, chunk): (usize, &&[u8])| {
             let mut flags = self.flags;

@@ -3,11 +3,11 @@
 use types::Family;
 
 /// TCP.
-pub const TCP: u32 = 6;
+pub(super) const TCP: u32 = 6;
 /// What an address is to this host (rtnetlink's RTN_*).
-pub const UNICAST: u32 = 1;
+pub(super) const UNICAST: u32 = 1;
 /// An address of this host.
-pub const LOCAL: u32 = 2;
+pub(super) const LOCAL: u32 = 2;
 
 /// The states of a connection, as bits.
 pub mod state {
@@ -24,10 +24,10 @@ pub mod state {
 }
 
 /// The protocols whose headers begin with two ports.
-pub const WITH_PORTS: [u32; 5] = [TCP, 17, 33, 132, 136];
+pub(super) const WITH_PORTS: [u32; 5] = [TCP, 17, 33, 132, 136];
 
 /// The number of a state.
-pub fn state_of(name: &str) -> Option<u32> {
+pub(super) fn state_of(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "invalid" => state::INVALID,
         "established" => state::ESTABLISHED,
@@ -39,7 +39,7 @@ pub fn state_of(name: &str) -> Option<u32> {
 }
 
 /// The number of a protocol.
-pub fn protocol(name: &str) -> Option<u32> {
+pub(super) fn protocol(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "icmp" => 1,
         "igmp" => 2,
@@ -62,7 +62,7 @@ pub fn protocol(name: &str) -> Option<u32> {
 }
 
 /// The number of a type of ICMP.
-pub fn icmp_type(name: &str, family: Family) -> Option<u32> {
+pub(super) fn icmp_type(name: &str, family: Family) -> Option<u32> {
     Some(match (name, family) {
         ("echo-reply", Family::V4) => 0,
         ("destination-unreachable", Family::V4) => 3,
@@ -93,7 +93,7 @@ pub fn icmp_type(name: &str, family: Family) -> Option<u32> {
 }
 
 /// What an address is to this host, by its name.
-pub fn kind(name: &str) -> Option<u32> {
+pub(super) fn kind(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "unicast" => UNICAST,
         "local" => LOCAL,
@@ -108,7 +108,7 @@ pub fn kind(name: &str) -> Option<u32> {
 }
 
 /// A number as listings write it: decimal or hexadecimal.
-pub fn number(text: &str) -> Option<u32> {
+pub(super) fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),

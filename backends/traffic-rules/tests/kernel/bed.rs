@@ -23,16 +23,16 @@ use types::Family;
 /// How long packets may take to arrive.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Ports that rules and packets share.
-pub const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
+pub(crate) const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
 /// Packets that are sent through each set of rules.
-pub const PACKETS: u16 = 14;
+pub(crate) const PACKETS: u16 = 14;
 /// The mark of sockets whose packets take the other way: to the bridge's second port, or from the receiver through the host.
 const OTHER_WAY: u32 = 7;
 
 /// A packet that is sent.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub way: HookPath,
     /// Whether its connection has seen packets in both directions before.
     pub established: bool,
@@ -54,7 +54,7 @@ enum Nth {
     Third,
 }
 
-pub fn address(family: Family, net: u8, part: u8) -> IpAddr {
+pub(crate) fn address(family: Family, net: u8, part: u8) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, net, part, 7).into(),
         Family::V6 => Ipv6Addr::new(0xfd00, u16::from(net), u16::from(part), 0, 0, 0, 0, 7).into(),
@@ -62,7 +62,7 @@ pub fn address(family: Family, net: u8, part: u8) -> IpAddr {
 }
 
 impl Sent {
-    pub fn random(random: &mut StdRng, family: Family, seed: u64, number: u16) -> Self {
+    pub(crate) fn random(random: &mut StdRng, family: Family, seed: u64, number: u16) -> Self {
         // Another connection than those of all sets before: the kernel remembers them.
         let fresh = 16_000 + (seed * u64::from(PACKETS) % 49_000) as u16 + number;
         let (way, established) = match number {
@@ -114,7 +114,7 @@ impl Sent {
         }
     }
 
-    pub fn packet(&self, bridge_calls_ip: bool) -> Packet {
+    pub(crate) fn packet(&self, bridge_calls_ip: bool) -> Packet {
         let (outgoing, port_out) = match self.way {
             HookPath::Forward => (Device::named("out0"), None),
             HookPath::Bridge => (Device::named("br0"), Some(Device::named("pt1"))),
@@ -295,7 +295,7 @@ fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
 }
 
 /// The namespaces. They go with it.
-pub struct Bed {
+pub(crate) struct Bed {
     names: [String; 3],
 }
 
@@ -343,7 +343,7 @@ fn probe(hook: &str, priority: i32) -> String {
 }
 
 impl Bed {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let names = ["a", "r", "b"].map(|name| format!("rules-{}-{name}", std::process::id()));
         let [a, r, b] = &names;
         let script = format!(
@@ -397,7 +397,7 @@ impl Bed {
     }
 
     /// Puts rules in place, and reads what the programs list.
-    pub fn apply(&self, set: &RuleSet) -> Rules {
+    pub(crate) fn apply(&self, set: &RuleSet) -> Rules {
         let (host, name) = (&self.names[1], set.family.pick("iptables", "ip6tables"));
         let empty = |table: &str, chains: &[&str]| {
             let chains: String = chains
@@ -456,7 +456,7 @@ ALL",
     }
 
     /// Sends packets in both directions of connections that are established later. There must be no rules.
-    pub fn establish(&self, all: &[&Sent]) {
+    pub(crate) fn establish(&self, all: &[&Sent]) {
         let [a, r, b] = &self.names;
         self.apply(&RuleSet::none());
         shell(
@@ -493,7 +493,7 @@ ALL",
     }
 
     /// Sends packets, and returns for each whether it passed.
-    pub fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
+    pub(crate) fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
         let [a, _, b] = &self.names;
         shell(
             &format!("ip netns exec {b} nft flush set inet probe seen"),

@@ -9,7 +9,7 @@ use std::fmt;
 use types::Family;
 
 /// What at least a tenth of the sets has.
-pub const CONSTRUCTS: [&str; 29] = [
+pub(crate) const CONSTRUCTS: [&str; 29] = [
     "jump",
     "goto",
     "return",
@@ -42,7 +42,7 @@ pub const CONSTRUCTS: [&str; 29] = [
 ];
 
 /// A set of rules.
-pub struct RuleSet {
+pub(crate) struct RuleSet {
     pub family: Family,
     /// Whether the bridge passes frames to the hooks of IP.
     pub bridge_calls_ip: bool,
@@ -66,7 +66,7 @@ impl fmt::Display for RuleSet {
 }
 
 impl RuleSet {
-    pub fn random(random: &mut StdRng, seed: u64) -> Self {
+    pub(crate) fn random(random: &mut StdRng, seed: u64) -> Self {
         let family = if random.random_bool(0.3) {
             Family::V6
         } else {
@@ -101,7 +101,7 @@ impl RuleSet {
     }
 
     /// No rules at all.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         let [legacy, nft_variant, nft] = [const { String::new() }; 3];
         Self {
             family: Family::V4,

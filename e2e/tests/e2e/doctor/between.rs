@@ -102,7 +102,7 @@ fn the_way_to_a_peer_leads_into_the_tunnel() -> Result<()> {
 }
 
 /// A firewall that drops what `ipip` sends: no UDP port is to blame. It needs a kernel with IPIP.
-pub fn protocol_4_is_dropped() -> Result<()> {
+pub(crate) fn protocol_4_is_dropped() -> Result<()> {
     nodes_of(
         &NETWORK.replace("vxlan", "ipip"),
         "doctor: protocol 4",

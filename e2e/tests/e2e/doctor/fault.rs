@@ -8,7 +8,7 @@ use super::node::Node;
 
 /// A fault.
 #[derive(Clone, Copy)]
-pub struct Fault {
+pub(super) struct Fault {
     /// The check that finds it.
     pub check: &'static str,
     /// The script that makes it.
@@ -32,7 +32,7 @@ enum Readiness {
 }
 
 /// A fault that the doctor's commands mend.
-pub const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
+pub(super) const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
     Fault {
         check,
         make,
@@ -44,7 +44,7 @@ pub const fn fault(check: &'static str, make: &'static str, clear: &'static str)
 
 impl Fault {
     /// One that only its maker can end.
-    pub const fn by_hand(self) -> Fault {
+    pub(super) const fn by_hand(self) -> Fault {
         Fault {
             by_hand: true,
             ..self
@@ -52,7 +52,7 @@ impl Fault {
     }
 
     /// One over which a node is not ready.
-    pub const fn unready(self) -> Fault {
+    pub(super) const fn unready(self) -> Fault {
         Fault {
             readiness: Readiness::Withdrawn,
             ..self
@@ -60,7 +60,7 @@ impl Fault {
     }
 
     /// One that ends or stops the daemon.
-    pub const fn silent(self) -> Fault {
+    pub(super) const fn silent(self) -> Fault {
         Fault {
             readiness: Readiness::Silent,
             ..self
@@ -69,7 +69,7 @@ impl Fault {
 }
 
 /// Walks through faults of a node on which all is well.
-pub fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
+pub(super) fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
     faults
         .iter()
         .try_for_each(|fault| one(node, fault).with_context(|| fault.check))
@@ -107,7 +107,7 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
 }
 
 /// Runs labs beside each other: they mostly wait.
-pub fn beside_each_other(labs: &[fn() -> Result<()>]) -> Result<()> {
+pub(super) fn beside_each_other(labs: &[fn() -> Result<()>]) -> Result<()> {
     let done: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = labs.iter().map(|lab| scope.spawn(lab)).collect();
         threads

@@ -41,7 +41,7 @@ exec "$@"
 "#;
 
 /// A node as its operator sees it.
-pub struct Node {
+pub(super) struct Node {
     pub host: Host,
     /// Its /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
     pub files: PathBuf,
@@ -53,7 +53,12 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(lab: &Lab, host: &Host, options: &FlanneldOptions, store: &Store) -> Result<Node> {
+    pub(super) fn new(
+        lab: &Lab,
+        host: &Host,
+        options: &FlanneldOptions,
+        store: &Store,
+    ) -> Result<Node> {
         let files = lab.folder(&format!("{}-files", host.name()))?;
         for folder in FOLDERS.iter().map(|(name, _)| *name).chain(["bin"]) {
             std::fs::create_dir_all(files.join(folder))?;
@@ -96,7 +101,7 @@ impl Node {
     }
 
     /// Makes the daemon see the same files, and what this line of a shell does before it.
-    pub fn wrap(&self, before: &str) -> Result<()> {
+    pub(super) fn wrap(&self, before: &str) -> Result<()> {
         let flanneld = binaries::own("flanneld")?;
         write_script(
             &self.wrapper(),
@@ -109,7 +114,7 @@ impl Node {
     }
 
     /// Starts the daemon, as its unit would: with the options of the file.
-    pub fn start(&mut self) -> Result<()> {
+    pub(super) fn start(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
         let options = file
@@ -123,7 +128,7 @@ impl Node {
     }
 
     /// Ends it, as systemd does: one that is stopped is woken to end.
-    pub fn stop(&mut self) -> Result<()> {
+    pub(super) fn stop(&mut self) -> Result<()> {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
                 daemon.signal(Signal::SIGTERM)?;
@@ -135,17 +140,17 @@ impl Node {
     }
 
     /// Restarts it.
-    pub fn restart(&mut self) -> Result<()> {
+    pub(super) fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.start()
     }
 
-    pub fn daemon(&mut self) -> Result<&mut Flanneld> {
+    pub(super) fn daemon(&mut self) -> Result<&mut Flanneld> {
         self.daemon.as_mut().context("no daemon was started")
     }
 
     /// Waits until the daemon says that it is ready.
-    pub fn ready(&mut self) -> Result<()> {
+    pub(super) fn ready(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
         eventually_ok(DEADLINE, "the daemon is ready", || {
             match daemon.get("/readyz")? {
@@ -156,7 +161,7 @@ impl Node {
     }
 
     /// Waits until it has run for so long that what needs waiting counts, too.
-    pub fn grown(&mut self) -> Result<()> {
+    pub(super) fn grown(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
         eventually_ok(DEADLINE, "the first ten seconds", || {
             let text = daemon.get("/status")?.1;
@@ -167,7 +172,7 @@ impl Node {
     }
 
     /// Runs a script on the host, and returns its exit code and what it printed.
-    pub fn sh(&mut self, script: &str) -> Result<(i32, String)> {
+    pub(super) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
         let variables: String = self
@@ -188,14 +193,14 @@ impl Node {
     }
 
     /// Runs a script that succeeds.
-    pub fn run(&mut self, script: &str) -> Result<()> {
+    pub(super) fn run(&mut self, script: &str) -> Result<()> {
         let (code, said) = self.sh(script)?;
         ensure!(code == 0, "{script}: {code}: {said}");
         Ok(())
     }
 
     /// What the doctor says, as JSON, and its exit code.
-    pub fn doctor(&mut self) -> Result<(i32, Value)> {
+    pub(super) fn doctor(&mut self) -> Result<(i32, Value)> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
         let report =
             serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))?;
@@ -203,14 +208,14 @@ impl Node {
     }
 
     /// The first finding.
-    pub fn first(&mut self) -> Result<Value> {
+    pub(super) fn first(&mut self) -> Result<Value> {
         let (_, report) = self.doctor()?;
         ensure!(report["findings"][0].is_object(), "{report:#}");
         Ok(report["findings"][0].clone())
     }
 
     /// The findings of a check that another one explains, and that one.
-    pub fn folded(&mut self, check: &str) -> Result<Option<String>> {
+    pub(super) fn folded(&mut self, check: &str) -> Result<Option<String>> {
         let (_, report) = self.doctor()?;
         let mut findings = report["findings"].as_array().context("no findings")?.iter();
         let found = findings.find(|finding| finding["check"] == check);
@@ -220,14 +225,14 @@ impl Node {
     }
 
     /// Waits until exactly these causes are found, in this order: in JSON, in the text, and in the metrics of a daemon that answers.
-    pub fn expect(&mut self, wanted: &[&str]) -> Result<()> {
+    pub(super) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
         eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || {
             self.finds(wanted)
         })
     }
 
     /// One look.
-    pub fn finds(&mut self, wanted: &[&str]) -> Result<()> {
+    pub(super) fn finds(&mut self, wanted: &[&str]) -> Result<()> {
         let (code, report) = self.doctor()?;
         let findings = report["findings"].as_array().context("no findings")?;
         let causes: Vec<&Value> = findings
@@ -279,12 +284,12 @@ impl Node {
     }
 
     /// What /readyz says.
-    pub fn readyz(&mut self) -> Result<(u16, String)> {
+    pub(super) fn readyz(&mut self) -> Result<(u16, String)> {
         self.daemon()?.get("/readyz")
     }
 
     /// Types commands as they stand, and restarts the daemon where they ask systemd for it.
-    pub fn type_in(&mut self, commands: &[String]) -> Result<()> {
+    pub(super) fn type_in(&mut self, commands: &[String]) -> Result<()> {
         let file = self.files.join("restart");
         for command in commands {
             self.run(command)?;
@@ -299,12 +304,12 @@ impl Node {
     }
 
     /// Runs what the units of remedies run when the host starts.
-    pub fn run_units(&mut self) -> Result<()> {
+    pub(super) fn run_units(&mut self) -> Result<()> {
         self.run("cat /etc/systemd/system/flannel-*.service | sed -n 's/^ExecStart=//p' | sh -e")
     }
 
     /// The commands of the first finding.
-    pub fn commands(&mut self) -> Result<Vec<String>> {
+    pub(super) fn commands(&mut self) -> Result<Vec<String>> {
         let first = self.first()?;
         let commands = first["remedy"]["commands"]
             .as_array()
@@ -317,7 +322,7 @@ impl Node {
     }
 
     /// Types the commands of the first finding as they stand.
-    pub fn mend(&mut self) -> Result<()> {
+    pub(super) fn mend(&mut self) -> Result<()> {
         let commands = self.commands()?;
         self.type_in(&commands)
     }
@@ -336,7 +341,7 @@ fn mounts(files: &Path) -> String {
 }
 
 /// Nodes on these hosts, with this network, and all of them ready.
-pub fn ready_nodes(
+pub(super) fn ready_nodes(
     lab: &Lab,
     hosts: &[Host],
     store: &Store,
@@ -378,7 +383,7 @@ pub fn ready_nodes(
 }
 
 /// Waits until nothing is found on any node, and all are ready.
-pub fn all_well(nodes: &mut [Node]) -> Result<()> {
+pub(super) fn all_well(nodes: &mut [Node]) -> Result<()> {
     for node in nodes {
         node.expect(&[])?;
         node.ready()?;

@@ -12,7 +12,7 @@ const SET: &str = "kube-flannel-ds";
 const CONTAINER: &str = "kube-flannel";
 
 /// Gives the container a variable; the shell reads the value. An argument of the same name would beat it.
-pub fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
+pub(crate) fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
     Command::in_namespace(namespace, |kubectl| {
         format!("{kubectl} set env daemonset/{SET} -c {CONTAINER} {variable}={value}")
     })
@@ -29,7 +29,12 @@ fn rewrite(namespace: &str, script: &str) -> Command {
 }
 
 /// Puts another argument in the place of one.
-pub fn replace_argument(namespace: &str, argument: &Argument, flag: &str, value: &str) -> Command {
+pub(crate) fn replace_argument(
+    namespace: &str,
+    argument: &Argument,
+    flag: &str,
+    value: &str,
+) -> Command {
     let (old, new) = (
         pattern(&json(&argument.word())),
         replacement(&json(&argument.instead(flag, value))),
@@ -49,7 +54,7 @@ pub fn replace_argument(namespace: &str, argument: &Argument, flag: &str, value:
 }
 
 /// Moves the health endpoints: their port stands in an argument or a variable, and the kubelet asks there.
-pub fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
+pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     rewrite(
         namespace,
         &format!(r#"s/(healthz-port=|[pP]ort": |"value": "){from}\b/\1{to}/"#),
@@ -57,7 +62,7 @@ pub fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
 }
 
 /// Starts the daemon of a node anew.
-pub fn restart(namespace: &str, node: &str) -> Command {
+pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     let on_node = word(&format!("spec.nodeName={node}"));
     Command::in_namespace(namespace, |kubectl| {
         format!("{kubectl} delete pod -l app=flannel --field-selector {on_node}")
@@ -65,7 +70,7 @@ pub fn restart(namespace: &str, node: &str) -> Command {
 }
 
 /// Says where commands of kubectl belong, and whether the namespace in them is a guess.
-pub fn tell_place(finding: &mut Finding, facts: &Facts) {
+pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     let acts_on = std::mem::take(&mut finding.acts_on);
     if acts_on.is_empty() || acts_on.contains(&ActsOn::Host) {
         return;
@@ -97,7 +102,7 @@ fn json(text: &str) -> String {
 }
 
 /// An extended regular expression for this text. Not every sed can quote the character that parts the script.
-pub fn pattern(text: &str) -> String {
+pub(crate) fn pattern(text: &str) -> String {
     let quoted: String = text
         .chars()
         .flat_map(|c| [Some('\\').filter(|_| r"\.[]{}()*+?^$".contains(c)), Some(c)])
@@ -107,7 +112,7 @@ pub fn pattern(text: &str) -> String {
 }
 
 /// What stands for itself on the other side.
-pub fn replacement(text: &str) -> String {
+pub(crate) fn replacement(text: &str) -> String {
     text.chars()
         .flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)])
         .flatten()

@@ -67,7 +67,7 @@ fn interfaces(facts: &Facts) -> &[Interface] {
 }
 
 fn overlap(a: &IpNet, b: &IpNet) -> bool {
-    subnet_lease::nets_overlap(a, b)
+    types::nets_overlap(a, b)
 }
 
 /// The bridges that pods of flannel are on.

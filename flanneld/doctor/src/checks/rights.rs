@@ -16,11 +16,11 @@ fn rules() -> Value {
 }
 
 /// What stands for whoever has no credentials.
-pub const ANONYMOUS: &str = "system:anonymous";
+pub(super) const ANONYMOUS: &str = "system:anonymous";
 
 /// The command that grants a user what flanneld needs. It adds to the ClusterRole and to its binding, and takes nothing away. None for users
 /// that are everybody: who is not known, and the account of all pods that name none.
-pub fn grant(user: &str) -> Option<Command> {
+pub(super) fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let account = user
         .strip_prefix("system:serviceaccount:")

@@ -15,7 +15,7 @@ use types::Family;
 const NAT_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 
 /// What shows that an interface leads to the NAT of this one virtual machine.
-pub fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
+pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
     let behind = facts
         .host
         .routes
@@ -32,7 +32,7 @@ pub fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
 }
 
 /// An interface that may be the right one.
-pub struct Candidate<'a> {
+pub(super) struct Candidate<'a> {
     /// The interface.
     pub interface: &'a Interface,
     /// Its address.
@@ -43,7 +43,7 @@ pub struct Candidate<'a> {
 
 /// Other interfaces than the chosen one, the likeliest first: those by which the store, the API server and other Nodes are reached, then
 /// those that are just there.
-pub fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
+pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
     let family = if facts.network.known().is_some_and(|network| !network.v4()) {
         Family::V6
     } else {
@@ -108,7 +108,7 @@ pub fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>
 }
 
 /// The one to take: what something leads to, else the only one.
-pub fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
+pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
     match candidates {
         [first, ..] if first.leads.is_some() => Some(first),
         [only] => Some(only),
@@ -118,7 +118,7 @@ pub fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>
 
 /// Adds what was seen of the candidates; and the commands that take the best, where the chosen interface has the marks of NAT. Silence is no
 /// reason to leave an interface: the peers may be off, and the store may be on a network of its own.
-pub fn lead_out(
+pub(super) fn lead_out(
     mut finding: Finding,
     facts: &Facts,
     chosen: &Interface,
@@ -145,7 +145,7 @@ pub fn lead_out(
 }
 
 /// The commands that make flannel take an interface.
-pub fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
+pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
     let Some(argument) = facts.daemon.naming() else {
         return set_option(facts, "iface", interface);
     };
@@ -167,7 +167,7 @@ const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 
 /// The commands that put another argument in the place of one of the daemon's unit. The unit, which may be a package's, stays as it is: an
 /// addition repeats the command line that applies.
-pub fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
+pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),
         false => (
@@ -193,7 +193,7 @@ pub fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
 }
 
 /// The commands that give the daemon an option with a value.
-pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command> {
+pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command> {
     let variable = format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"));
     match (&facts.daemon.launch, facts.daemon.argument(flag)) {
         (Launch::Systemd, Some(argument)) => edit_unit(argument, flag, value)
@@ -219,13 +219,13 @@ pub fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command> {
 }
 
 /// The command that adds a line, a word of a shell, to the daemon's options. The last line of a file may have no end yet.
-pub fn add_line(line: &str) -> String {
+pub(super) fn add_line(line: &str) -> String {
     format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")
 }
 
 /// A command of flannelctl that asks the store: with what the daemon is told about it, in its file, which is systemd's and no script of a shell,
 /// and on its command line.
-pub fn with_store(facts: &Facts, command: &str) -> String {
+pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {
             let told = facts
@@ -250,7 +250,7 @@ pub fn with_store(facts: &Facts, command: &str) -> String {
 }
 
 /// The command that starts the daemon anew.
-pub fn restart(facts: &Facts) -> Command {
+pub(super) fn restart(facts: &Facts) -> Command {
     match &facts.daemon.launch {
         Launch::Systemd => "systemctl restart flanneld".into(),
         Launch::Kubernetes { namespace, .. } => {

@@ -3,7 +3,7 @@
 use crate::fact::Fact;
 use std::net::IpAddr;
 use std::sync::Arc;
-use subnet_lease::Subnets;
+use types::Subnets;
 use types::{Addresses, Problem};
 
 /// The leases.

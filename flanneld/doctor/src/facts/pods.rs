@@ -4,7 +4,7 @@ use crate::fact::Fact;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use subnet_lease::Subnets;
+use types::Subnets;
 
 /// What pods depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

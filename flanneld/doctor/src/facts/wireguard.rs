@@ -1,7 +1,7 @@
 //! The peers of WireGuard, as the kernel's sessions tell.
 
 use std::net::{IpAddr, SocketAddr};
-use subnet_lease::Subnets;
+use types::Subnets;
 
 /// WireGuard on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

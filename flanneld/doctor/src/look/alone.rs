@@ -286,7 +286,7 @@ mod tests {
             vxlan: *vxlan,
             ..Interface::default()
         };
-        let subnets = |text: &str| Some(subnet_lease::Subnets::V4(text.parse().unwrap()));
+        let subnets = |text: &str| Some(types::Subnets::V4(text.parse().unwrap()));
         let env = Env {
             networks: subnets("10.244.0.0/16"),
             subnets: subnets("10.244.1.0/24"),

@@ -26,7 +26,7 @@ use types::problem::{PortPurpose, StoreCause};
 use types::{Detail, Dual, Encapsulation, Problem};
 
 /// A change of facts.
-pub type Spoil = fn(&mut Facts);
+pub(super) type Spoil = fn(&mut Facts);
 
 fn inside<T>(fact: &mut Fact<T>) -> &mut T {
     match fact {
@@ -59,7 +59,7 @@ fn paths(facts: &mut Facts) -> &mut Vec<Path> {
 }
 
 /// A problem with this to act on.
-pub fn problem(detail: Detail, text: &str) -> Problem {
+pub(super) fn problem(detail: Detail, text: &str) -> Problem {
     Problem {
         code: "x".into(),
         text: text.to_owned(),
@@ -69,7 +69,7 @@ pub fn problem(detail: Detail, text: &str) -> Problem {
 }
 
 /// The store's, for this cause.
-pub fn of_store(cause: StoreCause, text: &str) -> Problem {
+pub(super) fn of_store(cause: StoreCause, text: &str) -> Problem {
     problem(
         Detail::Store {
             cause,
@@ -81,7 +81,7 @@ pub fn of_store(cause: StoreCause, text: &str) -> Problem {
 }
 
 /// An interface that this flag named.
-pub fn named_by(flag: &str) -> Choice {
+pub(super) fn named_by(flag: &str) -> Choice {
     let why = format!("named by {flag}");
     Choice {
         interface: "eth0".to_owned(),
@@ -93,7 +93,7 @@ pub fn named_by(flag: &str) -> Choice {
 }
 
 /// What a daemon says at its end.
-pub fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
+pub(super) fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
     Fact::Known(ExitReport {
         at: None,
         code: 1,
@@ -112,7 +112,7 @@ fn stopped(facts: &mut Facts, detail: Detail, text: &str) {
 }
 
 /// VirtualBox's NAT on the interface that was chosen, and a host-only one beside it.
-pub fn behind_nat(facts: &mut Facts) {
+pub(super) fn behind_nat(facts: &mut Facts) {
     named(facts, "eth0").addresses = vec![address("10.0.2.15/24")];
     inside(&mut facts.kubernetes).internal.clear();
     let routes: &mut Vec<Route> = inside(&mut facts.host.routes);
@@ -134,7 +134,7 @@ fn one(facts: &mut Facts, state: State, underlay: bool) {
     (path.verdict.state, path.underlay) = (state, underlay);
 }
 
-pub fn table(command: &str) -> Table {
+pub(super) fn table(command: &str) -> Table {
     Table {
         jump: true,
         ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command)
@@ -142,7 +142,7 @@ pub fn table(command: &str) -> Table {
 }
 
 /// What drops packets: a rule of a chain, or its policy.
-pub fn block(chain: &str, rule: Option<&str>) -> Block {
+pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
     let stop = Stop {
         program: Program::Iptables(Variant::Nft),
         layer: "ip",
@@ -178,7 +178,7 @@ fn full(facts: &mut Facts) {
 }
 
 /// A peer of WireGuard that completes no handshake.
-pub fn silent(name: &str, number: u8) -> Silent {
+pub(super) fn silent(name: &str, number: u8) -> Silent {
     let peer = peer(name, number);
     Silent {
         key: "8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=".to_owned(),
@@ -197,7 +197,7 @@ pub fn silent(name: &str, number: u8) -> Silent {
 }
 
 /// A node with these silent peers of WireGuard.
-pub fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
+pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     network(facts).backend = backends::profile("wireguard");
     (network(facts).encapsulation, network(facts).vni) = (Some(Encapsulation::udp(51820)), None);
     let device = named(facts, "flannel.1");
@@ -212,7 +212,7 @@ pub fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
 }
 
 /// The checks with what raises them, and nothing else.
-pub const CASES: &[(&str, Spoil)] = &[
+pub(super) const CASES: &[(&str, Spoil)] = &[
     ("wrong-interface", |facts| {
         behind_nat(facts);
         all(facts, &State::CutOff, false);
@@ -315,7 +315,7 @@ pub const CASES: &[(&str, Spoil)] = &[
     ("silent-node", |facts| {
         inside(&mut facts.leases.peers)[0] = {
             let mut peer = peer("node-2", 2);
-            peer.subnets = subnet_lease::Subnets::V4("10.244.2.0/24".parse().unwrap());
+            peer.subnets = types::Subnets::V4("10.244.2.0/24".parse().unwrap());
             peer.silent = Some(900);
             peer
         };
@@ -630,7 +630,7 @@ pub const CASES: &[(&str, Spoil)] = &[
 ];
 
 /// Takes a fact away.
-pub fn withhold(facts: &mut Facts, need: Need) {
+pub(super) fn withhold(facts: &mut Facts, need: Need) {
     const WHY: &str = "permission denied";
     let (host, daemon, store, leases, pods) = (
         &mut facts.host,
@@ -677,7 +677,7 @@ pub fn withhold(facts: &mut Facts, need: Need) {
 }
 
 /// Gives all that has a foreign name this one.
-pub fn rename(facts: &mut Facts, name: &str) {
+pub(super) fn rename(facts: &mut Facts, name: &str) {
     let text = || name.to_owned();
     if let Fact::Known(interfaces) = &mut facts.host.interfaces {
         interfaces

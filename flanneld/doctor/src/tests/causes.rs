@@ -10,7 +10,7 @@ use crate::facts::daemon::{Drift, Drifting};
 use crate::facts::host::{Module, Port, Route};
 use crate::facts::mesh::State;
 use crate::finding::said;
-use subnet_lease::Subnets;
+use types::Subnets;
 use types::problem::{ConfigPlace, PortPurpose, StoreCause};
 use types::{Detail, Problem};
 

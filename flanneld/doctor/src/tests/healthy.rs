@@ -14,23 +14,23 @@ use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use netstate::names::Mac;
-use subnet_lease::Subnets;
+use types::Subnets;
 use types::access::Etcd;
 use types::{Access, Dual, Encapsulation};
 
-pub fn subnets(v4: &str, v6: &str) -> Subnets {
+pub(super) fn subnets(v4: &str, v6: &str) -> Subnets {
     Subnets::Both(v4.parse().unwrap(), v6.parse().unwrap())
 }
 
-pub fn own() -> Subnets {
+pub(super) fn own() -> Subnets {
     subnets("10.244.1.0/24", "fd10:244:0:1::/64")
 }
 
-pub fn address(net: &str) -> Address {
+pub(super) fn address(net: &str) -> Address {
     Address::plain(net.parse().unwrap())
 }
 
-pub fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
+pub(super) fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
     Interface {
         index,
         name: name.to_owned(),
@@ -43,7 +43,7 @@ pub fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
     }
 }
 
-pub fn path(node: &str, subnet: &str, address: &str) -> Path {
+pub(super) fn path(node: &str, subnet: &str, address: &str) -> Path {
     Path {
         node: node.into(),
         ours: true,
@@ -63,7 +63,7 @@ pub fn path(node: &str, subnet: &str, address: &str) -> Path {
     }
 }
 
-pub fn peer(name: &str, number: u8) -> Peer {
+pub(super) fn peer(name: &str, number: u8) -> Peer {
     Peer {
         name: name.into(),
         subnets: subnets(
@@ -79,7 +79,7 @@ pub fn peer(name: &str, number: u8) -> Peer {
     }
 }
 
-pub fn healthy() -> Facts {
+pub(super) fn healthy() -> Facts {
     let lo = Interface {
         loopback: true,
         ..interface(1, "lo", &["127.0.0.1/8", "::1/128"])

@@ -19,12 +19,12 @@ use types::{Dual, Encapsulation, Family};
 
 const NET: &str = "10.244.0.0/16";
 
-pub fn network() -> Network {
+pub(super) fn network() -> Network {
     healthy().network.known().unwrap().clone()
 }
 
 /// The underlay and the other nodes, as in [`healthy`].
-pub fn around() -> Surroundings {
+pub(super) fn around() -> Surroundings {
     let peers =
         ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"].map(|peer| peer.parse().unwrap());
     Surroundings {
@@ -35,7 +35,7 @@ pub fn around() -> Surroundings {
 }
 
 /// What `iptables-save` prints, judged.
-pub fn table(
+pub(super) fn table(
     saved: &str,
     net: &IpNet,
     tunnel: Option<Encapsulation>,
@@ -56,7 +56,7 @@ pub fn table(
 }
 
 /// The barriers in what nft lists, of some networks.
-pub fn barriers(listing: &serde_json::Value, nets: &[IpNet]) -> Vec<Barrier> {
+pub(super) fn barriers(listing: &serde_json::Value, nets: &[IpNet]) -> Vec<Barrier> {
     let rules: Rules = nft::read(listing, Extent::Rules);
     let gates = passage::gates(&rules, &[Family::V4]);
     gates
@@ -158,9 +158,9 @@ fn sysctls_are_named_for_the_families_in_use() {
             "bridge-nf-call"
         ]
     );
-    let own = subnet_lease::Subnets::V6("fd10:244:0:1::/64".parse().unwrap());
+    let own = types::Subnets::V6("fd10:244:0:1::/64".parse().unwrap());
     let v6 = Network {
-        networks: subnet_lease::Subnets::V6("fd10:244::/48".parse().unwrap()),
+        networks: types::Subnets::V6("fd10:244::/48".parse().unwrap()),
         own,
         ..network()
     };
@@ -610,7 +610,7 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
 }
 
 /// What the real nft makes of a script: its chains, and all of it.
-pub fn listed(script: &str) -> Vec<serde_json::Value> {
+pub(super) fn listed(script: &str) -> Vec<serde_json::Value> {
     let list = "nft -f - && nft -j list chains && nft -j list ruleset";
     let mut child = std::process::Command::new("unshare")
         .args(["-n", "sh", "-ec", list])
@@ -842,9 +842,9 @@ fn routes_inside_the_network_matter_where_they_win() {
 #[test]
 fn dockers_own_network_is_an_overlap_and_no_stale_bridge() {
     let mut facts = healthy();
-    let own = subnet_lease::Subnets::V4("172.20.1.0/24".parse().unwrap());
+    let own = types::Subnets::V4("172.20.1.0/24".parse().unwrap());
     facts.network = Fact::Known(Network {
-        networks: subnet_lease::Subnets::V4("172.16.0.0/12".parse().unwrap()),
+        networks: types::Subnets::V4("172.16.0.0/12".parse().unwrap()),
         own,
         ..network()
     });

@@ -10,10 +10,10 @@ use types::reachability::State;
 /// How long an answer is waited for.
 pub const WAIT: Duration = Duration::from_secs(1);
 /// How long a late answer still shows that nothing was lost.
-pub const LATE: Duration = Duration::from_secs(3);
+pub(super) const LATE: Duration = Duration::from_secs(3);
 
 /// Questions of a whole round, pings not counted: small and long through the overlay network, one beside it.
-pub const COST: u32 = 3;
+pub(super) const COST: u32 = 3;
 
 /// The time: a clock that only goes forward, and the wall's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub struct Notice {
 
 /// What a question was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub(super) enum What {
     Full,
     Small,
     Ping,
@@ -129,7 +129,7 @@ pub enum What {
 
 impl What {
     /// Whether it is asked by ping.
-    pub fn is_ping(self) -> bool {
+    pub(super) fn is_ping(self) -> bool {
         match self {
             What::Ping
             | What::BridgePing
@@ -144,7 +144,7 @@ impl What {
 
 /// A question whose answer is awaited.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting {
+pub(super) struct Waiting {
     pub key: IpNet,
     pub what: What,
     pub way: Path,
@@ -156,7 +156,7 @@ pub struct Waiting {
 
 /// A kind of question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub(super) enum Asked {
     Overlay { full: bool },
     Underlay,
     OverlayPing { full: bool },
@@ -165,7 +165,7 @@ pub enum Asked {
 
 impl Asked {
     /// All kinds, each at its place.
-    pub const ALL: [Asked; 6] = [
+    pub(super) const ALL: [Asked; 6] = [
         Asked::Overlay { full: false },
         Asked::Overlay { full: true },
         Asked::Underlay,
@@ -174,22 +174,22 @@ impl Asked {
         Asked::UnderlayPing,
     ];
 
-    pub fn is_ping(self) -> bool {
+    pub(super) fn is_ping(self) -> bool {
         matches!(self, Asked::OverlayPing { .. } | Asked::UnderlayPing)
     }
 
-    pub fn is_full(self) -> bool {
+    pub(super) fn is_full(self) -> bool {
         matches!(
             self,
             Asked::Overlay { full: true } | Asked::OverlayPing { full: true }
         )
     }
 
-    pub fn is_overlay(self) -> bool {
+    pub(super) fn is_overlay(self) -> bool {
         matches!(self, Asked::Overlay { .. } | Asked::OverlayPing { .. })
     }
 
-    pub fn place(self) -> usize {
+    pub(super) fn place(self) -> usize {
         Self::ALL.iter().position(|kind| *kind == self).unwrap_or(0)
     }
 }

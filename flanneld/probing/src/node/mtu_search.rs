@@ -6,7 +6,7 @@ use types::Family;
 
 /// A search in progress.
 #[derive(Debug)]
-pub struct MtuSearch {
+pub(super) struct MtuSearch {
     pub search: Search,
     /// By ping, where questions are not answered.
     pub by_ping: bool,
@@ -15,7 +15,7 @@ pub struct MtuSearch {
 }
 
 impl MtuSearch {
-    pub fn new(family: Family, mtu: u16, by_ping: bool) -> Self {
+    pub(super) fn new(family: Family, mtu: u16, by_ping: bool) -> Self {
         Self {
             search: Search::new(least(family), mtu),
             by_ping,
@@ -23,7 +23,7 @@ impl MtuSearch {
         }
     }
 
-    pub fn answered(&mut self, size: u16) {
+    pub(super) fn answered(&mut self, size: u16) {
         self.search.answered(size);
         self.asked = None;
     }

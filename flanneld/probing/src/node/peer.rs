@@ -13,7 +13,7 @@ use types::reachability::State;
 
 /// Questions that are waited for together.
 #[derive(Clone, Copy, Debug)]
-pub struct Round {
+pub(super) struct Round {
     pub number: u64,
     pub evidence: Evidence,
     /// Whether everything was asked that a verdict needs.
@@ -30,7 +30,7 @@ pub struct Round {
 
 /// What a peer said of us.
 #[derive(Clone, Copy, Debug)]
-pub struct PeerClaim {
+pub(super) struct PeerClaim {
     pub at: Moment,
     pub overlay_ms: Option<u32>,
     pub underlay_ms: Option<u32>,
@@ -38,7 +38,7 @@ pub struct PeerClaim {
 
 /// One peer.
 #[derive(Debug)]
-pub struct Peer {
+pub(super) struct Peer {
     pub target: Target,
     /// Its number, for orders: 0 if it cannot be computed.
     pub who: u64,
@@ -75,7 +75,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn new(target: Target, now: Duration, random: u64) -> Self {
+    pub(super) fn new(target: Target, now: Duration, random: u64) -> Self {
         Self {
             who: target.who().unwrap_or(0),
             short: short(&target.subnet),
@@ -106,7 +106,7 @@ impl Peer {
     }
 
     /// Whether what is known still holds: the same node, at the same address.
-    pub fn is_same_node(&self, target: &Target) -> bool {
+    pub(super) fn is_same_node(&self, target: &Target) -> bool {
         self.target.address == target.address && self.target.id == target.id
     }
 }
@@ -116,7 +116,7 @@ const SETTLED: u8 = 4;
 
 /// The last questions through the overlay network.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct History {
+pub(super) struct History {
     /// A bit for each question, the last one lowest: it got no answer.
     lost: u16,
     asked: u8,
@@ -129,25 +129,25 @@ pub struct History {
 
 impl History {
     /// Notes a question that was answered.
-    pub fn answered(&mut self) {
+    pub(super) fn answered(&mut self) {
         self.push(false);
     }
 
     /// Notes one that was not; it counts once it is decided why.
-    pub fn unanswered(&mut self, now: Duration) {
+    pub(super) fn unanswered(&mut self, now: Duration) {
         self.pending = self.pending.saturating_add(1);
         self.last_loss = Some(now.into());
     }
 
     /// The way lost them.
-    pub fn count_losses(&mut self) {
+    pub(super) fn count_losses(&mut self) {
         for _ in 0..std::mem::take(&mut self.pending) {
             self.push(true);
         }
     }
 
     /// The way did not lose them.
-    pub fn forgive_losses(&mut self) {
+    pub(super) fn forgive_losses(&mut self) {
         self.pending = 0;
     }
 
@@ -157,7 +157,7 @@ impl History {
     }
 
     /// The answer came after all, late.
-    pub fn came_late(&mut self) {
+    pub(super) fn came_late(&mut self) {
         if self.pending > 0 {
             self.pending -= 1;
         } else {
@@ -166,7 +166,7 @@ impl History {
     }
 
     /// The peer listens since then only: what it did not hear before was not lost on the way.
-    pub fn began(&mut self, began: Duration) {
+    pub(super) fn began(&mut self, began: Duration) {
         if self
             .last_loss
             .is_some_and(|loss| loss <= Moment::from(began + WAIT))
@@ -177,7 +177,7 @@ impl History {
     }
 
     /// Notes a round trip.
-    pub fn round_trip(&mut self, rtt: Duration) {
+    pub(super) fn round_trip(&mut self, rtt: Duration) {
         let us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
         if let Some(place) = self.rtts.get_mut(usize::from(self.known % 8)) {
             *place = us;
@@ -186,16 +186,16 @@ impl History {
         self.known = if self.known == 15 { 8 } else { self.known + 1 };
     }
 
-    pub fn lost(&self) -> u32 {
+    pub(super) fn lost(&self) -> u32 {
         self.lost.count_ones()
     }
 
-    pub fn asked(&self) -> u8 {
+    pub(super) fn asked(&self) -> u8 {
         self.asked
     }
 
     /// The median of the last round trips.
-    pub fn rtt_us(&self) -> Option<u32> {
+    pub(super) fn rtt_us(&self) -> Option<u32> {
         let mut rtts = self.rtts;
         let known = rtts.get_mut(..usize::from(self.known.min(8)))?;
         known.sort_unstable();
@@ -204,7 +204,7 @@ impl History {
 
     /// The fastest of the last round trips, once there are enough of them to call a peer slow. On a busy machine any answer may be late, the
     /// median of few too; what is slow on its way is never fast.
-    pub fn fastest_us(&self) -> Option<u32> {
+    pub(super) fn fastest_us(&self) -> Option<u32> {
         let known = self.rtts.get(..usize::from(self.known.min(8)))?;
         if self.known < SETTLED {
             None

@@ -353,7 +353,7 @@ impl Peer {
 }
 
 /// The part of the evidence that a question is about.
-pub fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResult> {
+pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResult> {
     match what {
         What::Full => Some(&mut evidence.full),
         What::Small => Some(&mut evidence.small),

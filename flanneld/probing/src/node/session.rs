@@ -15,7 +15,7 @@ struct Count {
 
 /// Asking one peer.
 #[derive(Debug)]
-pub struct Session {
+pub(super) struct Session {
     pub key: IpNet,
     pub next: Duration,
     pub done: u8,
@@ -25,7 +25,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(key: IpNet, next: Duration) -> Self {
+    pub(super) fn new(key: IpNet, next: Duration) -> Self {
         Self {
             key,
             next,
@@ -35,7 +35,7 @@ impl Session {
         }
     }
 
-    pub fn delay(&mut self, by: Duration) {
+    pub(super) fn delay(&mut self, by: Duration) {
         self.next = self.next.saturating_add(by);
     }
 
@@ -45,11 +45,11 @@ impl Session {
         }
     }
 
-    pub fn asked(&mut self, kind: Asked) {
+    pub(super) fn asked(&mut self, kind: Asked) {
         self.count(kind, |count| count.asked += 1);
     }
 
-    pub fn answered(&mut self, kind: Asked, rtt: Duration) {
+    pub(super) fn answered(&mut self, kind: Asked, rtt: Duration) {
         self.count(kind, |count| {
             count
                 .rtts
@@ -57,18 +57,18 @@ impl Session {
         });
     }
 
-    pub fn refused(&mut self, kind: Asked) {
+    pub(super) fn refused(&mut self, kind: Asked) {
         self.count(kind, |count| count.refused += 1);
     }
 
     /// Whether there is nothing to wait for any more.
-    pub fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.counts
             .iter()
             .all(|count| usize::from(count.asked) <= count.rtts.len() + usize::from(count.refused))
     }
 
-    pub fn tally(&self, kind: Asked) -> Tally {
+    pub(super) fn tally(&self, kind: Asked) -> Tally {
         let Some(Count {
             asked,
             refused,

@@ -4,7 +4,7 @@ use crate::wire::{Echo, NONE};
 
 /// Anybody can write a peer's address into a packet. Who repeats what was sent to that address can read it there.
 #[derive(Clone, Copy, Debug)]
-pub struct Tokens {
+pub(super) struct Tokens {
     /// What the peer is to repeat.
     pub own: u32,
     /// What it gave us to repeat, in a question that repeated ours.
@@ -15,7 +15,7 @@ pub struct Tokens {
 
 impl Tokens {
     /// `random` makes the own one: whoever can guess it can use up the peer's answers.
-    pub fn new(random: u64) -> Self {
+    pub(super) fn new(random: u64) -> Self {
         // The remainder is less than the divisor, which means none.
         Self {
             own: u32::try_from(random % u64::from(NONE)).unwrap_or(0),
@@ -25,7 +25,7 @@ impl Tokens {
     }
 
     /// Takes those of a question. Returns whether it is the peer's, beyond doubt.
-    pub fn take(&mut self, body: &Echo) -> bool {
+    pub(super) fn take(&mut self, body: &Echo) -> bool {
         let sure = body.repeats == Some(self.own);
         self.last = body.token;
         if sure {
@@ -35,12 +35,12 @@ impl Tokens {
     }
 
     /// Whether the peer has repeated the token once: from then on, what does not repeat it is not the peer's.
-    pub fn is_sure(&self) -> bool {
+    pub(super) fn is_sure(&self) -> bool {
         self.sure.is_some()
     }
 
     /// What a question repeats: by turns what is sure and what came last, since a peer that has started anew has another one. `random` is the nonce.
-    pub fn repeated(&self, random: u64) -> Option<u32> {
+    pub(super) fn repeated(&self, random: u64) -> Option<u32> {
         self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
     }
 }

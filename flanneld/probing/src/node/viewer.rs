@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// How often a node is asked, at most.
-pub const EVERY: Duration = Duration::from_secs(5);
+pub(super) const EVERY: Duration = Duration::from_secs(5);
 /// How long a row is kept.
 const KEEP: Duration = Duration::from_secs(300);
 /// How often others are asked about a peer in trouble, while nobody looks.
@@ -15,7 +15,7 @@ const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 
 /// What is known of another node's row.
 #[derive(Debug, Default)]
-pub struct Row {
+pub(super) struct Row {
     pub asked_at: Duration,
     pub said_at: Option<Duration>,
     /// As on the wire: rows of ten thousand nodes are kept.
@@ -25,11 +25,11 @@ pub struct Row {
 
 impl Row {
     /// Until when it is kept.
-    pub fn until(&self) -> Duration {
+    pub(super) fn until(&self) -> Duration {
         self.said_at.unwrap_or(self.asked_at) + KEEP
     }
 
-    pub fn body(&self) -> Option<Body> {
+    pub(super) fn body(&self) -> Option<Body> {
         self.said_at?;
         rows::read(&self.bytes)
     }
@@ -37,7 +37,7 @@ impl Row {
 
 /// The side that asks.
 #[derive(Debug)]
-pub struct Viewer {
+pub(super) struct Viewer {
     pub budget: Bucket,
     pub until: Option<Duration>,
     pub queue: VecDeque<IpNet>,
@@ -48,7 +48,7 @@ pub struct Viewer {
 }
 
 impl Viewer {
-    pub fn new(budget: Bucket) -> Self {
+    pub(super) fn new(budget: Bucket) -> Self {
         Self {
             budget,
             until: None,
@@ -61,13 +61,13 @@ impl Viewer {
     }
 
     /// Leaves out nodes that are gone.
-    pub fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
+    pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.rows.retain(|key, _| stays(key));
         self.queue.retain(|key| stays(key));
     }
 
     /// A peer is in trouble: some others are asked what they see.
-    pub fn trouble(&mut self, now: Duration) {
+    pub(super) fn trouble(&mut self, now: Duration) {
         if self
             .troubled_at
             .is_none_or(|at| now.saturating_sub(at) >= TROUBLE_EVERY)
@@ -78,18 +78,18 @@ impl Viewer {
     }
 
     /// Whether the next question to a node goes beside the overlay network.
-    pub fn goes_over_underlay(&self, key: &IpNet) -> bool {
+    pub(super) fn goes_over_underlay(&self, key: &IpNet) -> bool {
         self.rows
             .get(key)
             .is_none_or(|row| row.attempts.is_multiple_of(2))
     }
 
-    pub fn looks(&self, now: Duration) -> bool {
+    pub(super) fn looks(&self, now: Duration) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 
     /// When there is something to do.
-    pub fn next(&mut self, now: Duration) -> Option<Duration> {
+    pub(super) fn next(&mut self, now: Duration) -> Option<Duration> {
         if self.wants_witnesses {
             return Some(now);
         }

@@ -2,8 +2,8 @@
 
 use crate::node::Notice;
 use std::time::Duration;
-use subnet_lease::printable;
 use tracing::{debug, info, warn};
+use types::printable;
 use types::reachability::{Impact, State};
 
 /// Lines in [`WINDOW`].
@@ -12,7 +12,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// Counts lines.
 #[derive(Debug, Default)]
-pub struct Log {
+pub(super) struct Log {
     since: Duration,
     lines: u32,
     left_out: u32,
@@ -20,7 +20,7 @@ pub struct Log {
 
 impl Log {
     /// Logs the changes.
-    pub fn tell(&mut self, now: Duration, notices: &[Notice]) {
+    pub(super) fn tell(&mut self, now: Duration, notices: &[Notice]) {
         for notice in notices {
             // Of a peer that is seen for the first time there is nothing to tell, if all is well.
             if notice.was == State::Unknown && notice.is.impact() <= Impact::None {

@@ -28,13 +28,13 @@ fn set(
 }
 
 /// Registers a socket with the runtime.
-pub fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+pub(super) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: the socket owns its descriptor, gives the same one each time, and closes it no sooner than it is dropped with the registration.
     Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)
 }
 
 /// Does not fragment, and does not believe what was once learned about the path: what it carries is to be found.
-pub fn do_not_fragment(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
+pub(super) fn do_not_fragment(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
     if family.is_v6() {
         set(
             fd,

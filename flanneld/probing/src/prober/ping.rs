@@ -10,7 +10,7 @@ const IPV6: usize = 40;
 const PAYLOAD: usize = 16;
 
 /// An echo request. `length` is that of the whole packet.
-pub fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u8> {
+pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u8> {
     let headers = ICMP + family.pick(IPV4, IPV6);
     let payload = usize::from(length).saturating_sub(headers).max(PAYLOAD);
     let mut out = vec![family.pick(8, 128), 0, 0, 0];
@@ -30,7 +30,7 @@ pub fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u8> {
 }
 
 /// The nonce in an echo reply to a ping with this identifier.
-pub fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
+pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     // IPv4 hands over the IP header, too.
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, rest) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
@@ -43,7 +43,7 @@ pub fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
 }
 
 /// The nonce of a question of ours, in an error that says that its destination refuses it: the way there works.
-pub fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
+pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
     // Of a host: its port is closed, or its firewall says no. Errors of routers on the way mean nothing here.

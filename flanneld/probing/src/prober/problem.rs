@@ -9,11 +9,11 @@ use types::problem::{PortPurpose, text};
 use types::{Coded, Detail, Family};
 
 /// A socket by its way, its family, and whether it is for ping.
-pub type Place = (Path, Family, bool);
+pub(super) type Place = (Path, Family, bool);
 
 /// A socket that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unusable {
+pub(super) struct Unusable {
     /// Which.
     pub place: Place,
     /// Its address.
@@ -24,7 +24,7 @@ pub struct Unusable {
 
 /// Why a socket cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub(super) enum Why {
     /// Another flanneld on this host has the port for its tunnel: who it is.
     Lent(String),
     /// The kernel refuses it: the kind, and the kernel's words.
@@ -33,7 +33,7 @@ pub enum Why {
 
 impl Unusable {
     /// A socket that the kernel refuses.
-    pub fn refused(place: Place, address: SocketAddr, error: &io::Error) -> Self {
+    pub(super) fn refused(place: Place, address: SocketAddr, error: &io::Error) -> Self {
         Self {
             place,
             address,
@@ -50,7 +50,7 @@ impl Unusable {
     }
 
     /// As the API carries it.
-    pub fn shown(&self) -> view::Problem {
+    pub(super) fn shown(&self) -> view::Problem {
         let (_, _, is_ping) = self.place;
         view::Problem {
             address: (!is_ping).then_some(self.address),
@@ -115,7 +115,7 @@ fn other_port(whose: &str) -> String {
 }
 
 /// The name of a socket, for a line.
-pub fn name((_, family, is_ping): &Place, address: SocketAddr) -> String {
+pub(super) fn name((_, family, is_ping): &Place, address: SocketAddr) -> String {
     if *is_ping {
         format!("ping over {family} from {}", address.ip())
     } else {

@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 /// What waits to be read while this program gets no time.
 const BUFFER: usize = 1 << 20;
 /// The most that is read of one datagram: more than any MTU that is asked for.
-pub const LARGEST: usize = 65_536;
+pub(super) const LARGEST: usize = 65_536;
 /// The first four bytes of every message.
 const MAGIC: u32 = u32::from_be_bytes(*b"flpr");
 
@@ -33,7 +33,7 @@ const IP: u32 = 0xfff0_0000;
 const RETURN: u16 = 0x06;
 
 /// A socket of which the runtime tells when something comes in.
-pub struct Registered {
+pub(super) struct Registered {
     socket: Socket,
     /// Who is told: the same socket, registered.
     told: Option<AsyncFd<Socket>>,
@@ -42,7 +42,7 @@ pub struct Registered {
 }
 
 /// What was read.
-pub struct Read {
+pub(super) struct Read {
     /// From whom.
     pub from: IpAddr,
     /// The port, of a datagram.
@@ -56,7 +56,7 @@ pub struct Read {
 impl Registered {
     /// A socket for questions and answers. The address may be assigned later. `hosts` are the bits of a sender's address, its last 32 at most,
     /// that make it the first or the second one of its subnet; none where anybody may send.
-    pub fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
+    pub(super) fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
         let socket = Socket::new(
             Domain::for_address(address),
             Type::DGRAM.nonblocking().cloexec(),
@@ -67,12 +67,12 @@ impl Registered {
     }
 
     /// Who may send, anew.
-    pub fn let_send(&self, hosts: Option<u32>) -> io::Result<()> {
+    pub(super) fn let_send(&self, hosts: Option<u32>) -> io::Result<()> {
         self.socket.attach_filter(&senders(self.address, hosts))
     }
 
     /// A socket for pings with this identifier.
-    pub fn pings(address: IpAddr, id: u16) -> io::Result<Self> {
+    pub(super) fn pings(address: IpAddr, id: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
         let protocol = if address.is_ipv6() {
             Protocol::ICMPV6
@@ -138,7 +138,7 @@ impl Registered {
     }
 
     /// Whether the program is to be woken for what comes in. False where it is not, even if it should be.
-    pub fn tell(&mut self, on: bool) -> bool {
+    pub(super) fn tell(&mut self, on: bool) -> bool {
         if !on {
             self.told = None;
         } else if self.told.is_none() {
@@ -148,7 +148,7 @@ impl Registered {
     }
 
     /// Whether something may have come in since the last call.
-    pub fn poll_readable(
+    pub(super) fn poll_readable(
         &self,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<io::Result<()>> {
@@ -162,7 +162,7 @@ impl Registered {
     }
 
     /// Reads one datagram, if there is one.
-    pub fn read(&self, buffer: &mut [u8]) -> Option<Read> {
+    pub(super) fn read(&self, buffer: &mut [u8]) -> Option<Read> {
         let mut control = nix::cmsg_space!(libc::timespec);
         loop {
             let mut pieces = [IoSliceMut::new(buffer)];
@@ -217,7 +217,7 @@ impl Registered {
     }
 
     /// Sends. What cannot be sent is lost, as on the way.
-    pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
+    pub(super) fn send(&self, to: SocketAddr, bytes: &[u8]) {
         let _ = self.socket.send_to(bytes, &to.into());
     }
 }

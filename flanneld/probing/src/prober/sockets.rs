@@ -16,7 +16,7 @@ use types::Family;
 const AT_ONCE: usize = 64;
 
 /// What came in.
-pub enum Incoming<'a> {
+pub(super) enum Incoming<'a> {
     /// A datagram, with the port it came from.
     Datagram {
         way: Path,
@@ -31,7 +31,7 @@ pub enum Incoming<'a> {
 }
 
 /// How much came in.
-pub struct Drained {
+pub(super) struct Drained {
     /// So many datagrams were read.
     pub count: usize,
     /// There may be more.
@@ -39,7 +39,7 @@ pub struct Drained {
 }
 
 /// All sockets.
-pub struct Sockets {
+pub(super) struct Sockets {
     port: u16,
     id: u16,
     open: BTreeMap<Place, Registered>,
@@ -51,7 +51,7 @@ pub struct Sockets {
 
 impl Sockets {
     /// None yet. `id` is the identifier of pings.
-    pub fn new(port: u16, id: u16) -> Self {
+    pub(super) fn new(port: u16, id: u16) -> Self {
         Self {
             port,
             id,
@@ -63,14 +63,14 @@ impl Sockets {
     }
 
     /// Which sockets are open.
-    pub fn places(&self) -> BTreeSet<Place> {
+    pub(super) fn places(&self) -> BTreeSet<Place> {
         self.open.keys().copied().collect()
     }
 
     /// Opens and closes what it takes to have exactly these addresses. `hosts` are the bits by which a node's address in the overlay network
     /// differs from those of its pods: IPv4, and IPv6. `clear` tells whether questions go beside the overlay network, `yields_to` whose tunnel
     /// has the port.
-    pub fn follow(
+    pub(super) fn follow(
         &mut self,
         wanted: &[(Path, IpAddr)],
         hosts: (u32, u32),
@@ -138,12 +138,12 @@ impl Sockets {
     }
 
     /// What does not work.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub(super) fn problems(&self) -> Vec<Problem> {
         self.problems.values().map(Unusable::shown).collect()
     }
 
     /// Whether the program is to be woken for what comes in. False where it is not for some of it, even if it should be.
-    pub fn tell(&mut self, on: bool) -> bool {
+    pub(super) fn tell(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {
             all &= socket.tell(on);
@@ -152,7 +152,7 @@ impl Sockets {
     }
 
     /// Waits until something comes in of which this is told.
-    pub async fn readable(&self) {
+    pub(super) async fn readable(&self) {
         std::future::poll_fn(|context| {
             let mut ready = false;
             for socket in self.open.values() {
@@ -168,7 +168,7 @@ impl Sockets {
     }
 
     /// Reads what came in. `take` gets each, with its age, and returns an answer.
-    pub fn drain(
+    pub(super) fn drain(
         &mut self,
         mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>,
     ) -> Drained {
@@ -219,7 +219,7 @@ impl Sockets {
     }
 
     /// Sends. What has no socket is lost.
-    pub fn send(&self, send: &Send) {
+    pub(super) fn send(&self, send: &Send) {
         match send {
             Send::Datagram { way, to, bytes } => {
                 if let Some(socket) = self.open.get(&(*way, (*to).into(), false)) {

@@ -13,7 +13,7 @@ use types::reachability::State;
 
 /// What lies between two nodes; of two values the first is for packets of the node with the lower number.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
+pub(crate) struct Link {
     pub overlay: [bool; 2],
     pub underlay: [bool; 2],
     pub mtu: [u16; 2],
@@ -36,7 +36,7 @@ impl Default for Link {
 
 /// What one node sent and heard.
 #[derive(Clone, Debug, Default)]
-pub struct Count {
+pub(crate) struct Count {
     pub questions: u32,
     pub bytes: u64,
     pub asked: BTreeSet<usize>,
@@ -62,7 +62,7 @@ enum Event {
     },
 }
 
-pub struct World {
+pub(crate) struct World {
     pub now: Now,
     pub notices: Vec<(usize, Notice)>,
     /// Nodes whose daemon does not run.
@@ -126,19 +126,19 @@ fn target(node: usize) -> Target {
 }
 
 impl World {
-    pub fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         Self::with_seed(count, 1)
     }
 
     /// Nodes between which nothing may go in the clear.
-    pub fn encrypted(count: usize) -> Self {
+    pub(crate) fn encrypted(count: usize) -> Self {
         let mut world = Self::new(count);
         world.encrypted = true;
         world.nodes = (0..count).map(|node| world.start(node, count)).collect();
         world
     }
 
-    pub fn with_seed(count: usize, seed: u64) -> Self {
+    pub(crate) fn with_seed(count: usize, seed: u64) -> Self {
         let now = Now {
             at: Duration::from_secs(1000),
             wall_ms: 1_700_000_000_000,
@@ -202,37 +202,37 @@ impl World {
         started
     }
 
-    pub fn who(&self, node: usize) -> u64 {
+    pub(crate) fn who(&self, node: usize) -> u64 {
         who(&format!("id-{node}"), &subnet(node))
     }
 
-    pub fn address(&self, node: usize) -> IpAddr {
+    pub(crate) fn address(&self, node: usize) -> IpAddr {
         address(node)
     }
 
-    pub fn overlay(&self, node: usize) -> IpAddr {
+    pub(crate) fn overlay(&self, node: usize) -> IpAddr {
         subnet(node).network()
     }
 
-    pub fn set(&mut self, a: usize, b: usize, link: Link) {
+    pub(crate) fn set(&mut self, a: usize, b: usize, link: Link) {
         assert!(a < b);
         self.links.insert((a, b), link);
     }
 
     /// A node gets all packets for another one, which is off.
-    pub fn takes_over(&mut self, whose: usize, by: usize) {
+    pub(crate) fn takes_over(&mut self, whose: usize, by: usize) {
         self.deaf.insert(whose);
         self.holders.insert(whose, by);
     }
 
     /// The daemon of a node starts anew.
-    pub fn restart(&mut self, node: usize) {
+    pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node] = self.start(node, self.nodes.len());
         self.wake(node);
     }
 
     /// The daemon of a node gets no time, and finds what came in meanwhile.
-    pub fn stall(&mut self, node: usize, time: Duration) {
+    pub(crate) fn stall(&mut self, node: usize, time: Duration) {
         self.stalled.insert(node, self.now.at + time);
         self.run(time);
         self.stalled.remove(&node);
@@ -240,13 +240,13 @@ impl World {
         self.wake(node);
     }
 
-    pub fn look(&mut self, node: usize) {
+    pub(crate) fn look(&mut self, node: usize) {
         self.nodes[node].look(self.now);
         self.wake(node);
     }
 
     /// Asks a node at once.
-    pub fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
+    pub(crate) fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
         let number = self.nodes[node].begin_session(self.now, subnet(of))?;
         self.wake(node);
         for _ in 0..50 {
@@ -259,12 +259,12 @@ impl World {
         panic!("it does not end")
     }
 
-    pub fn view(&self, node: usize) -> Mesh {
+    pub(crate) fn view(&self, node: usize) -> Mesh {
         self.nodes[node].show(self.now, 8473, Vec::new())
     }
 
     /// The verdict of a node on another one.
-    pub fn state(&self, node: usize, on: usize) -> State {
+    pub(crate) fn state(&self, node: usize, on: usize) -> State {
         self.view(node)
             .peers
             .iter()
@@ -274,7 +274,7 @@ impl World {
     }
 
     /// How many rows are asked for in half a minute because peers are in trouble.
-    pub fn rows_of_trouble(&self) -> usize {
+    pub(crate) fn rows_of_trouble(&self) -> usize {
         16 * (0..self.nodes.len())
             .filter(|node| {
                 self.view(*node)
@@ -286,11 +286,11 @@ impl World {
     }
 
     /// Counts from now on.
-    pub fn count(&mut self) {
+    pub(crate) fn count(&mut self) {
         self.counts = vec![Count::default(); self.nodes.len()];
     }
 
-    pub fn run(&mut self, time: Duration) {
+    pub(crate) fn run(&mut self, time: Duration) {
         let end = self.now.at + time;
         while let Some(Reverse((at, _, node, _))) =
             self.events.peek().filter(|Reverse((at, ..))| *at <= end)
@@ -306,7 +306,7 @@ impl World {
     }
 
     /// Runs until the condition holds; none if it does not in time.
-    pub fn until(
+    pub(crate) fn until(
         &mut self,
         deadline: Duration,
         holds: impl Fn(&World) -> bool,
@@ -322,7 +322,7 @@ impl World {
     }
 
     /// Hands a datagram to a node, as if it came over the network.
-    pub fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
+    pub(crate) fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         let answer = self.nodes[node].hear(self.now, datagram);
         self.wake(node);
         answer

@@ -36,7 +36,7 @@ const MESSAGE: usize = 16;
 
 /// An abstract socket with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
+pub(super) struct Name {
     /// The name as the kernel has it.
     pub raw: String,
     /// The user who made the socket; `None` before Linux 5.3, and where there is no unix_diag.
@@ -47,7 +47,7 @@ pub struct Name {
 
 impl Name {
     /// The name without what made it unique.
-    pub fn base(&self) -> &str {
+    pub(super) fn base(&self) -> &str {
         self.raw
             .rsplit_once(MARK)
             .map_or(self.raw.as_str(), |(base, _)| base)
@@ -119,7 +119,7 @@ fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
 }
 
 /// The sockets of root and of this user whose names have a prefix, sorted. Logs names of other users with the effect that these would have.
-pub fn named(start: &str, effect: &str) -> Vec<Name> {
+pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
     let (ours, others): (Vec<Name>, Vec<Name>) = all(start).into_iter().partition(Name::is_ours);
     others.iter().for_each(|name| name.ignore(effect));
     ours
@@ -127,7 +127,7 @@ pub fn named(start: &str, effect: &str) -> Vec<Name> {
 
 /// Why a name cannot be held.
 #[derive(Debug)]
-pub enum Denied {
+pub(super) enum Denied {
     /// Another daemon holds it.
     Held(Name),
     /// The socket cannot be made.
@@ -138,7 +138,7 @@ pub enum Denied {
 ///
 /// # Errors
 /// Another daemon holds the name, or the socket cannot be made.
-pub fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
+pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
     let listen = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
     let mut raw = name.to_owned();
     let listener = match listen(&raw) {
@@ -173,7 +173,7 @@ fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
 }
 
 /// All sockets whose names have a prefix, sorted by name.
-pub fn all(start: &str) -> Vec<Name> {
+pub(super) fn all(start: &str) -> Vec<Name> {
     let mut names = dump(start).unwrap_or_else(|_| table(start));
     names.sort_by(|a, b| a.raw.cmp(&b.raw));
     names.dedup_by(|a, b| a.raw == b.raw);

@@ -5,17 +5,17 @@ use super::peer::peer;
 use std::fmt;
 
 /// Prefix of the names of the daemons' sockets.
-pub const SOCKETS: &str = "flannel-rs/";
+pub(super) const SOCKETS: &str = "flannel-rs/";
 
 /// Prefix of the names of the sockets for host resources that a daemon holds.
-pub const TAKEN: &str = "flannel-rs.taken/";
+pub(super) const TAKEN: &str = "flannel-rs.taken/";
 /// Prefix of the names of the sockets of ports that a daemon leaves to any tunnel.
-pub const LENT: &str = "flannel-rs.lent/";
+pub(super) const LENT: &str = "flannel-rs.lent/";
 /// Prefix of the names of the sockets for guard slots.
-pub const GUARDS: &str = "flannel-rs.guard/";
+pub(super) const GUARDS: &str = "flannel-rs.guard/";
 
 /// The sockets of our daemons in this network namespace.
-pub fn sockets() -> Vec<Name> {
+pub(super) fn sockets() -> Vec<Name> {
     names::named(
         SOCKETS,
         "which would have passed for a daemon of that network",
@@ -77,7 +77,7 @@ impl fmt::Display for Holder {
 }
 
 /// The process that listens on a socket.
-pub fn listener(name: &Name) -> Holder {
+pub(super) fn listener(name: &Name) -> Holder {
     match peer(name.raw.as_bytes()).map(|peer| peer.pid()) {
         Some(pid) if pid > 0 => Holder::of(pid),
         Some(_) => Holder::Elsewhere,
@@ -86,7 +86,7 @@ pub fn listener(name: &Name) -> Holder {
 }
 
 /// The owner of a socket, with the network it serves.
-pub fn owner(name: &Name) -> Holder {
+pub(super) fn owner(name: &Name) -> Holder {
     let pid = |name: &Name| {
         peer(name.raw.as_bytes())
             .map(|peer| peer.pid())

@@ -7,7 +7,7 @@ use super::sockets::{GUARDS, TAKEN, owner};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::UnixListener;
-use subnet_lease::Subnets;
+use types::Subnets;
 
 /// What a claim of another user would have done.
 const STOPPED: &str = "which would have kept this daemon from starting";
@@ -137,8 +137,8 @@ pub fn guard_slots() -> BTreeSet<u16> {
 mod tests {
     use super::super::lent::{borrow, tunnel_on};
     use super::*;
-    use subnet_lease::Dual;
     use types::Coded;
+    use types::Dual;
 
     #[test]
     fn names_held_by_another_user_take_no_port_no_device_and_no_guard_slot() {

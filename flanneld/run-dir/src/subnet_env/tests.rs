@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use subnet_lease::Dual;
+use types::Dual;
 
 fn plain() -> SubnetEnv {
     SubnetEnv {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::underlay::{Address, Families, NoRoute, Route, RouteAnswer, StoreAt, select};
 use options::Selector;
-use subnet_lease::Dual;
+use types::Dual;
 
 const V4: Families = Dual::V4(());
 const V6: Families = Dual::V6(());

@@ -1,15 +1,15 @@
 //! `flannelctl lab --kube`: a real Kubernetes cluster with flannel installed as an operator does it, from nothing to a Service call.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok};
 use serde_json::Value;
 
-use crate::lab::key;
-use crate::screen::{Screen, Style};
+use crate::key;
+use console::screen::{Screen, Style};
 
 /// A pod answers a Service call within this time, image caches being cold.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ spec:
 "#;
 
 /// What the demonstration is made of.
-pub struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     /// Number of nodes.
     pub nodes: u8,
     /// Whether all nodes are 10.0.2.15 on their first interface.
@@ -53,7 +53,7 @@ pub struct Plan<'a> {
 }
 
 /// Builds the cluster, shows it at work, and waits for a key when somebody looks.
-pub fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
+pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     let archives = ["flannel.tar", "flannel-cni-plugin.tar"].map(|name| plan.images.join(name));
     for archive in &archives {
         ensure!(
@@ -255,28 +255,4 @@ fn hint(cluster: &Cluster, screen: Screen) -> Result<()> {
         ),
     ]);
     Ok(())
-}
-
-/// The options of the demonstration on Kubernetes.
-#[derive(Debug, clap::Args)]
-pub struct KubeArgs {
-    /// Build a real Kubernetes cluster and install flannel in it from a manifest.
-    #[arg(long, conflicts_with_all = ["store", "ipv6", "backend"])]
-    pub kube: bool,
-    /// Folder with the image archives for --kube.
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        default_value = "target/images",
-        requires = "kube"
-    )]
-    pub images: PathBuf,
-    /// Manifest for --kube.
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "conf/kube-flannel.yml",
-        requires = "kube"
-    )]
-    pub manifest: PathBuf,
 }

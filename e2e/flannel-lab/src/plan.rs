@@ -1,40 +1,11 @@
 //! What to build, as pure data.
 
-use backends::{alloc, host_gw, ipip, udp, vxlan, wireguard};
-use clap::ValueEnum;
+use console::lab::{Backend, StoreKind};
 use types::Family;
-
-/// How packets travel between hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// In VXLAN, by the kernel.
-    Vxlan,
-    /// In VXLAN, by flanneld itself behind a TUN device.
-    VxlanUserspace,
-    /// In plain UDP datagrams, by flanneld itself behind a TUN device.
-    Udp,
-    /// Encrypted by WireGuard: by the kernel's, or else by flanneld itself.
-    Wireguard,
-    /// In IPv4, by the kernel (IPIP).
-    Ipip,
-    /// By routes between hosts on one switch.
-    HostGw,
-    /// Leases only: packets do not travel.
-    Alloc,
-}
-
-/// Where leases are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StoreKind {
-    /// Files in a directory.
-    Dir,
-    /// etcd, on a host of its own.
-    Etcd,
-}
 
 /// The whole network.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// How packets travel between hosts.
     pub backend: Backend,
     /// How many hosts.
@@ -49,19 +20,19 @@ pub struct Plan {
 
 impl Plan {
     /// The backend's name in the network's configuration.
-    pub fn backend_type(&self) -> &'static str {
+    pub(crate) fn backend_type(&self) -> &'static str {
         match self.backend {
-            Backend::Vxlan | Backend::VxlanUserspace => vxlan::KIND,
-            Backend::Udp => udp::KIND,
-            Backend::Wireguard => wireguard::KIND,
-            Backend::Ipip => ipip::KIND,
-            Backend::HostGw => host_gw::KIND,
-            Backend::Alloc => alloc::KIND,
+            Backend::Vxlan | Backend::VxlanUserspace => "vxlan",
+            Backend::Udp => "udp",
+            Backend::Wireguard => "wireguard",
+            Backend::Ipip => "ipip",
+            Backend::HostGw => "host-gw",
+            Backend::Alloc => "alloc",
         }
     }
 
     /// The text of net-conf.json.
-    pub fn net_conf(&self) -> String {
+    pub(crate) fn net_conf(&self) -> String {
         let v6 = if self.families.contains(&Family::V6) {
             r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","#
         } else {
@@ -79,7 +50,7 @@ impl Plan {
     }
 
     /// A summary on one line.
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         let store = match self.store {
             StoreKind::Dir => "leases in a directory",
             StoreKind::Etcd => "leases in etcd",
@@ -110,6 +81,8 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+
     use super::*;
 
     #[test]
@@ -124,6 +97,10 @@ mod tests {
                     vagrant: false,
                 };
                 subnet_lease::NetworkConfig::parse(&plan.net_conf()).unwrap();
+                assert!(
+                    backends::registry::profile(plan.backend_type()).is_some(),
+                    "{backend:?}"
+                );
             }
         }
     }

@@ -4,12 +4,13 @@ use anyhow::{Context, Result};
 use lab::Pod;
 use types::Family;
 
-use crate::lab::build::Network;
-use crate::lab::plan::{Backend, Plan};
-use crate::screen::{Screen, Style};
+use crate::build::Network;
+use crate::plan::Plan;
+use console::lab::Backend;
+use console::screen::{Screen, Style};
 
 /// Shows the leases as stored.
-pub fn store(network: &Network, screen: Screen) -> Result<()> {
+pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");
         screen.heading(format!("etcdctl get --prefix {key}"));
@@ -29,7 +30,7 @@ pub fn store(network: &Network, screen: Screen) -> Result<()> {
 }
 
 /// Shows the first host's routes to the others.
-pub fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
+pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
     let host = network.hosts.first().context("no hosts")?;
     let show = |program: &str, args: &[&str]| -> Result<()> {
         screen.heading(format!("{}: {program} {}", host.name(), args.join(" ")));
@@ -48,7 +49,7 @@ pub fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
 }
 
 /// Shows commands to try next.
-pub fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Result<()> {
+pub(crate) fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Result<()> {
     screen.heading("What to try");
     if !kept {
         screen.commands(&[

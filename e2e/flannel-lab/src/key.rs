@@ -14,7 +14,7 @@ use nix::unistd::read;
 static CHANGED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
 
 /// Waits for a key that is pressed from now on; its first byte, or 0 when the terminal is gone.
-pub fn wait(terminal: impl AsFd) -> Result<u8> {
+pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
     let before = tcgetattr(&terminal).context("reading the terminal's settings")?;
     let mut keys = before.clone();
     keys.local_flags
@@ -48,7 +48,7 @@ pub fn wait(terminal: impl AsFd) -> Result<u8> {
 }
 
 /// Undoes what [`wait`] has changed, from whichever thread ends the program.
-pub fn restore() {
+pub(crate) fn restore() {
     if let Some((terminal, before)) = CHANGED
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

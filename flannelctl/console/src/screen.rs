@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use subnet_lease::printable;
+use types::printable;
 
 use crate::out;
 
@@ -43,7 +43,6 @@ impl Screen {
     }
 
     /// Neither a terminal nor colours.
-    #[cfg(test)]
     pub fn plain() -> Screen {
         Screen {
             terminal: false,

@@ -5,13 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Pod, Store, Uplink};
 
-use crate::lab::plan::{Plan, StoreKind};
-use crate::screen::Screen;
+use crate::plan::Plan;
+use console::lab::StoreKind;
+use console::screen::Screen;
 
 const READY: Duration = Duration::from_secs(30);
 
 /// Everything that runs. Fields are dropped in this order.
-pub struct Network {
+pub(crate) struct Network {
     /// One on each host, in the hosts' order.
     pub daemons: Vec<Flanneld>,
     /// The etcd server, if leases are kept in etcd.
@@ -28,7 +29,7 @@ pub struct Network {
 
 impl Network {
     /// Builds the lab step by step.
-    pub fn build(plan: &Plan, screen: Screen) -> Result<Network> {
+    pub(crate) fn build(plan: &Plan, screen: Screen) -> Result<Network> {
         let lab = Lab::new("demo")?;
         let (lan, hosts) = screen.step("hosts", || {
             let (lan, hosts) = if plan.vagrant {
@@ -102,7 +103,7 @@ impl Network {
     }
 
     /// Creates a pod on each host.
-    pub fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
+    pub(crate) fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
         screen.step("a pod on each host", || {
             let pod = |(host, daemon): (&Host, &Flanneld)| host.pod("pod", &daemon.subnet_env()?);
             let pods = self

@@ -5,14 +5,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use lab::{PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Transfer, TransferOptions, ping};
 
-use crate::lab::build::Network;
-use crate::screen::{Screen, Style};
+use crate::build::Network;
+use console::screen::{Screen, Style};
 
 const CONVERGENCE: Duration = Duration::from_secs(15);
 const BULK: u64 = 500_000_000;
 
 /// Shows all of it. Returns whether every pod reaches every other.
-pub fn demonstrate(network: &mut Network, pods: &[Pod], time: u64, screen: Screen) -> Result<bool> {
+pub(crate) fn demonstrate(
+    network: &mut Network,
+    pods: &[Pod],
+    time: u64,
+    screen: Screen,
+) -> Result<bool> {
     screen.heading("Who reaches whom");
     let mut complete = draw(&settled(PingMatrix::of, pods)?, screen);
     if pods.iter().all(|pod| pod.v6().is_ok()) {

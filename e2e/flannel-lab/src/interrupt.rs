@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Error, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::lab::key;
-use crate::out;
+use crate::key;
+use console::out;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// From now on, SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
-pub fn remove_labs_on_signals() -> Result<()> {
+pub(crate) fn remove_labs_on_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -47,7 +47,7 @@ pub fn remove_labs_on_signals() -> Result<()> {
 }
 
 /// If a signal made the work fail, leaves ending the process to the signal thread.
-pub fn give_way(error: Error) -> Error {
+pub(crate) fn give_way(error: Error) -> Error {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();
     }

@@ -3,10 +3,11 @@
 use anyhow::{Context, Result, bail};
 use lab::{EtcdVersion, Lab, binaries};
 
-use crate::lab::plan::{Backend, Plan, StoreKind};
+use crate::plan::Plan;
+use console::lab::{Backend, StoreKind};
 
 /// Fails with the remedy if a requirement is missing.
-pub fn require(plan: &Plan) -> Result<()> {
+pub(crate) fn require(plan: &Plan) -> Result<()> {
     let lab = Lab::new("checks")?;
     let mut tools = vec![
         ("ip", "iproute2"),

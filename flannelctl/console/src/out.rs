@@ -4,10 +4,11 @@
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
-use subnet_lease::printable;
+use types::printable;
 
 /// The error that ended writing to standard output.
 static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
@@ -65,14 +66,22 @@ pub fn note(text: impl Display) {
 pub fn complain(text: impl Display) {
     let _ = writeln!(
         stderr(),
-        "flannelctl: {}",
+        "{}: {}",
+        program(),
         printable::line(&text.to_string())
     );
 }
 
+/// The name of this program, before its errors.
+fn program() -> String {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&name).file_name().unwrap_or_default();
+    printable::line(&name.to_string_lossy()).into_owned()
+}
+
 /// The same for errors with logs of several lines.
 pub fn complain_at_length(text: impl Display) {
-    note(format!("flannelctl: {text:#}"));
+    note(format!("{}: {text:#}", program()));
 }
 
 /// Fails if not everything could be printed, unless the reader closed the pipe (`| head`).

@@ -1,0 +1,107 @@
+//! flannel-lab, which `flannelctl lab` runs: a network of hosts on this machine, from nothing to traffic.
+
+mod build;
+mod checks;
+mod interrupt;
+mod key;
+mod kube;
+mod plan;
+mod show;
+mod traffic;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use console::lab::{Args, Backend};
+use console::screen::Screen;
+use console::{out, rights};
+use types::Family;
+
+use crate::build::Network;
+use crate::plan::Plan;
+
+/// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
+#[derive(Debug, Parser)]
+#[command(name = "flannel-lab", version, max_term_width = 80)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli.args).and_then(|()| out::end()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // With the ends of logs.
+            out::complain_at_length(error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds the lab, shows it at work and removes it.
+fn run(args: &Args) -> Result<()> {
+    rights::root("build hosts in network namespaces")?;
+    if args.remove {
+        out::say(format!("removed {} lab(s)", lab::remove_ended()?));
+        return Ok(());
+    }
+    interrupt::remove_labs_on_signals()?;
+    demonstrate(args).map_err(interrupt::give_way)
+}
+
+fn demonstrate(args: &Args) -> Result<()> {
+    let screen = Screen::open();
+    if args.kube.kube {
+        let (images, manifest) = (&args.kube.images, &args.kube.manifest);
+        return kube::demonstrate(
+            &kube::Plan {
+                nodes: args.hosts,
+                vagrant: args.vagrant,
+                images,
+                manifest,
+                keep: args.keep,
+            },
+            screen,
+        );
+    }
+    let families = if args.ipv6 {
+        &Family::ALL[..]
+    } else {
+        &[Family::V4]
+    };
+    let plan = Plan {
+        backend: args.backend,
+        hosts: args.hosts,
+        store: args.store,
+        families,
+        vagrant: args.vagrant,
+    };
+    screen.heading(plan.title());
+    screen.step("requirements of the lab", || {
+        checks::require(&plan).map(|()| ((), String::new()))
+    })?;
+    let mut network = Network::build(&plan, screen)?;
+    let pods = network.pods(screen)?;
+    let complete = if plan.backend == Backend::Alloc {
+        screen.say("  alloc only leases subnets: pods of different hosts do not reach each other");
+        true
+    } else {
+        traffic::demonstrate(&mut network, &pods, args.seconds, screen)?
+    };
+    show::store(&network, screen)?;
+    show::kernel(&network, &plan, screen)?;
+    if args.keep {
+        network.lab.keep()?;
+    }
+    show::hint(&network, &pods, args.keep, screen)?;
+    if !complete {
+        bail!(
+            "not every pod reaches every other; the last lines of the daemons' logs:\n{}",
+            network.lab.logs()
+        );
+    }
+    Ok(())
+}

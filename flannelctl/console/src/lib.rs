@@ -1,0 +1,6 @@
+//! What the command-line programs share: printable output, tables and steps on a terminal, checks of rights, and the options of `flannelctl lab`.
+
+pub mod lab;
+pub mod out;
+pub mod rights;
+pub mod screen;
