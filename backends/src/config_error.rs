@@ -39,8 +39,6 @@ pub enum ConfigError {
         /// The network.
         networks: Subnets,
     },
-    /// This build has no WireGuard in user space.
-    NoUserspaceWireguard,
 }
 
 /// What is wrong with a key.
@@ -129,7 +127,6 @@ impl Coded for ConfigError {
             }
             ConfigError::PskExposed => "psk-exposed",
             ConfigError::IpipWithoutV4 { .. } => "backend-without-family",
-            ConfigError::NoUserspaceWireguard => "wireguard-userspace-missing",
         }
     }
 
@@ -140,32 +137,42 @@ impl Coded for ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text(f, self, |f| {
-            match self {
+        text(f, self, |f| match self {
             ConfigError::UnknownType { name, of_go, known } => {
                 match of_go {
                     true => write!(f, "backend type {name} is not supported yet")?,
                     false => write!(f, "unknown backend type: {name}")?,
                 }
-                write!(f, "; set Backend.Type in the network configuration to one of {}", known.join(", "))
+                write!(
+                    f,
+                    "; set Backend.Type in the network configuration to one of {}",
+                    known.join(", ")
+                )
             }
-            ConfigError::Key { backend, fault } => write!(f, "error decoding {backend} backend config: {fault}"),
+            ConfigError::Key { backend, fault } => {
+                write!(f, "error decoding {backend} backend config: {fault}")
+            }
             ConfigError::WireguardMode { found } => {
-                write!(f, "no valid Mode configured: Mode is {found:?}: it must be {}", Choice(&["separate", "auto", "ipv4", "ipv6"]))
+                write!(
+                    f,
+                    "no valid Mode configured: Mode is {found:?}: it must be {}",
+                    Choice(&["separate", "auto", "ipv4", "ipv6"])
+                )
             }
-            ConfigError::Psk => f.write_str("could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them"),
+            ConfigError::Psk => f.write_str(
+                "could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them",
+            ),
             ConfigError::PskExposed => write!(
                 f,
                 "PSK is in the network configuration: whoever reads that knows it, and --refuse-insecure was given: PSKFile in the Backend, or \
                  {PRESHARED_VARIABLE}, names a file on each node instead"
             ),
             ConfigError::IpipWithoutV4 { networks } => {
-                write!(f, "ipip carries IPv4 only, and the network is {networks}: use the vxlan, host-gw or udp backend")
+                write!(
+                    f,
+                    "ipip carries IPv4 only, and the network is {networks}: use the vxlan, host-gw or udp backend"
+                )
             }
-            ConfigError::NoUserspaceWireguard => f.write_str(
-                "this program was built without WireGuard in user space: leave out \"Implementation\": \"userspace\", and use the kernel's",
-            ),
-        }
         })
     }
 }

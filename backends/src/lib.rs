@@ -4,7 +4,7 @@
 
 pub mod alloc;
 pub mod backend;
-pub mod config_error;
+pub(crate) mod config_error;
 pub mod error;
 pub mod handover;
 pub mod host_gw;
@@ -12,7 +12,7 @@ pub mod ipip;
 mod network;
 pub mod refusal;
 pub mod registry;
-pub mod secret_error;
+pub(crate) mod secret_error;
 pub mod status;
 pub mod udp;
 mod userspace;

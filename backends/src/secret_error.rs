@@ -7,7 +7,7 @@ use types::problem::text;
 use types::{Coded, Errno};
 
 /// Names another file, as for Go flannel.
-pub const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
+pub(crate) const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
 /// Names the file of the preshared key.
 pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 

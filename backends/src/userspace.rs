@@ -2,7 +2,6 @@
 //! deletes those of another kind. The work on files and threads is done here.
 
 pub(crate) mod checks;
-#[cfg(feature = "wireguard")]
 pub(crate) mod wireguard;
 
 use crate::error::UnderlayError;

@@ -5,7 +5,6 @@ mod keys;
 mod secrets;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "wireguard")]
 mod userspace;
 
 use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Renewal, Setup, Takes};
@@ -210,9 +209,7 @@ impl Backend for Wireguard {
         _stored: Option<&LeaseAttrs>,
     ) -> Result<Announced, Error> {
         self.check(underlay)?;
-        let has_engine = cfg!(feature = "wireguard");
         if self.config.implementation == Implementation::Auto
-            && has_engine
             && !self.userspace
             && !NetlinkKernel::open()?.supports_wireguard().await?
         {
@@ -220,9 +217,6 @@ impl Backend for Wireguard {
                 "the kernel does not support WireGuard; encrypting in user space (to use the kernel, load its module: modprobe wireguard)"
             );
             self.userspace = true;
-        }
-        if self.userspace && !has_engine {
-            return Err(ConfigError::NoUserspaceWireguard.into());
         }
         let secrets = match &self.secrets {
             Some(secrets) => secrets.clone(),
@@ -264,7 +258,6 @@ impl Backend for Wireguard {
             .ok_or(Error::NotAnnounced { backend: KIND })?;
         let scope = self.setup.scope(self.config.devices());
         let kernel = NetlinkKernel::open()?;
-        #[cfg(feature = "wireguard")]
         if self.userspace {
             let kernel =
                 userspace::kernel(kernel, &self.config, &self.setup, &own.subnets, underlay)?;

@@ -230,17 +230,6 @@ fn crates_keep_the_dependency_law() {
     }
 }
 
-/// Whoever wants no cryptography of WireGuard in the daemon leaves a feature out.
-#[test]
-fn wireguard_in_user_space_is_a_feature_of_the_daemon() {
-    assert!(below("flanneld", &[]).contains("boringtun"));
-    let without = below("flanneld", &["--no-default-features"]);
-    assert!(
-        without.contains("backends") && !without.contains("boringtun"),
-        "{without:?}"
-    );
-}
-
 /// Everything that a crate is built with when it is built by itself, with the features that it asks for.
 fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))

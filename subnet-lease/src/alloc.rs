@@ -43,7 +43,12 @@ pub fn candidates<'a>(
 }
 
 /// A free IPv6 subnet for a node that keeps its IPv4 subnet.
-pub fn free_v6(config: &NetworkConfig, taken: &[Subnets], keep: &Subnets) -> Option<Subnets> {
+#[cfg(feature = "protocol")]
+pub(crate) fn free_v6(
+    config: &NetworkConfig,
+    taken: &[Subnets],
+    keep: &Subnets,
+) -> Option<Subnets> {
     let (v4, v6) = (keep.v4()?, config.pools.v6()?);
     let index = config
         .pools

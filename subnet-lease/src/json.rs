@@ -72,7 +72,8 @@ impl<'a> Object<'a> {
     ///
     /// # Errors
     /// It is no list.
-    pub fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, MemberError> {
+    #[cfg(feature = "kube")]
+    pub(crate) fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, MemberError> {
         match self.get(name) {
             None => Ok(Vec::new()),
             Some(raw) if raw.get() == "null" => Ok(Vec::new()),
@@ -114,7 +115,7 @@ impl fmt::Display for MemberError {
 impl std::error::Error for MemberError {}
 
 /// Whether two member names are one to Go: equal under simple case folding.
-pub fn same_name(a: &str, b: &str) -> bool {
+pub(crate) fn same_name(a: &str, b: &str) -> bool {
     let fold = |c: char| match c {
         '\u{212A}' => 'k',
         '\u{017F}' => 's',
@@ -173,7 +174,7 @@ pub fn excerpt(text: &str) -> String {
 }
 
 /// As many characters of a text, on one line.
-pub fn excerpt_within(text: &str, limit: usize) -> String {
+pub(crate) fn excerpt_within(text: &str, limit: usize) -> String {
     let mut line: String = text
         .chars()
         .take(limit)

@@ -69,7 +69,8 @@ impl LeaseAttrs {
     }
 
     /// Whether peers learn the same from both.
-    pub fn tells_the_same(&self, other: &LeaseAttrs) -> bool {
+    #[cfg(any(feature = "kube", feature = "protocol"))]
+    pub(crate) fn tells_the_same(&self, other: &LeaseAttrs) -> bool {
         self.same_public(other)
             && self.backend == other.backend
             && self.data == other.data
@@ -77,7 +78,8 @@ impl LeaseAttrs {
     }
 
     /// Whether both publish the same addresses.
-    pub fn same_public(&self, other: &LeaseAttrs) -> bool {
+    #[cfg(any(feature = "kube", feature = "protocol"))]
+    pub(crate) fn same_public(&self, other: &LeaseAttrs) -> bool {
         (self.public_ip, self.public_ipv6) == (other.public_ip, other.public_ipv6)
     }
 

@@ -9,7 +9,7 @@ pub mod acquire;
 mod ask;
 pub mod coroutine;
 pub mod decide;
-pub mod drive;
+pub(crate) mod drive;
 #[cfg(any(feature = "etcd", feature = "dir"))]
 pub(crate) mod following;
 pub mod hold;

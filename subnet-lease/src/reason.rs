@@ -46,7 +46,8 @@ impl fmt::Display for Reason {
 impl std::error::Error for Reason {}
 
 /// A foreign error with its causes: the text of many says only what was attempted.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
+#[cfg(any(feature = "etcd", feature = "kube"))]
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

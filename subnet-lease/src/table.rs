@@ -175,7 +175,7 @@ impl LeaseTable {
     }
 
     /// The shared lease of these subnets.
-    pub fn shared_lease(&self, subnets: &Subnets) -> Option<&Arc<Lease>> {
+    pub(crate) fn shared_lease(&self, subnets: &Subnets) -> Option<&Arc<Lease>> {
         self.leases.get(subnets)
     }
 

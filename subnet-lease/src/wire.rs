@@ -14,7 +14,7 @@ use types::Coded;
 use types::{Dual, Subnets};
 
 /// Values longer than this are unreadable.
-pub const VALUE_LIMIT: usize = 64 * 1024;
+pub(crate) const VALUE_LIMIT: usize = 64 * 1024;
 
 /// The subnet part of a lease's key, e.g. `10.5.34.0-24&fd00:12:13::-56`.
 pub fn render_key(subnets: &Subnets) -> String {
@@ -28,7 +28,8 @@ pub fn render_key(subnets: &Subnets) -> String {
 }
 
 /// The beginning that every key of the same IPv4 subnet shares, whatever its IPv6 half; the whole key of an IPv6-only lease.
-pub fn key_prefix(subnets: &Subnets) -> String {
+#[cfg(feature = "protocol")]
+pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     match subnets {
         Dual::V4(a) | Dual::Both(a, _) => render_key(&Dual::V4(*a)),
         Dual::V6(_) => render_key(subnets),

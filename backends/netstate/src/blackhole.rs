@@ -11,7 +11,7 @@ use types::Subnets;
 
 /// The metric. The connected route of the CNI bridge to the same destination has 0 (256 for IPv6) and wins. Go flannel's route has none:
 /// it wins over a bridge that comes later, and is refused if the bridge was first.
-pub const METRIC: u32 = 65_535;
+pub(crate) const METRIC: u32 = 65_535;
 
 /// Adds the routes to the desired state.
 pub(crate) fn want(state: &mut KernelState, own: &Subnets, scope: &Scope) {

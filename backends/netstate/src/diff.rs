@@ -174,7 +174,7 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
 /// peer.
 ///
 /// A key that exists but cannot be read never counts as a removal. A route that leads past a device that encrypts is not kept for it.
-pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
+pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;
     }

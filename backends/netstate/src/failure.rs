@@ -2,7 +2,6 @@
 
 use crate::names::LinkName;
 use crate::object::Key;
-use crate::xfrm::Selector;
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
@@ -49,8 +48,6 @@ pub enum Request {
     Open,
     /// To subscribe to notifications.
     Subscribe,
-    /// To open the policies of IPsec.
-    OpenPolicies,
     /// To list objects.
     List(Listed),
     /// Whether it supports vxlan.
@@ -61,13 +58,6 @@ pub enum Request {
     ConfigureWireguard,
     /// What it does with a packet to an address.
     Lookup(IpAddr),
-    /// To change a policy of IPsec.
-    Policy {
-        /// The operation.
-        verb: &'static str,
-        /// The policy.
-        selector: Box<Selector>,
-    },
     /// An operation without which nothing works.
     Operation {
         /// The operation.
@@ -98,8 +88,6 @@ pub enum Listed {
     Routes,
     /// Peers of WireGuard.
     WireguardPeers,
-    /// Policies of IPsec.
-    Policies,
 }
 
 /// Why the kernel did not do what was asked of it, or was not asked.
@@ -183,8 +171,6 @@ pub enum Cause {
         /// The kernel module.
         module: String,
     },
-    /// The kernel has no IPsec.
-    NoIpsec,
     /// Another IPIP interface has the same ends.
     SameEnds(LinkName),
     /// Another process or interface has the UDP port.
@@ -199,9 +185,6 @@ pub enum Cause {
     /// Another vxlan interface has the VNI and the UDP port, or another program the port.
     TunnelExists(LinkName),
 }
-
-/// The module of IPsec's part of netlink.
-const IPSEC_MODULE: &str = "xfrm_user";
 
 impl Failure {
     /// The kernel refused, and nothing more is known.
@@ -249,12 +232,6 @@ impl Coded for Failure {
                 name: module.clone(),
             },
             Failure::Refused {
-                cause: Cause::NoIpsec,
-                ..
-            } => Detail::ModuleMissing {
-                name: IPSEC_MODULE.to_owned(),
-            },
-            Failure::Refused {
                 cause: Cause::PortTaken { port, .. },
                 ..
             } => Detail::PortTaken {
@@ -280,7 +257,7 @@ impl Cause {
             Cause::RouteExists(_) => "route-exists",
             Cause::NotOnLink { .. } => "peer-not-on-link",
             Cause::Unreachable { .. } => "gateway-unreachable",
-            Cause::ModuleMissing { .. } | Cause::NoIpsec => "module-missing",
+            Cause::ModuleMissing { .. } => "module-missing",
             Cause::SameEnds(_) | Cause::TunnelExists(_) => "tunnel-exists",
             Cause::PortTaken { .. } => "tunnel-port-taken",
         }
@@ -313,10 +290,6 @@ impl Cause {
             Cause::ModuleMissing { link, module } => write!(
                 f,
                 "; {link} needs the kernel module {module} (modprobe {module}; some distributions package it separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
-            ),
-            Cause::NoIpsec => write!(
-                f,
-                ": the kernel module {IPSEC_MODULE} is missing (modprobe {IPSEC_MODULE})"
             ),
             Cause::SameEnds(name) => write!(
                 f,
@@ -400,7 +373,6 @@ impl fmt::Display for Listed {
             Listed::Entries => "neighbours and FDB entries",
             Listed::Routes => "routes",
             Listed::WireguardPeers => "WireGuard peers",
-            Listed::Policies => "IPsec policies",
         })
     }
 }
@@ -410,19 +382,11 @@ impl fmt::Display for Request {
         match self {
             Request::Open => f.write_str("open a netlink socket"),
             Request::Subscribe => f.write_str("subscribe to kernel notifications"),
-            Request::OpenPolicies => f.write_str("open the kernel's IPsec policies"),
             Request::List(listed) => write!(f, "list {listed}"),
             Request::FindVxlan => f.write_str("check for vxlan support"),
             Request::FindWireguard => f.write_str("ask for WireGuard"),
             Request::ConfigureWireguard => f.write_str("configure WireGuard"),
             Request::Lookup(to) => write!(f, "look up the route to {to}"),
-            Request::Policy { verb, selector } => {
-                write!(
-                    f,
-                    "{verb} the IPsec policy {:?} from {} to {}",
-                    selector.direction, selector.from, selector.to
-                )
-            }
             Request::Operation { verb, key } => write!(f, "cannot {verb} {key}"),
             Request::Compare => f.write_str("compare with the kernel"),
             Request::Look => f.write_str("look at the kernel"),

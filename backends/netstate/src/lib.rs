@@ -32,4 +32,3 @@ pub mod survey;
 pub mod text;
 pub mod underlay;
 pub mod wireguard;
-pub mod xfrm;

@@ -21,7 +21,6 @@ mod watched;
 mod wire;
 mod wireguard;
 mod write;
-pub mod xfrm;
 
 pub use vxlan::default_port as default_vxlan_port;
 

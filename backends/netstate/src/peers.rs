@@ -9,7 +9,7 @@ use subnet_lease::{LeaseTable, Peer};
 use types::nets_overlap;
 
 /// Decides whether a peer can be programmed.
-pub struct Eligible<'a> {
+pub(crate) struct Eligible<'a> {
     own: Vec<IpNet>,
     scope: &'a Scope,
     underlay: &'a Underlay,
@@ -18,7 +18,7 @@ pub struct Eligible<'a> {
 
 impl<'a> Eligible<'a> {
     /// For the node that a plan is for.
-    pub fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
+    pub(crate) fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
         Self {
             own: plan.own().nets().collect(),
             scope: plan.scope(),
@@ -28,7 +28,7 @@ impl<'a> Eligible<'a> {
     }
 
     /// Whether a peer can be programmed.
-    pub fn admits(&self, peer: &Peer<'_>) -> bool {
+    pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
             && !self.own.iter().any(|net| nets_overlap(net, &peer.subnet))
             && !self.is_ours(&peer.public_ip)

@@ -32,7 +32,7 @@ impl Scope {
     }
 
     /// Whether an address is inside our networks.
-    pub fn covers_ip(&self, ip: &IpAddr) -> bool {
+    pub(crate) fn covers_ip(&self, ip: &IpAddr) -> bool {
         self.covers(&IpNet::from(*ip))
     }
 }

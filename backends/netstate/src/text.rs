@@ -146,7 +146,12 @@ impl Words<'_> {
     }
 
     /// A link that was found in place of a wanted one: what is left alone is left out, and what `ip link` does not show is said if it differs.
-    pub fn link_instead(&self, name: LinkName, wanted: &LinkSpec, found: &LinkSpec) -> String {
+    pub(crate) fn link_instead(
+        &self,
+        name: LinkName,
+        wanted: &LinkSpec,
+        found: &LinkSpec,
+    ) -> String {
         let mut shown = found.clone();
         shown.mac = found.mac.filter(|_| wanted.mac.is_some());
         let mut out = self.link(name, &shown);

@@ -47,7 +47,8 @@ impl Direction {
     }
 
     /// All dropped packets.
-    pub fn all_drops(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn all_drops(&self) -> u64 {
         self.drops
             .iter()
             .map(|counter| counter.load(Ordering::Relaxed))

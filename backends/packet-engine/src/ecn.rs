@@ -3,17 +3,18 @@
 use crate::reason::Reason;
 
 /// Not-ECT: the sender does not react to congestion marks.
-pub const NOT_ECT: u8 = 0;
+pub(crate) const NOT_ECT: u8 = 0;
 /// ECT(1): the sender reacts, or uses L4S.
-pub const ECT_1: u8 = 1;
+pub(crate) const ECT_1: u8 = 1;
 /// ECT(0): the sender reacts.
-pub const ECT_0: u8 = 2;
+#[cfg(test)]
+pub(crate) const ECT_0: u8 = 2;
 /// CE: congestion experienced.
-pub const CE: u8 = 3;
+pub(crate) const CE: u8 = 3;
 
 /// The outer header's ECN field: a copy of the inner one in normal mode, zero in compatibility mode, for peers that ignore the outer field.
 #[inline]
-pub fn encapsulate(inner_ecn: u8, normal: bool) -> u8 {
+pub(crate) fn encapsulate(inner_ecn: u8, normal: bool) -> u8 {
     if normal { inner_ecn & 3 } else { NOT_ECT }
 }
 

@@ -35,7 +35,7 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
 }
 
 /// The number of slots in tables of the flows of one batch. Two flows may share a slot.
-pub const SLOTS: usize = 64;
+pub(crate) const SLOTS: usize = 64;
 
 /// The slot of a flow.
 #[inline]
@@ -45,7 +45,7 @@ pub fn slot(packet: &[u8], header: &Header) -> usize {
 
 /// Where a UDP packet goes. None: another protocol, or a later fragment, which has no ports.
 #[inline]
-pub fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
+pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
     if header.protocol != UDP || header.fragment == Fragment::Later {
         return None;
     }

@@ -4,10 +4,10 @@
 use super::flow::SLOTS;
 
 /// Smaller batches are not worth scheduling.
-pub const MIN_BYTES: usize = 64 << 10;
+pub(crate) const MIN_BYTES: usize = 64 << 10;
 
 /// The schedule of one batch. A unit is what is sent or written at once.
-pub struct FlowSchedule {
+pub(crate) struct FlowSchedule {
     /// Bytes of each flow.
     bytes: [usize; SLOTS],
     all: usize,
@@ -33,7 +33,7 @@ impl Default for FlowSchedule {
 
 impl FlowSchedule {
     /// Starts a new batch.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes = [0; SLOTS];
         self.all = 0;
         self.flows.clear();
@@ -43,7 +43,7 @@ impl FlowSchedule {
 
     /// Counts a packet of the flow in this slot ([`super::flow::slot`]).
     #[inline]
-    pub fn count(&mut self, slot: usize, bytes: usize) {
+    pub(crate) fn count(&mut self, slot: usize, bytes: usize) {
         self.all += bytes;
         if let Some(sum) = self.bytes.get_mut(slot) {
             *sum += bytes;
@@ -52,18 +52,18 @@ impl FlowSchedule {
 
     /// Adds a unit of a flow.
     #[inline]
-    pub fn push(&mut self, slot: usize) {
+    pub(crate) fn push(&mut self, slot: usize) {
         self.flows.push(slot);
     }
 
     /// Keeps the order of the batch, because the flow of a packet is unknown.
     #[inline]
-    pub fn keep_order(&mut self) {
+    pub(crate) fn keep_order(&mut self) {
         self.keep_order = true;
     }
 
     /// Determines the order, after all units were added.
-    pub fn arrange(&mut self) {
+    pub(crate) fn arrange(&mut self) {
         if self.keep_order || self.all < MIN_BYTES || self.flows.len() < 2 {
             return;
         }
@@ -80,7 +80,7 @@ impl FlowSchedule {
 
     /// The unit at a position of the order.
     #[inline]
-    pub fn unit_at(&self, position: usize) -> usize {
+    pub(crate) fn unit_at(&self, position: usize) -> usize {
         self.order.get(position).copied().unwrap_or(position)
     }
 }

@@ -11,7 +11,7 @@ pub mod engine;
 pub mod error;
 pub mod features;
 pub mod flow;
-pub mod flow_schedule;
+pub(crate) mod flow_schedule;
 pub mod framing;
 pub mod icmp;
 pub mod limit;
@@ -27,8 +27,4 @@ pub mod table;
 pub mod tun;
 pub mod verdict;
 pub mod virtio;
-#[cfg(feature = "wireguard")]
-pub mod wireguard;
-#[cfg(not(feature = "wireguard"))]
-#[path = "wireguard/absent.rs"]
 pub mod wireguard;

@@ -112,7 +112,7 @@ impl Merger {
 
     /// From now on packets are authentic: nothing damaged them since their sender's node, so their checksums are not verified. Kernel WireGuard
     /// does the same.
-    pub fn trust_checksums(&mut self) {
+    pub(crate) fn trust_checksums(&mut self) {
         self.checksums_trusted = true;
     }
 
@@ -124,13 +124,13 @@ impl Merger {
     }
 
     /// Determines the order of the groups, after all packets were offered.
-    pub fn arrange(&mut self) {
+    pub(crate) fn arrange(&mut self) {
         self.schedule.arrange();
     }
 
     /// The group at a position of the order.
     #[inline]
-    pub fn group_at(&self, position: usize) -> usize {
+    pub(crate) fn group_at(&self, position: usize) -> usize {
         self.schedule.unit_at(position)
     }
 

@@ -5,15 +5,15 @@ use crate::reason::Reason;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The length of an IPv4 header without options.
-pub const V4_HEADER: usize = 20;
+pub(crate) const V4_HEADER: usize = 20;
 /// The length of the fixed IPv6 header.
-pub const V6_HEADER: usize = 40;
+pub(crate) const V6_HEADER: usize = 40;
 /// ICMP's protocol number.
 pub const ICMP: u8 = 1;
 /// ICMPv6's protocol number.
-pub const ICMP_V6: u8 = 58;
+pub(crate) const ICMP_V6: u8 = 58;
 /// The protocol of a packet with too many or too long extension headers.
-pub const OPAQUE: u8 = 255;
+pub(crate) const OPAQUE: u8 = 255;
 
 /// The number and the size of extension headers that are followed.
 const EXTENSIONS: usize = 8;
@@ -170,7 +170,7 @@ impl Header {
 }
 
 /// The length that a packet's header tells, for one that may have padding behind.
-pub fn told_length(packet: &[u8]) -> Option<usize> {
+pub(crate) fn told_length(packet: &[u8]) -> Option<usize> {
     match *packet {
         [first, _, high, low, ..] if first >> 4 == 4 => {
             Some(usize::from(u16::from_be_bytes([high, low])))

@@ -9,9 +9,9 @@ use super::flow::{TCP, UDP, word};
 use super::packet::{Fragment, Header, Version};
 
 /// The offset of the checksum in the TCP header.
-pub const TCP_FIELD: usize = 16;
+pub(crate) const TCP_FIELD: usize = 16;
 /// The offset of the checksum in the UDP header.
-pub const UDP_FIELD: usize = 6;
+pub(crate) const UDP_FIELD: usize = 6;
 
 /// The offset of the checksum in the transport header. None for protocols without one of this kind. The sending kernel completes SCTP's CRC: a
 /// vxlan device has no offload for it.
@@ -41,7 +41,7 @@ pub fn pseudo(packet: &[u8], header: &Header) -> Option<u64> {
 
 /// Whether the checksum of a packet with this pseudo header is partial.
 #[inline]
-pub fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
+pub(crate) fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
     let Some(found) = field(header.protocol).and_then(|at| word(packet, header.transport + at))
     else {
         return false;
@@ -55,7 +55,7 @@ pub fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
 
 /// Whether the checksum of a packet is partial.
 #[inline]
-pub fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
+pub(crate) fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
     pseudo(packet, header).is_some_and(|pseudo| is_partial(packet, header, pseudo))
 }
 
@@ -78,7 +78,7 @@ pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
 /// Whether a UDP packet can be a super-packet whose datagrams have `size` bytes of payload each. The kernel reports that size to the socket like the
 /// size of datagrams that it gathered, because both are the same field.
 #[inline]
-pub fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
+pub(crate) fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
     let length = packet.len().saturating_sub(header.transport);
     header.protocol == UDP
         && size > 0

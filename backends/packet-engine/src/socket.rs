@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use types::Family;
 
 /// Room for one receipt: the most that `UDP_GRO` gathers.
-pub const SLOT: usize = 65_536;
+pub(crate) const SLOT: usize = 65_536;
 /// The distance between receipts. With a power of two their beginnings would share few lines of the CPU cache.
 const STRIDE: usize = SLOT + 1600;
 /// The size of the socket buffers. The kernel's default loses bursts.
@@ -175,7 +175,7 @@ impl Socket {
     }
 
     /// The size of the receive buffer as the kernel counts it (twice the requested size).
-    pub fn receive_buffer(&self) -> usize {
+    pub(crate) fn receive_buffer(&self) -> usize {
         socket2::SockRef::from(&self.fd)
             .recv_buffer_size()
             .unwrap_or(0)

@@ -164,7 +164,7 @@ impl Table {
 
     /// Whether datagrams of the tunnel go there: to its port at a peer or at this node.
     #[inline]
-    pub fn is_tunnel_end(&self, to: SocketAddr) -> bool {
+    pub(crate) fn is_tunnel_end(&self, to: SocketAddr) -> bool {
         to.port() == self.encap_port && (self.knows(to.ip()) || self.address == Some(to.ip()))
     }
 

@@ -28,7 +28,7 @@ pub enum Gso {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VnetHeader {
     /// The checksum at `csum_start + csum_offset` is partial: it holds only the pseudo header's sum.
-    pub needs_csum: bool,
+    pub(crate) needs_csum: bool,
     /// The kind of super-packet.
     pub gso: Gso,
     /// The length of the headers, as far as the sender knows.
@@ -36,9 +36,9 @@ pub struct VnetHeader {
     /// The payload length of each segment.
     pub gso_size: u16,
     /// The start of the data that the checksum covers.
-    pub csum_start: u16,
+    pub(crate) csum_start: u16,
     /// The offset of the checksum from there.
-    pub csum_offset: u16,
+    pub(crate) csum_offset: u16,
 }
 
 impl VnetHeader {

@@ -40,7 +40,7 @@ pub struct Config {
     /// Whether the kernel learns FDB entries from traffic.
     pub learning: bool,
     /// Whether peers on the same link get a plain route.
-    pub direct_routing: bool,
+    pub(crate) direct_routing: bool,
     /// Whether transmit checksums are left to the device. None leaves the setting unchanged.
     pub checksum_offload: Option<bool>,
     /// What encapsulates packets.
@@ -160,7 +160,7 @@ impl Config {
     }
 
     /// The MTU of a family's device. The kernel refuses more than the underlay's MTU.
-    pub fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
+    pub(crate) fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
         self.mtu
             .unwrap_or(underlay)
             .min(underlay)

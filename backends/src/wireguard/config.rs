@@ -55,7 +55,7 @@ pub struct Config {
     /// The preshared key of all nodes.
     pub preshared: Option<Secret>,
     /// The file that holds it.
-    pub preshared_file: Option<PathBuf>,
+    pub(crate) preshared_file: Option<PathBuf>,
     /// Seconds between two packets that keep a path open.
     pub keepalive: u16,
     /// Which packets carry the tunnel.
@@ -209,7 +209,7 @@ impl Config {
     }
 
     /// The MTU of the devices.
-    pub fn device_mtu(&self, underlay: u32) -> u32 {
+    pub(crate) fn device_mtu(&self, underlay: u32) -> u32 {
         self.mtu
             .unwrap_or(underlay)
             .min(underlay)
@@ -217,7 +217,7 @@ impl Config {
     }
 
     /// The family of a device's own packets, if one serves all peers.
-    pub fn outer_family(&self) -> Option<Family> {
+    pub(crate) fn outer_family(&self) -> Option<Family> {
         match self.mode {
             Mode::Separate => None,
             Mode::Auto | Mode::Ipv4 => Some(Family::V4),

@@ -23,7 +23,7 @@ pub(super) struct Files {
     /// The private key.
     pub key: PathBuf,
     /// Whether that may be a link: an operator named it.
-    pub key_links: Links,
+    pub(crate) key_links: Links,
     /// The preshared key, if it is in a file.
     pub preshared: Option<PathBuf>,
     /// Whether a file that others can read is refused.

@@ -16,4 +16,3 @@ mod inspect;
 mod repair;
 mod scale;
 mod wireguard_userspace;
-mod xfrm;

@@ -272,7 +272,7 @@ pub fn remains(saved: &str) -> Vec<String> {
 }
 
 /// Describes our rules in `saved`, without those that other daemons keep.
-pub fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
+pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
     let mut out = Vec::new();
     for managed in managed_chains(
         &Ruleset {
@@ -386,13 +386,8 @@ pub fn others(saved: &str) -> (Vec<&str>, usize) {
     )
 }
 
-/// The packet count of the rule for unknown senders in guard slot 0. None if there is no such rule, or no counts.
-pub fn unknown_senders(saved: &str) -> Option<u64> {
-    unknown_senders_at(saved, 0)
-}
-
 /// The packet count of the rule for unknown senders in any guard slot.
-pub fn unknown_senders_at(saved: &str, slot: u16) -> Option<u64> {
+pub(crate) fn unknown_senders(saved: &str, slot: u16) -> Option<u64> {
     let start = format!("] -A {} -m addrtype --dst-type LOCAL ", guard_chain(slot));
     let ends = [
         "--comment \"flanneld encap\"",

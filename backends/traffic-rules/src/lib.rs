@@ -3,7 +3,7 @@
 pub mod error;
 pub mod iptables_text;
 pub mod lock;
-pub mod nftables_text;
+pub(crate) mod nftables_text;
 pub mod notices;
 pub mod ownership;
 pub mod pace;
@@ -196,7 +196,7 @@ impl Applier {
         let saved = programs.dump().await?;
         let unknown_senders = rules
             .counts_unknown_senders()
-            .then(|| iptables_text::unknown_senders_at(&saved, rules.guard_slot).unwrap_or(0));
+            .then(|| iptables_text::unknown_senders(&saved, rules.guard_slot).unwrap_or(0));
         let unserved = if rules.others.unknown {
             iptables_text::unserved(&saved, &rules.others)
         } else {
@@ -282,7 +282,7 @@ impl Applier {
         let found = listing.as_ref();
         let unknown_senders = rules.counts_unknown_senders().then(|| {
             found
-                .and_then(|found| nftables_text::unknown_senders_at(found, rules.guard_slot))
+                .and_then(|found| nftables_text::unknown_senders(found, rules.guard_slot))
                 .unwrap_or(0)
         });
         let unserved = found

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
 /// Go flannel's names for a family's table.
-pub fn table(family: Family) -> (&'static str, &'static str) {
+pub(crate) fn table(family: Family) -> (&'static str, &'static str) {
     family.pick(("ip", "flannel-ipv4"), ("ip6", "flannel-ipv6"))
 }
 
@@ -115,7 +115,7 @@ impl Chain {
 
 /// One transaction that turns the table in `listing` (the output of `nft -j list table`) into the desired rules and keeps those of other
 /// daemons. Without any rules the table is deleted. If only the peers differ, only the set changes.
-pub fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
+pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.family);
     let found = listing
         .map(|listing| TableState::read(listing, rules))
@@ -268,13 +268,13 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
 }
 
 /// One transaction that removes all our rules of a family.
-pub fn removal(family: Family) -> String {
+pub(crate) fn removal(family: Family) -> String {
     let (family, name) = table(family);
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }
 
 /// The script that `nft --check` must accept before random ports are used.
-pub fn probe(family: Family) -> String {
+pub(crate) fn probe(family: Family) -> String {
     let (family, _) = table(family);
     let name = "flannel-probe";
     format!(
@@ -326,7 +326,7 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
 }
 
 /// Whether the family's table in `listing` (the output of `nft -j list table`, None if there is no table) holds exactly these rules.
-pub fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
+pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let found = listing
         .map(|listing| TableState::read(listing, rules))
         .unwrap_or_default();
@@ -335,7 +335,7 @@ pub fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
 }
 
 /// Whether the rules other than those of the encapsulation port are in place.
-pub fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
+pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let bare = Ruleset {
         encap: None,
         ..rules.clone()
@@ -354,20 +354,15 @@ pub fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
 }
 
 /// The networks whose rules stay only because it is not known whether a daemon serves them.
-pub fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet> {
+pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let rules = items(listing, "rule").filter_map(|rule| parse(rule, None, 0)?.network(others));
     rules
         .filter(|network| !others.own.contains(network) && !others.served.contains(network))
         .collect()
 }
 
-/// The count of packets from unknown senders in guard slot 0.
-pub fn unknown_senders(listing: &Value) -> Option<u64> {
-    unknown_senders_at(listing, 0)
-}
-
 /// The count of packets from unknown senders in any guard slot.
-pub fn unknown_senders_at(listing: &Value, slot: u16) -> Option<u64> {
+pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
     items(listing, "counter")
         .find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?
         .get("packets")?
@@ -375,7 +370,7 @@ pub fn unknown_senders_at(listing: &Value, slot: u16) -> Option<u64> {
 }
 
 /// Whether other daemons use the table too.
-pub fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
+pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
     TableState::read(
         listing,
         &Ruleset {
@@ -388,7 +383,7 @@ pub fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool
 
 /// One transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep. None if there are none.
 /// nft does not print iptables comments, so a jump is recognised by its target.
-pub fn iptables_removal<'a>(
+pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
 ) -> Option<(String, Vec<String>)> {

@@ -20,7 +20,7 @@ pub struct OtherDaemons {
 }
 
 /// A network that a rule matches. False means that the match is negated.
-pub type NetMatch = Option<(bool, IpNet)>;
+pub(crate) type NetMatch = Option<(bool, IpNet)>;
 
 /// The owner of a rule in a managed chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -222,7 +222,7 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
 }
 
 /// The legacy tables that exist in the kernel, even if no installed program can read them.
-pub fn legacy_tables(family: Family) -> Vec<String> {
+pub(crate) fn legacy_tables(family: Family) -> Vec<String> {
     let file = family.pick(
         "/proc/thread-self/net/ip_tables_names",
         "/proc/thread-self/net/ip6_tables_names",
@@ -248,7 +248,7 @@ pub async fn nft(script: &str) -> Result<(), ProgramError> {
 ///
 /// # Errors
 /// Why they do not.
-pub async fn nft_check(script: &str) -> Result<(), ProgramError> {
+pub(crate) async fn nft_check(script: &str) -> Result<(), ProgramError> {
     run(Path::new("nft"), &["--check", "-f", "-"], Some(script))
         .await
         .map(|_| ())

@@ -114,7 +114,7 @@ impl Ruleset {
     }
 
     /// The same rules without random ports, for kernels and programs that do not support them.
-    pub fn without_random_ports(&self) -> Self {
+    pub(crate) fn without_random_ports(&self) -> Self {
         let mut plain = self.clone();
         for rule in plain.masquerade.iter_mut().flatten() {
             if let Verdict::Masquerade(random) = &mut rule.verdict {
@@ -136,7 +136,7 @@ pub struct Rule {
 
 impl Rule {
     /// Whether this is the rule at the head of the chain, which all daemons share. It leaves kube-proxy's masquerading alone.
-    pub fn is_head(&self) -> bool {
+    pub(crate) fn is_head(&self) -> bool {
         *self == head()
     }
 

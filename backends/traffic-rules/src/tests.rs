@@ -316,9 +316,9 @@ fn the_encapsulation_port_is_guarded() {
             }
         })
         .collect();
-    assert_eq!(iptables_text::unknown_senders(&saved), Some(7));
+    assert_eq!(iptables_text::unknown_senders(&saved, 0), Some(7));
     assert_eq!(
-        iptables_text::unknown_senders(raw),
+        iptables_text::unknown_senders(raw, 0),
         None,
         "the output has no counts"
     );
@@ -636,7 +636,7 @@ fn iptables_output_is_recognised() {
                 let saved = String::from_utf8_lossy(&output.stdout);
                 assert_eq!(payload(&rules, &saved), None, "{command}\n{saved}");
                 assert_eq!(
-                    iptables_text::unknown_senders(&saved),
+                    iptables_text::unknown_senders(&saved, 0),
                     (unknown_senders != UnknownSenders::Off).then_some(0),
                     "{saved}"
                 );
@@ -708,7 +708,8 @@ fn nft_changes_any_rules_to_any_others() {
                 );
                 assert_eq!(
                     nftables_text::unknown_senders(
-                        after.as_ref().unwrap_or(&serde_json::Value::Null)
+                        after.as_ref().unwrap_or(&serde_json::Value::Null),
+                        0
                     )
                     .is_some(),
                     to.encap.as_ref().is_some_and(|encap| encap.peers.is_some())

@@ -15,6 +15,6 @@ pub mod pods;
 mod rights;
 pub mod store;
 pub mod sysctls;
-pub mod tunnel_loop;
+pub(crate) mod tunnel_loop;
 mod way_out;
 pub mod wireguard;

@@ -30,7 +30,7 @@ impl Command {
     }
 
     /// A line of a shell that reaches the cluster by kubectl.
-    pub fn on_cluster(text: impl Into<String>) -> Self {
+    pub(crate) fn on_cluster(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             acts_on: ActsOn::Cluster,

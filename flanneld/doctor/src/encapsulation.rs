@@ -28,7 +28,7 @@ pub fn words(encapsulation: Encapsulation) -> String {
 }
 
 /// The verb for these words.
-pub fn is_or_are(encapsulation: Encapsulation) -> &'static str {
+pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     if encapsulation.ports().len() > 1 {
         "are"
     } else {

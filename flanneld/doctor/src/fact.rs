@@ -29,7 +29,7 @@ impl<T> Fact<T> {
     }
 
     /// A value, or the error that kept it away.
-    pub fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Self {
+    pub(crate) fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Self {
         result.map_or_else(Self::unavailable, Self::Known)
     }
 

@@ -74,7 +74,7 @@ impl Network {
     }
 
     /// Whether packets of the tunnels travel in a family of the underlay.
-    pub fn travels_in(&self, family: Family) -> bool {
+    pub(crate) fn travels_in(&self, family: Family) -> bool {
         self.tunnel()
             .and_then(|tunnel| tunnel.outer())
             .map_or(self.has(family), |outer| outer == family)
@@ -86,7 +86,7 @@ impl Network {
     }
 
     /// Whether packets between nodes are encrypted: then nothing is asked beside the overlay network but ping.
-    pub fn is_encrypted(&self) -> bool {
+    pub(crate) fn is_encrypted(&self) -> bool {
         self.backend.is_some_and(|backend| backend.encrypts)
     }
 

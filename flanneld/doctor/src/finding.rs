@@ -13,9 +13,9 @@ pub const SCHEMA: &str = "flannel.findings/1";
 /// Where a remedy belongs if it says nothing else.
 pub const HERE: &str = "this node";
 /// Where a remedy belongs that all nodes need.
-pub const EVERYWHERE: &str = "every node";
+pub(crate) const EVERYWHERE: &str = "every node";
 /// Where commands of kubectl belong: once, since they are the cluster's.
-pub const WITH_KUBECTL: &str = "a node with kubectl";
+pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -148,7 +148,7 @@ impl Finding {
 
     /// Adds commands.
     #[must_use]
-    pub fn run_all<C: Into<Command>>(self, commands: impl IntoIterator<Item = C>) -> Self {
+    pub(crate) fn run_all<C: Into<Command>>(self, commands: impl IntoIterator<Item = C>) -> Self {
         commands.into_iter().fold(self, Self::run)
     }
 
@@ -192,7 +192,7 @@ impl Finding {
 }
 
 /// A text of a finding: that of the check in a mute build.
-pub(crate) fn said(check: &str, text: impl Into<String>) -> String {
+pub fn said(check: &str, text: impl Into<String>) -> String {
     if MUTE { check.to_owned() } else { text.into() }
 }
 

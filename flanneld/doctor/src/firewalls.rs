@@ -20,7 +20,7 @@ pub struct Firewalls {
     /// firewalld; `None` if it is not active.
     pub firewalld: Option<Firewalld>,
     /// nftables chains that block pods' packets.
-    pub barriers: Vec<Barrier>,
+    pub(crate) barriers: Vec<Barrier>,
 }
 
 /// What drops packets.
@@ -79,12 +79,12 @@ impl Table {
     }
 
     /// Whether its rules reject packets of the tunnel, for certain.
-    pub fn is_shut(&self) -> bool {
+    pub(crate) fn is_shut(&self) -> bool {
         self.input.as_ref().is_some_and(|block| !block.doubt)
     }
 
     /// The rule, not one of ufw's, that drops the tunnel's packets.
-    pub fn input_refusal(&self) -> Option<&Stop> {
+    pub(crate) fn input_refusal(&self) -> Option<&Stop> {
         self.input
             .as_ref()
             .map(|block| &block.stop)

@@ -18,11 +18,11 @@ const MOST: usize = 32;
 const MAX_COMMANDS: usize = 4;
 
 /// The command by which firewalld takes what `--permanent` wrote.
-pub const RELOAD: &str = "firewall-cmd --reload";
+pub(crate) const RELOAD: &str = "firewall-cmd --reload";
 
 /// The program that manages a host's firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
+pub(crate) enum Program {
     /// ufw.
     Ufw,
     /// firewalld.
@@ -32,7 +32,7 @@ pub enum Program {
 }
 
 /// The program that manages this host's firewall.
-pub fn program(firewalls: Option<&Firewalls>) -> Program {
+pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
     match firewalls {
         Some(firewalls) if firewalls.firewalld.is_some() => Program::Firewalld,
         Some(firewalls) if firewalls.tables.iter().any(|table| table.ufw) => Program::Ufw,
@@ -42,7 +42,7 @@ pub fn program(firewalls: Option<&Firewalls>) -> Program {
 
 /// Where packets of other nodes come from, in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub(crate) struct Origin {
     /// The interface; `None` for commands that run on every node, where it may have another name.
     pub interface: Option<String>,
     /// The addresses.
@@ -55,7 +55,7 @@ impl Origin {
     /// The addresses of the other nodes: the underlay's networks that hold them, and single prefixes for those outside.
     ///
     /// Nothing if neither the underlay's addresses nor the other nodes are known: then no command is right.
-    pub fn of(facts: &Facts, family: Family) -> Self {
+    pub(crate) fn of(facts: &Facts, family: Family) -> Self {
         let choice = facts.daemon.choice.known();
         let interface = choice.map(|choice| choice.interface.clone());
         let near = near(facts, choice, family);
@@ -88,7 +88,7 @@ impl Origin {
     /// The same for probes, which arrive beside the overlay and through it: there from the first addresses of the nodes' subnets. For commands
     /// that run on every node.
     #[must_use]
-    pub fn of_probes(self, facts: &Facts, network: &Network) -> Self {
+    pub(crate) fn of_probes(self, facts: &Facts, network: &Network) -> Self {
         // To the others this node is one of the other nodes.
         let own = facts
             .daemon
@@ -128,7 +128,7 @@ impl Origin {
 }
 
 /// The networks of the underlay's addresses.
-pub fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Vec<IpNet> {
+pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Vec<IpNet> {
     let interface = choice.and_then(|choice| facts.host.named(&choice.interface));
     let of_hosts = |net: &IpNet| match net.addr() {
         IpAddr::V4(address) => !address.is_link_local(),
@@ -165,7 +165,7 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
 
 /// The commands that let these packets in, now and after a restart of the host. `rules` are those of iptables with the program that inserts
 /// them, each with the number of the rule that it has to precede.
-pub fn commands(
+pub(crate) fn commands(
     program: Program,
     kinds: &[Encapsulation],
     origin: &Origin,

@@ -13,7 +13,7 @@ pub mod facts;
 pub mod finding;
 pub mod firewalls;
 pub mod ledger;
-pub mod let_in;
+pub(crate) mod let_in;
 pub mod look;
 pub mod need;
 pub mod passage;

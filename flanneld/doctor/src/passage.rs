@@ -23,7 +23,7 @@ const OTHERS: &[&str] = &[
 /// TCP and UDP.
 const PROTOCOLS: [u32; 2] = [6, 17];
 /// firewalld's table.
-pub const FIREWALLD: &str = "firewalld";
+pub(crate) const FIREWALLD: &str = "firewalld";
 
 /// Judges the table `filter` of one family and variant of iptables.
 pub fn table(
@@ -113,7 +113,7 @@ pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Pac
 }
 
 /// Packets between nodes, as they come in: of each kind one.
-pub fn of_tunnel(
+pub(crate) fn of_tunnel(
     tunnel: Option<Encapsulation>,
     family: Family,
     around: &Surroundings,
@@ -213,7 +213,7 @@ pub type Gate = (Layer, String, String);
 
 /// The nftables chains on the forward hook to judge: not ours, not firewalld's, which has its own check, and not those of iptables if that program
 /// has listed them.
-pub fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
+pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
         (Layer::Ip, "flannel-ipv4", _)
         | (Layer::Ip6, "flannel-ipv6", _)
@@ -237,7 +237,7 @@ pub fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
 }
 
 /// Whether a chain that the kernel calls is this one.
-pub fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
+pub(crate) fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
     table.program == Program::Nft
         && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
 }

@@ -63,7 +63,7 @@ pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
 
 /// The command that turns a feature of a device off whenever the device is made. The hardware address stays flannel's: of several files for a
 /// device only the first one applies.
-pub fn checksums_off(device: &str) -> String {
+pub(crate) fn checksums_off(device: &str) -> String {
     format!(
         "printf '[Match]\\nOriginalName=%s\\n[Link]\\nMACAddressPolicy=none\\nTransmitChecksumOffload=no\\n' {} > \
          /etc/systemd/network/10-flannel-checksum.link",

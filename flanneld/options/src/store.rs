@@ -183,7 +183,7 @@ impl Secret {
     }
 
     /// The text, for the one place that sends it.
-    pub fn reveal(&self) -> &str {
+    pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 }

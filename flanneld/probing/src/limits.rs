@@ -14,7 +14,7 @@ pub struct Rate {
 }
 
 /// Answers to one address.
-pub const ANSWERS_AN_ADDRESS: Rate = Rate {
+pub(crate) const ANSWERS_AN_ADDRESS: Rate = Rate {
     per_second: 20.0,
     burst: 20.0,
 };
@@ -24,7 +24,7 @@ pub const ANSWERS: Rate = Rate {
     burst: 2000.0,
 };
 /// Row answers to one viewer's address.
-pub const ROWS_AN_ADDRESS: Rate = Rate {
+pub(crate) const ROWS_AN_ADDRESS: Rate = Rate {
     per_second: 2.0,
     burst: 2.0,
 };
@@ -34,7 +34,7 @@ pub const ROWS: Rate = Rate {
     burst: 50.0,
 };
 /// Questions that repeat what was not answered.
-pub const RETRIES: Rate = Rate {
+pub(crate) const RETRIES: Rate = Rate {
     per_second: 4.0,
     burst: 12.0,
 };
@@ -44,14 +44,14 @@ pub const PINGS: Rate = Rate {
     burst: 16.0,
 };
 /// Row questions while somebody looks.
-pub const ROW_QUESTIONS: Rate = Rate {
+pub(crate) const ROW_QUESTIONS: Rate = Rate {
     per_second: 100.0,
     burst: 10.0,
 };
 
 /// Tokens that come back with time.
 #[derive(Clone, Copy, Debug)]
-pub struct Bucket {
+pub(crate) struct Bucket {
     rate: Rate,
     tokens: f64,
     at: Duration,
@@ -59,7 +59,7 @@ pub struct Bucket {
 
 impl Bucket {
     /// A full bucket.
-    pub fn new(rate: Rate, now: Duration) -> Self {
+    pub(crate) fn new(rate: Rate, now: Duration) -> Self {
         Self {
             rate,
             tokens: rate.burst,
@@ -74,12 +74,12 @@ impl Bucket {
     }
 
     /// Takes this many tokens; false, and none taken, if there are not as many.
-    pub fn take(&mut self, now: Duration, count: u32) -> bool {
+    pub(crate) fn take(&mut self, now: Duration, count: u32) -> bool {
         self.take_above(now, count, 0.0)
     }
 
     /// Takes a token; only if half of all are left, where `spare` says so.
-    pub fn take_one(&mut self, now: Duration, spare: bool) -> bool {
+    pub(crate) fn take_one(&mut self, now: Duration, spare: bool) -> bool {
         self.take_above(now, 1, if spare { self.rate.burst / 2.0 } else { 0.0 })
     }
 
@@ -93,7 +93,7 @@ impl Bucket {
     }
 
     /// When there are this many tokens.
-    pub fn ready_at(&mut self, now: Duration, count: u32) -> Duration {
+    pub(crate) fn ready_at(&mut self, now: Duration, count: u32) -> Duration {
         self.refill(now);
         let missing = (f64::from(count).min(self.rate.burst) - self.tokens).max(0.0);
         now + Duration::from_secs_f64(missing / self.rate.per_second)

@@ -4,7 +4,7 @@ use crate::who::mix;
 use std::time::Duration;
 
 /// The shortest cycle.
-pub const SHORTEST: Duration = Duration::from_secs(5);
+pub(crate) const SHORTEST: Duration = Duration::from_secs(5);
 /// Questions a second in large clusters.
 const PER_SECOND: u32 = 4;
 /// How often a question is as long as the MTU.
@@ -121,7 +121,7 @@ impl<K: Copy> Walk<K> {
 
 /// Which questions are as long as the MTU: one in two seconds, in turn over the peers.
 #[derive(Clone, Debug)]
-pub struct FullSize {
+pub(crate) struct FullSize {
     last: Option<Duration>,
     round: u32,
 }
@@ -138,7 +138,12 @@ impl Default for FullSize {
 impl FullSize {
     /// Whether this question is a long one. `done` is the round in which the peer had its last one; `waits` tells whether another peer still has
     /// to get its own of a round.
-    pub fn turn(&mut self, now: Duration, done: &mut u32, waits: impl FnOnce(u32) -> bool) -> bool {
+    pub(crate) fn turn(
+        &mut self,
+        now: Duration,
+        done: &mut u32,
+        waits: impl FnOnce(u32) -> bool,
+    ) -> bool {
         if self
             .last
             .is_some_and(|last| now.saturating_sub(last) < FULL_EVERY)

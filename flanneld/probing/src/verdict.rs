@@ -5,7 +5,7 @@ use types::reachability::{State, Verdict};
 /// "Just now": how long ago the peer heard us through the overlay network, in milliseconds. Rounds are a second apart.
 const JUST_NOW_MS: u32 = 2_500;
 /// Losses among the last sixteen questions that make a peer lose some.
-pub const LOSES: u32 = 2;
+pub(crate) const LOSES: u32 = 2;
 /// Slow begins here, in microseconds,
 const SLOW_US: u32 = 5_000;
 /// and at so many times the median of the other peers.
@@ -183,7 +183,7 @@ pub fn grade(lost: u32, rtt_us: Option<u32>, others_us: Option<u32>) -> State {
 
 /// A verdict that stands until several rounds in a row say the same of another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DebouncedVerdict {
+pub(crate) struct DebouncedVerdict {
     /// What stands.
     pub present: Verdict,
     next: Option<(Verdict, u8)>,
@@ -198,7 +198,7 @@ const AGREE_LOSSY: u8 = 4;
 
 impl DebouncedVerdict {
     /// Takes the verdict of one round. Returns whether the present one changed.
-    pub fn take(&mut self, verdict: Verdict, lossy: bool) -> bool {
+    pub(crate) fn take(&mut self, verdict: Verdict, lossy: bool) -> bool {
         if verdict == self.present.ungraded() {
             self.next = None;
             return false;
@@ -227,7 +227,7 @@ impl DebouncedVerdict {
     }
 
     /// Whether another round is wanted, to make sure.
-    pub fn is_undecided(&self) -> bool {
+    pub(crate) fn is_undecided(&self) -> bool {
         self.next.is_some()
     }
 }

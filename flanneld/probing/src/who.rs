@@ -10,7 +10,7 @@ pub fn who(id: &str, subnet: &IpNet) -> u64 {
 }
 
 /// Whether two numbers are of one node: in another network, or with another subnet than before.
-pub fn is_same_node(a: u64, b: u64) -> bool {
+pub(crate) fn is_same_node(a: u64, b: u64) -> bool {
     a >> 32 == b >> 32
 }
 

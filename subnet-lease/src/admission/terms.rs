@@ -75,7 +75,7 @@ impl Terms {
 
     /// Whether the backend cannot reach a node at an address, because it is on no link of the underlay. If no link of a family is known, any
     /// address passes: the underlay may have lost its own for a moment. IPv6 link-local addresses are on every link.
-    pub fn is_off_link(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_off_link(&self, address: IpAddr) -> bool {
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return false;
         }

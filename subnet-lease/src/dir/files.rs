@@ -39,7 +39,7 @@ pub(super) struct Whole {
     /// The keys. Those without a readable file have an empty value: they still occupy their subnets.
     pub listing: Listing,
     /// The keys whose files cannot be read, with the reason.
-    pub flawed: BTreeMap<String, LeaseFile>,
+    pub(crate) flawed: BTreeMap<String, LeaseFile>,
     /// Whether inotify reports changes.
     pub watched: bool,
 }

@@ -2,7 +2,7 @@
 
 /// The verdict on an endpoint that reported its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judgement {
+pub(crate) enum Judgement {
     /// It may be used.
     Right,
     /// Every endpoint now belongs to this cluster instead of the one before: etcd was rebuilt, and it may be used.
@@ -16,14 +16,14 @@ pub enum Judgement {
 /// The first answer decides. From then on a foreign cluster is accepted only when *every* endpoint has answered as that very cluster since
 /// the last answer of the right one: an endpoint that does not answer has no vote, however often the others do.
 #[derive(Clone, Debug)]
-pub struct Recognition {
+pub(crate) struct Recognition {
     known: Option<u64>,
     votes: Vec<Option<u64>>,
 }
 
 impl Recognition {
     /// Knows nothing yet of this many endpoints.
-    pub fn new(endpoints: usize) -> Self {
+    pub(crate) fn new(endpoints: usize) -> Self {
         Self {
             known: None,
             votes: vec![None; endpoints],
@@ -31,7 +31,7 @@ impl Recognition {
     }
 
     /// Judges the cluster that an endpoint names.
-    pub fn answer(&mut self, endpoint: usize, cluster: u64) -> Judgement {
+    pub(crate) fn answer(&mut self, endpoint: usize, cluster: u64) -> Judgement {
         let known = *self.known.get_or_insert(cluster);
         if known == cluster {
             self.votes.fill(None);

@@ -42,7 +42,7 @@ impl Connection {
     ///
     /// # Errors
     /// Its local address is gone.
-    pub fn until_cut<'a, T: 'a>(
+    pub(crate) fn until_cut<'a, T: 'a>(
         &'a self,
         answer: impl Future<Output = T> + 'a,
     ) -> impl Future<Output = Result<T, EtcdTrouble>> + 'a {
@@ -220,7 +220,7 @@ impl Connections {
     ///
     /// # Errors
     /// It is another cluster than the right one, while other endpoints may still lead there.
-    pub async fn recognise(
+    pub(crate) async fn recognise(
         &self,
         connection: &Connection,
         cluster: u64,

@@ -39,7 +39,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// Whether another log-in, or none, would help.
-    pub fn of_log_in(self) -> bool {
+    pub(crate) fn of_log_in(self) -> bool {
         matches!(
             self,
             FailureKind::NoUser | FailureKind::StaleLogIn | FailureKind::NoAuthentication
@@ -47,7 +47,7 @@ impl FailureKind {
     }
 
     /// Whether the server cannot serve for now.
-    pub fn is_unavailable(self) -> bool {
+    pub(crate) fn is_unavailable(self) -> bool {
         matches!(
             self,
             FailureKind::Unavailable | FailureKind::NoLeader | FailureKind::TimedOut

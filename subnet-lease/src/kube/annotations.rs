@@ -6,25 +6,25 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Marks a Node whose subnet flannel serves.
-pub const MANAGED: &str = "kube-subnet-manager";
+pub(crate) const MANAGED: &str = "kube-subnet-manager";
 /// The backend's name.
-pub const BACKEND_TYPE: &str = "backend-type";
+pub(crate) const BACKEND_TYPE: &str = "backend-type";
 /// The backend's IPv4 data.
-pub const BACKEND_DATA: &str = "backend-data";
+pub(crate) const BACKEND_DATA: &str = "backend-data";
 /// The backend's IPv6 data.
-pub const BACKEND_V6_DATA: &str = "backend-v6-data";
+pub(crate) const BACKEND_V6_DATA: &str = "backend-v6-data";
 /// The IPv4 address at which peers reach the node.
-pub const PUBLIC_IP: &str = "public-ip";
+pub(crate) const PUBLIC_IP: &str = "public-ip";
 /// The IPv6 address at which peers reach the node.
-pub const PUBLIC_IPV6: &str = "public-ipv6";
+pub(crate) const PUBLIC_IPV6: &str = "public-ipv6";
 /// The operator's choice of the IPv4 address and its interface; beats the flags.
-pub const NODE_PUBLIC_IP: &str = "node-public-ip";
+pub(crate) const NODE_PUBLIC_IP: &str = "node-public-ip";
 /// The operator's choice of the IPv6 address and its interface; beats the flags.
-pub const NODE_PUBLIC_IPV6: &str = "node-public-ipv6";
+pub(crate) const NODE_PUBLIC_IPV6: &str = "node-public-ipv6";
 /// What peers are told instead of the node's own IPv4 address, where something translates it.
-pub const OVERWRITE: &str = "public-ip-overwrite";
+pub(crate) const OVERWRITE: &str = "public-ip-overwrite";
 /// What peers are told instead of the node's own IPv6 address.
-pub const OVERWRITE_V6: &str = "public-ipv6-overwrite";
+pub(crate) const OVERWRITE_V6: &str = "public-ipv6-overwrite";
 
 /// The annotations that the daemon writes.
 const WRITTEN: [&str; 6] = [
@@ -159,7 +159,7 @@ pub struct Typo {
     /// The family that it should have.
     pub family: &'static str,
     /// Whether it names the interface, and not only what peers are told.
-    pub names_interface: bool,
+    pub(crate) names_interface: bool,
 }
 
 /// The operator's annotations that are no addresses.

@@ -24,7 +24,7 @@ pub(super) struct Failure {
     /// Why.
     pub trouble: KubeTrouble,
     /// How long the server asks to wait.
-    pub retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl Failure {

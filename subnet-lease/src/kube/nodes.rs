@@ -17,7 +17,7 @@ use std::time::Duration;
 use types::{Dual, Subnets};
 
 /// How long a Node that loses flannel's mark counts as before: an operator may be replacing its annotations.
-pub const WITHDRAWAL: Duration = Duration::from_secs(60);
+pub(crate) const WITHDRAWAL: Duration = Duration::from_secs(60);
 
 /// A Node, as far as other nodes are concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Nodes {
     }
 
     /// A Node whose name differs in case alone, or by a domain behind it.
-    pub fn similar(&self, name: &str) -> Option<&str> {
+    pub(crate) fn similar(&self, name: &str) -> Option<&str> {
         let host = |name: &str| {
             name.split('.')
                 .next()
@@ -150,7 +150,7 @@ impl Nodes {
     }
 
     /// The older Node that has this Node's subnets, or a part of them.
-    pub fn senior(&self, node: &Node) -> Option<&str> {
+    pub(crate) fn senior(&self, node: &Node) -> Option<&str> {
         let subnets = node.subnets.clone().ok().flatten()?;
         let subnets = self.served(subnets)?;
         let own = Claim {

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// How often annotations that somebody else changes are put back.
-pub const RESTORE_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const RESTORE_EVERY: Duration = Duration::from_secs(10);
 /// How often the condition is put back: cloud route controllers write it too.
-pub const CONDITION_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const CONDITION_EVERY: Duration = Duration::from_secs(60);
 
 /// What the Node has to say.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Wanted<'a> {
 
 /// The patches that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub(crate) struct Due {
     /// Annotations to set, or to remove.
     pub annotations: BTreeMap<String, Option<String>>,
     /// Whether to set the condition NetworkUnavailable to False. It is never set to True.
@@ -34,7 +34,7 @@ pub struct Due {
 
 impl Due {
     /// Compares a Node with what it has to say.
-    pub fn of(node: &Node, wanted: &Wanted<'_>, prefix: &Prefix) -> Self {
+    pub(crate) fn of(node: &Node, wanted: &Wanted<'_>, prefix: &Prefix) -> Self {
         let differs =
             |(name, value): &(&str, Option<String>)| node.annotations.get(*name) != value.as_ref();
         let annotations = annotations::wanted(wanted.attrs, &node.annotations)
@@ -95,7 +95,7 @@ impl Pace {
 
 /// The body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. The uid makes the server refuse it
 /// for a Node that was created again meanwhile.
-pub fn annotations_body(
+pub(crate) fn annotations_body(
     uid: &str,
     annotations: &BTreeMap<String, Option<String>>,
 ) -> serde_json::Value {
@@ -103,7 +103,7 @@ pub fn annotations_body(
 }
 
 /// The body of the patch of the condition: a strategic merge patch, since a JSON merge patch would replace the whole list.
-pub fn condition_body(uid: &str, now: &str) -> serde_json::Value {
+pub(crate) fn condition_body(uid: &str, now: &str) -> serde_json::Value {
     serde_json::json!({ "metadata": { "uid": uid }, "status": { "conditions": [{
         "type": "NetworkUnavailable",
         "status": "False",

@@ -108,7 +108,7 @@ pub(super) struct Holding<'a> {
     /// This node's Node.
     pub own: watch::Receiver<OwnState>,
     /// Where a Node goes that the API sent as the answer to a patch.
-    pub own_out: &'a watch::Sender<OwnState>,
+    pub(crate) own_out: &'a watch::Sender<OwnState>,
     /// All Nodes.
     pub all: &'a All,
     /// Whether they are known.

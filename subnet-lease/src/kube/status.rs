@@ -22,7 +22,7 @@ pub struct ApiRefusal {
     /// The beginning of the server's words.
     pub words: String,
     /// Whether the server does not have the version yet that was asked for.
-    pub is_too_new: bool,
+    pub(crate) is_too_new: bool,
     /// The right that is missing.
     pub forbidden: Option<Forbidden>,
 }

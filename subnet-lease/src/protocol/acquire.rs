@@ -21,7 +21,7 @@ use types::Subnets;
 use types::backoff::Backoff;
 
 /// How long a newcomer waits before it takes over a contested lease: a living holder reports every 60 s.
-pub const CONTEST: Duration = Duration::from_secs(66);
+pub(crate) const CONTEST: Duration = Duration::from_secs(66);
 
 /// How often an exhausted pool is checked again.
 const POOL_LOOK: Duration = Duration::from_millis(1500);

@@ -110,7 +110,7 @@ impl Io {
     }
 
     /// Tells once what happened.
-    pub fn inform(&self, news: News) {
+    pub(crate) fn inform(&self, news: News) {
         self.mailbox().told.push(LogLine {
             warning: false,
             news,

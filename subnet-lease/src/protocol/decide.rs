@@ -201,7 +201,7 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
 }
 
 /// Whether a holder was seen lately; none if that was not asked yet.
-pub fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
+pub(crate) fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
     last_seen
         .get(&item.entry.key)
         .map(|seen| seen.is_some_and(|ago| ago < SILENCE))

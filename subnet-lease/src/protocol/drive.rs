@@ -16,7 +16,7 @@ pub trait Registry: Send + Sync {
 }
 
 /// Hands every change of the wanted attributes to the coroutine; never ends.
-pub async fn forward(
+pub(crate) async fn forward(
     mut wanted: watch::Receiver<LeaseAttrs>,
     notices: &mpsc::UnboundedSender<Notice>,
 ) {
@@ -31,7 +31,7 @@ pub async fn forward(
 ///
 /// # Cancel safety
 /// Dropping the future abandons the coroutine; what was asked may or may not have been done.
-pub async fn drive<T>(
+pub(crate) async fn drive<T>(
     mut coroutine: Coroutine<T>,
     registry: &dyn Registry,
     notices: &mut mpsc::UnboundedReceiver<Notice>,

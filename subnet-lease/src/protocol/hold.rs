@@ -21,7 +21,7 @@ use std::time::Duration;
 use types::backoff::Backoff;
 
 /// How often the lease is renewed.
-pub const RENEWAL: Duration = Duration::from_secs(60);
+pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
 /// How often the key is proven to be ours: a renewal succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);

@@ -174,7 +174,7 @@ fn name(item: &Item) -> String {
 
 impl LeaseProblem {
     /// The address of this node is another live node's.
-    pub fn address_in_use(claim: &Claim, item: &Item) -> Self {
+    pub(crate) fn address_in_use(claim: &Claim, item: &Item) -> Self {
         let choice = claim.host.choice.clone().map(Box::new);
         let (holder, key) = (Holder::of(item), item.entry.key.clone());
         Self::AddressInUse {
@@ -187,7 +187,7 @@ impl LeaseProblem {
     }
 
     /// Another machine runs under this node's identity.
-    pub fn identity_in_use(claim: &Claim, item: &Item) -> Self {
+    pub(crate) fn identity_in_use(claim: &Claim, item: &Item) -> Self {
         Self::IdentityInUse {
             own: Box::new(Place::of(claim)),
             name: name(item),
@@ -206,7 +206,7 @@ impl LeaseProblem {
     }
 
     /// What is reserved for this node lies outside the network.
-    pub fn reserved_outside(config: &NetworkConfig, item: &Item) -> Self {
+    pub(crate) fn reserved_outside(config: &NetworkConfig, item: &Item) -> Self {
         Self::ReservedOutside {
             subnets: item.subnets,
             key: item.entry.key.clone(),
@@ -236,7 +236,7 @@ impl LeaseProblem {
     }
 
     /// All subnets are taken.
-    pub fn out_of_subnets(claim: &Claim, config: &NetworkConfig) -> Self {
+    pub(crate) fn out_of_subnets(claim: &Claim, config: &NetworkConfig) -> Self {
         let pools: Vec<Pool> = config
             .pools
             .v4()

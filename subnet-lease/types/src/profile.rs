@@ -112,7 +112,7 @@ impl Device {
     }
 
     /// Whether it can have this name.
-    pub fn is_named(&self, name: &str) -> bool {
+    pub(crate) fn is_named(&self, name: &str) -> bool {
         if self.is_numbered {
             self.vni_in(name).is_some()
         } else {

@@ -162,31 +162,6 @@ pub(super) const WGALLOWEDIP_A_FAMILY: u16 = 1;
 pub(super) const WGALLOWEDIP_A_IPADDR: u16 = 2;
 pub(super) const WGALLOWEDIP_A_CIDR_MASK: u16 = 3;
 
-/// linux/xfrm.h: messages, attributes, groups.
-pub(super) const XFRM_MSG_NEWPOLICY: u16 = 0x13;
-pub(super) const XFRM_MSG_DELPOLICY: u16 = 0x14;
-pub(super) const XFRM_MSG_GETPOLICY: u16 = 0x15;
-pub(super) const XFRM_MSG_UPDPOLICY: u16 = 0x19;
-pub(super) const XFRM_MSG_FLUSHPOLICY: u16 = 0x1d;
-pub(super) const XFRMA_TMPL: u16 = 5;
-pub(super) const XFRMA_MARK: u16 = 21;
-pub(super) const XFRMA_IF_ID: u16 = 31;
-pub(super) const XFRMNLGRP_POLICY: u32 = 4;
-pub(super) const XFRM_POLICY_IN: u8 = 0;
-pub(super) const XFRM_POLICY_OUT: u8 = 1;
-pub(super) const XFRM_POLICY_FWD: u8 = 2;
-pub(super) const XFRM_POLICY_ALLOW: u8 = 0;
-pub(super) const XFRM_POLICY_BLOCK: u8 = 1;
-pub(super) const XFRM_MODE_TUNNEL: u8 = 1;
-/// RFC 4303
-pub(super) const IPPROTO_ESP: u8 = 50;
-/// The lengths of its structures; the priority follows the lifetimes.
-pub(super) const XFRM_SELECTOR: usize = 56;
-pub(super) const LIFETIMES_END: usize = XFRM_SELECTOR + 64 + 32;
-pub(super) const XFRM_USERPOLICY_INFO: usize = 168;
-pub(super) const XFRM_USERPOLICY_ID: usize = 64;
-pub(super) const XFRM_USER_TMPL: usize = 64;
-
 /// linux/rtnetlink.h and others: the lengths of the fixed headers.
 pub(super) const IFINFOMSG: usize = 16;
 pub(super) const IFADDRMSG: usize = 8;

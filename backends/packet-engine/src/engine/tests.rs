@@ -30,7 +30,6 @@ use types::Addresses;
 use types::problem::PortPurpose;
 use types::{Coded, Detail};
 
-#[cfg(feature = "wireguard")]
 mod wireguard;
 
 const MTU: u16 = 1450;

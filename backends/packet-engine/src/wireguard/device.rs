@@ -209,7 +209,7 @@ impl Device {
 
     /// Sends no more to these endpoints from their sources, which the kernel refused.
     #[cold]
-    pub fn forget_sources(&self, refused: &[Endpoint]) {
+    pub(crate) fn forget_sources(&self, refused: &[Endpoint]) {
         for peer in self.snapshot().peers.iter() {
             let mut link = peer.lock();
             if link

@@ -50,7 +50,7 @@ impl<'s> Sealer<'s> {
 
     /// Whether a packet is itself a datagram to a peer.
     #[inline]
-    pub fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
+    pub(crate) fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
         self.snapshot.is_nested(header, packet)
     }
 

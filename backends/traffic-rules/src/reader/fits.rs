@@ -19,7 +19,7 @@ impl Fits {
 
     /// Inverts it if the condition is negated.
     #[must_use]
-    pub fn negated_if(self, negated: bool) -> Fits {
+    pub(crate) fn negated_if(self, negated: bool) -> Fits {
         match self {
             Fits::Yes if negated => Fits::No,
             Fits::No if negated => Fits::Yes,

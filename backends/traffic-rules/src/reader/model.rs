@@ -287,7 +287,7 @@ pub struct Name {
     /// The text.
     pub text: String,
     /// Whether names only begin like this.
-    pub is_prefix: bool,
+    pub(crate) is_prefix: bool,
 }
 
 impl Name {

@@ -321,7 +321,7 @@ pub fn explains(cause: &Finding, _: &Finding) -> bool {
 }
 
 /// Whether the probes judged ways to peers, and nothing arrives by any of them.
-pub fn nothing_arrives(facts: &Facts, family: Family) -> bool {
+pub(crate) fn nothing_arrives(facts: &Facts, family: Family) -> bool {
     let mut judged = of_family(facts, Some(family))
         .filter(|path| path.verdict.state != State::Unknown)
         .peekable();

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use types::{Detail, Family, Problem};
 
 /// The check of the interface that was chosen.
-pub const WRONG_INTERFACE: &str = "wrong-interface";
+pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
 
 /// Whether a wrong interface explains other findings: a risk of one explains none.
 pub fn explains(cause: &Finding, _: &Finding) -> bool {

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 const MAX_LISTED: usize = 8;
 
 /// The checks of this group.
-pub const CHECKS: &[Check] = &[LOOP];
+pub(crate) const CHECKS: &[Check] = &[LOOP];
 
 const LOOP: Check = Check {
     id: "tunnel-loop",

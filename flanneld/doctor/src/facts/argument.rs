@@ -75,12 +75,12 @@ impl Argument {
 }
 
 /// Whether remedies change a flag.
-pub fn is_edited(flag: &str) -> bool {
+pub(crate) fn is_edited(flag: &str) -> bool {
     flag.starts_with("iface") || flag.ends_with("-port") || flag == "node-id"
 }
 
 /// Whether a flag says where the leases are, without a secret: `flannelctl` takes it too.
-pub fn names_store(flag: &str) -> bool {
+pub(crate) fn names_store(flag: &str) -> bool {
     matches!(
         flag,
         "etcd-endpoints"

@@ -29,7 +29,7 @@ pub struct Host {
     /// Ports that are taken.
     pub ports: Fact<Vec<Port>>,
     /// The name servers of /etc/resolv.conf.
-    pub name_servers: Fact<Vec<IpAddr>>,
+    pub(crate) name_servers: Fact<Vec<IpAddr>>,
     /// The table of connections; absent where the kernel tracks none.
     pub conntrack: Fact<Fill>,
     /// The tables of neighbours.
@@ -141,7 +141,7 @@ pub struct Port {
 
 impl Port {
     /// What flannel wants it for, for people.
-    pub fn wanted_for(&self) -> &'static str {
+    pub(crate) fn wanted_for(&self) -> &'static str {
         match self.purpose {
             PortPurpose::Health => "health endpoints",
             PortPurpose::Api => "status API",
@@ -178,7 +178,7 @@ pub struct Neighbours {
     /// net.ipv6.neigh.default.gc_thresh3
     pub v6: Option<u64>,
     /// Whether this kernel counts permanent entries: before 5.0 it does.
-    pub counts_permanent: bool,
+    pub(crate) counts_permanent: bool,
 }
 
 /// A kernel module that is missing.

@@ -91,7 +91,8 @@ impl Node {
     }
 
     /// Which ways are open: what cannot be asked proves nothing. By way, family (IPv6?), and ping or not.
-    pub fn set_sockets(
+    #[cfg(any(test, feature = "prober"))]
+    pub(crate) fn set_sockets(
         &mut self,
         can: impl Fn(Path, Family, bool) -> bool + std::marker::Send + 'static,
     ) {
@@ -99,7 +100,8 @@ impl Node {
     }
 
     /// What changed of itself: addresses, MTU.
-    pub fn set_local(&mut self, local: LocalNode) {
+    #[cfg(any(test, feature = "prober"))]
+    pub(crate) fn set_local(&mut self, local: LocalNode) {
         for (key, peer) in &mut self.peers {
             let family = Family::from(key);
             if local.mtu(family) != self.local.mtu(family) {
@@ -201,7 +203,8 @@ impl Node {
     }
 
     /// Whether nothing is asked beyond the usual turns: nobody waits for an answer.
-    pub fn is_calm(&self) -> bool {
+    #[cfg(any(test, feature = "prober"))]
+    pub(crate) fn is_calm(&self) -> bool {
         self.sessions.is_empty() && self.mtu_searches.is_empty() && self.again.is_empty()
     }
 

@@ -25,15 +25,15 @@ pub(super) struct Round {
     /// Whether a question was refused.
     pub refused: bool,
     /// Whether ping itself was answered.
-    pub ponged: bool,
+    pub(crate) ponged: bool,
 }
 
 /// What a peer said of us.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerClaim {
     pub at: Moment,
-    pub overlay_ms: Option<u32>,
-    pub underlay_ms: Option<u32>,
+    pub(crate) overlay_ms: Option<u32>,
+    pub(crate) underlay_ms: Option<u32>,
 }
 
 /// One peer.
@@ -53,22 +53,22 @@ pub(super) struct Peer {
     pub rounds: u8,
     pub history: History,
     pub carries: Option<u16>,
-    pub mtu_search: Option<Box<MtuSearch>>,
-    pub asked_at: Option<Moment>,
-    pub through_at: Option<Moment>,
-    pub underlay_at: Option<Moment>,
+    pub(crate) mtu_search: Option<Box<MtuSearch>>,
+    pub(crate) asked_at: Option<Moment>,
+    pub(crate) through_at: Option<Moment>,
+    pub(crate) underlay_at: Option<Moment>,
     pub said: Option<PeerClaim>,
     /// When its questions came in through the overlay network, and beside it.
-    pub heard_at: (Option<Moment>, Option<Moment>),
-    pub looked_at: Option<Moment>,
+    pub(crate) heard_at: (Option<Moment>, Option<Moment>),
+    pub(crate) looked_at: Option<Moment>,
     pub clock_offset_ms: Option<i64>,
     pub answered_by: Option<u64>,
     pub turns: u32,
-    pub full_done: u32,
+    pub(crate) full_done: u32,
     /// Whether its host refuses questions, which says as much as an answer to a ping.
     pub refuses: bool,
     /// Whether questions beside the overlay network are lost while all is well through it: a firewall that lets the tunnel in alone.
-    pub tunnel_only: bool,
+    pub(crate) tunnel_only: bool,
     /// Its address in the overlay network, by its own words.
     pub answers_at: Option<IpAddr>,
     pub tokens: Tokens,

@@ -49,7 +49,7 @@ impl Node {
     }
 
     /// Ends a session for which nobody waits any more.
-    pub fn drop_session(&mut self, number: u64) {
+    pub(crate) fn drop_session(&mut self, number: u64) {
         self.sessions.remove(&number);
     }
 

@@ -16,8 +16,8 @@ const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 /// What is known of another node's row.
 #[derive(Debug, Default)]
 pub(super) struct Row {
-    pub asked_at: Duration,
-    pub said_at: Option<Duration>,
+    pub(crate) asked_at: Duration,
+    pub(crate) said_at: Option<Duration>,
     /// As on the wire: rows of ten thousand nodes are kept.
     pub bytes: Box<[u8]>,
     pub attempts: u8,
@@ -38,12 +38,12 @@ impl Row {
 /// The side that asks.
 #[derive(Debug)]
 pub(super) struct Viewer {
-    pub budget: Bucket,
+    pub(crate) budget: Bucket,
     pub until: Option<Duration>,
     pub queue: VecDeque<IpNet>,
-    pub filled_at: Option<Duration>,
-    pub troubled_at: Option<Duration>,
-    pub wants_witnesses: bool,
+    pub(crate) filled_at: Option<Duration>,
+    pub(crate) troubled_at: Option<Duration>,
+    pub(crate) wants_witnesses: bool,
     pub rows: BTreeMap<IpNet, Row>,
 }
 
